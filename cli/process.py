@@ -5,8 +5,10 @@ be used, and 1 after any other failure.
 """
 
 import asyncio
+import contextlib
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,7 +19,7 @@ import uvloop
 from common import logs
 from common.errors import SettingsError
 from common.settings import INSECURE, ProcessSettings, describe
-from common.transport import overlook_lost_handshakes
+from common.tcp import overlook_lost_handshakes
 from common.version import SOFTWARE
 
 _GC_OBJECTS = 20_000
@@ -43,10 +45,11 @@ def run(
         name: its name in the log.
         named: adds the variable to an error that names a flag.
     """
-    logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
+    lines = logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
     log.info("%s %s starts: %s", name, SOFTWARE, describe(settings))
     if settings.insecure and settings.tls_cert is None:
         log.warning("%s", INSECURE)
+    _take_all_descriptors()
     try:
         uvloop.run(_until_stopped(settings, main))
     except SettingsError as error:
@@ -55,7 +58,21 @@ def run(
     except asyncio.CancelledError:
         log.warning("%s was stopped before it had drained", name)
         sys.exit(1)
-    log.info("%s has stopped", name)
+    else:
+        log.info("%s has stopped", name)
+    finally:
+        lines.flush()
+
+
+def _take_all_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one, as Go's programs do.
+
+    Many systems begin with 1,024, for the sake of select(2), which nothing here uses. A hub has a descriptor for each
+    agent, and strangers could fill so small a table.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # a container may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _until_stopped(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]]) -> None:

@@ -9,6 +9,7 @@ from cli.options import FilePath, Options, Text, duration_type, option, size_typ
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
+from cloud.served_driver import served_driver
 from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
@@ -88,7 +89,7 @@ PROCESS_OPTIONS = (
     _tuning(
         "--hello-timeout",
         type=_LINK_TIME,
-        default="10s",
+        default="30s",
         help="Time limit for connecting, TLS and the first hello together.",
     ),
     _tuning(
@@ -122,6 +123,14 @@ HUB_OPTIONS = Options(
         multiple=True,
         unit="uid",
         help="User id that may connect to the UNIX socket. Needs --uds-group.",
+    ),
+    option(
+        "--serve",
+        type=Text(served_driver, "NAME=unix:///PATH,..."),
+        multiple=True,
+        help="Driver whose proxy driver runs inside the hub's process, and the UNIX socket for its sidecars. Options, "
+        "as of csi-bridge driver, may follow: ,placement=MODE ,nodeid=NAME ,endpoint-mode=MODE. A restart of the hub "
+        "then closes the sidecars' connections.",
     ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
@@ -204,6 +213,14 @@ HUB_OPTIONS = Options(
         unit="nodes",
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
+    ),
+    _tuning(
+        "--max-open-creates",
+        type=click.IntRange(1, 10_000_000),
+        default="20000",
+        unit="creates",
+        help="Creates of one driver that may run, or have an unknown outcome, at one time. Above this limit a new name "
+        "is refused; a retry never is. Of several nodes, one can have about three quarters.",
     ),
     _tuning(
         "--fact-quota",

@@ -2,7 +2,8 @@
 
 Read in this order. The proxy driver:
 
-* `driver_settings`, `identity_cache`, `csi_proxy_driver`: it answers Identity from its cache and forwards other calls.
+* `driver_settings`, `identity_cache`, `forwarded_call`, `csi_proxy_driver`: it answers Identity from its cache and
+  forwards other calls.
 
 The hub:
 
@@ -14,10 +15,13 @@ The hub:
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
-* `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.
+* `passage`, `call_streams`: one call on its way through the hub; what all of them share, and which may pass.
+* `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
+* `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
 * `hub_process`: puts a hub together and runs it.
-* `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
+* `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
+* `node_calls`: counts of each node's calls, for people.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.

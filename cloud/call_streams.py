@@ -1,32 +1,35 @@
-"""The streams of CSI calls: the hub sends each call to a node, and passes the answer on.
+"""What the passages of CSI calls share (`cloud.passage`): the way to a node, the accounts, and which calls may pass.
 
-Rules:
-
-* A call is forwarded as bytes; the hub reads only its `Open` frame.
-* If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
-  node leaves, the caller gets an error that names the node.
 * A proxy driver may call only its own driver (`cloud.proxy_rights`), and only the controller side of CSI.
+* A hub that stops refuses every call whose request comes from then on.
 """
 
 import logging
 
-from cloud.edge_nodes import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
-from common.accounting import Account, Accounted
+from common.accounting import Accounts
 from common.csi.methods import is_controller_side
 from common.errors import Draining, NotCarried
-from common.link import Stream
+from common.link import Link
 from common.messages import Open
 from common.metrics import Metrics
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")
 
+_CARRIED = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
+
 
 class CallStreams:
-    """Serves the calls of proxy drivers and operators."""
+    """The calls of proxy drivers and operators.
+
+    Attributes:
+        placement: sends a call to its node.
+        counts: counts the calls of each node.
+        accounts: note every call.
+    """
 
     def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights) -> None:
         """Without calls.
@@ -37,9 +40,9 @@ class CallStreams:
             metrics: counts all of them.
             rights: say which proxy driver may call which driver.
         """
-        self._placement = placement
-        self._counts = counts
-        self._metrics = metrics
+        self.placement = placement
+        self.counts = counts
+        self.accounts = Accounts(metrics, log, origin=Origin.HUB)
         self._rights = rights
         self._draining = False
 
@@ -47,51 +50,16 @@ class CallStreams:
         """Refuse every call whose request comes from now on: the nodes' links take no new ones."""
         self._draining = True
 
-    async def serve(self, stream: Stream) -> None:
-        """Serve one call."""
-        frame = stream.opened
-        assert frame is not None
-        with Accounted(
-            self._metrics,
-            log,
-            origin=Origin.HUB,
-            driver=frame.subject,
-            method=frame.method,
-            call_id=frame.call,
-            node=frame.node,
-            timeout_s=stream.remaining_s(),
-        ) as account:
-            request = await stream.receive() or b""
-            account.request_bytes = len(request)
-            if self._draining:
-                raise Draining("hub")
-            self._rights.check(stream)
-            _check(frame)
-            call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
-            with self._counts.counted(account) as goes_to:
-                mode = stream.link.context.placement
-                reply = await self._placement.call(call, wanted=frame.node, mode=mode, goes_to=goes_to)
-                await _forward(stream, reply, account)
+    def check(self, link: Link, frame: Open) -> None:
+        """Check a call whose request has come.
 
-
-def _check(frame: Open) -> None:
-    if not is_controller_side(frame.method):
-        why = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
-        raise NotCarried(frame.method, why)
-
-
-async def _forward(stream: Stream, reply: Reply, account: Account) -> None:
-    """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
-    try:
-        while (message := await reply.receive()) is not None:
-            account.response_bytes += len(message)
-            if reply.exhausted:  # the ordinary case: one message, which travels on with the status
-                break
-            await stream.send(message)
-        assert reply.status is not None
-        stream.end(reply.status, message)  # which the caller's limits may refuse
-        stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
-        account.status = reply.status
-    except BaseException:
-        reply.cancel()
-        raise
+        Raises:
+            Draining: the hub is stopping.
+            ForeignDriver, NotAllowed: the proxy driver may not call this driver.
+            NotCarried: the method is none of the controller side.
+        """
+        if self._draining:
+            raise Draining("hub")
+        self._rights.check(link, frame.subject)
+        if not is_controller_side(frame.method):
+            raise NotCarried(frame.method, _CARRIED)

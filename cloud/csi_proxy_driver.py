@@ -16,47 +16,45 @@ import contextlib
 import logging
 import random
 import secrets
-from typing import NoReturn
+from collections.abc import AsyncIterator
+from typing import NamedTuple, NoReturn
 
 from cloud.driver_settings import DriverSettings
+from cloud.forwarded_call import ForwardedCall
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
-from common.accounting import Account, Accounted
+from common.accounting import Accounts
 from common.backoff import Backoff
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
+from common.dial import dial
 from common.errors import (
     CallError,
     CallTimeout,
     Draining,
     HubUnreachable,
-    LinkLost,
     MessageTooLarge,
     NotCarried,
-    TunnelClosed,
     status_of,
 )
 from common.httpd import HttpEndpoint
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import PeerGone, ServerClosing
-from common.relay.server import ServerCall, serve
+from common.relay.server import Server, ServerCall, serve
 from common.reports import PROBE, decode_reports
 from common.rotation import follow
 from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status
 from common.tasks import supervised
-from common.uplink import Uplink
+from common.uplink import Dial, Uplink
 from common.version import introduce
 
 log = logging.getLogger("csi_bridge.driver")
 
-SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
-"""The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
-
-class ProxyDriver:
+class ProxyDriver(ServedByTasks):
     """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports (`common.link.LinkHandler`)."""
 
     origin = Origin.PROXY
@@ -70,90 +68,59 @@ class ProxyDriver:
         self._limit = settings.max_message_bytes
         self._cache = cache
         self._metrics = metrics
+        self._accounts = Accounts(metrics, log, origin=self.origin)
         self._watch = Standing(Kind.WATCH, self._listen, subject=self._driver, node=self._node, reopen=reopen)
         self.uplink: Uplink | None = None
         self._link: Link | None = None
 
     # ---- the sidecars' side ------------------------------------------------------------------------------------------
 
-    async def handle(self, call: ServerCall) -> None:
-        """Answer one call of a sidecar."""
+    def handle(self, call: ServerCall) -> ForwardedCall | None:
+        """Take one call of a sidecar: answer it from the cache, or forward it."""
+        if call.method in CACHED_METHODS:
+            answer = self._cache.answer(call.method)
+            self._answer(call, Status(answer.code, answer.message), answer.body)
+            return None
         if call.method == PROBE:
-            await call.send(ProbeResponse(ready={"value": self._cache.known}).SerializeToString())
-            call.finish(Status(Code.OK, origin=self.origin))
-        elif call.method in CACHED_METHODS:
-            await self._answer_from_cache(call)
-        else:
-            await self._forward_and_account(call)
+            probed = ProbeResponse(ready={"value": self._cache.known})
+            self._answer(call, Status(Code.OK, origin=self.origin), probed.SerializeToString())
+            return None
+        return self._forward(call)
 
-    async def _answer_from_cache(self, call: ServerCall) -> None:
-        answer = self._cache.answer(call.method)
-        if answer.code == Code.OK:
-            await call.send(answer.body)
-        call.finish(Status(answer.code, answer.message))
+    def _answer(self, call: ServerCall, status: Status, body: bytes) -> None:
+        if status.ok:
+            call.put(body, _ignore)
+        call.finish(status)
 
-    async def _forward_and_account(self, call: ServerCall) -> None:
+    def _forward(self, call: ServerCall) -> ForwardedCall:
         call_id = f"{random.getrandbits(64):016x}"  # a name for logs
-        with Accounted(
-            self._metrics,
-            log,
-            origin=self.origin,
-            driver=self._driver,
-            method=call.method,
-            call_id=call_id,
-            node=self._node,
-            timeout_s=call.timeout_s,
-        ) as account:
-            account.request_bytes = len(call.request)
-            await self._forward(call, account)
-
-    async def _forward(self, call: ServerCall, account: Account) -> None:
-        if not is_controller_side(call.method):
-            raise NotCarried(
-                call.method, "this socket serves the controller side of CSI; the Node service is at the edge node"
-            )
-        stream = self._open(call, account.call_id)
+        account = self._accounts.begin(self._driver, call.method, call_id, node=self._node, timeout_s=call.timeout_s)
+        account.request_bytes = len(call.request)
         try:
-            while (message := await stream.receive()) is not None:
-                account.response_bytes += len(message)
-                _check_answer(message)
-                await call.send(message)
-        except TunnelClosed as error:
-            if error.sent:
-                raise LinkLost("the hub", error.why) from error
-            raise self._unreachable() from error
-        except CallTimeout as error:
-            raise CallTimeout(f"driver {self._driver}") from error
-        except PeerGone:
-            account.status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
-            stream.cancel()
+            link = self._link_for(call.method)
+            return ForwardedCall(call, account, link, node=self._node, unreachable=self._unreachable)
+        except BaseException as error:
+            account.fail(error)
             raise
-        except BaseException:
-            stream.cancel()
-            raise
-        assert stream.status is not None
-        account.status = stream.status
-        stream.acknowledge(delivered=call.finish(stream.status))
 
-    def _open(self, call: ServerCall, call_id: str) -> Stream:
+    def _link_for(self, method: str) -> Link:
+        """The link to the hub, for a call of a method.
+
+        Raises:
+            NotCarried: the proxy driver does not forward the method.
+            HubUnreachable: there is no link.
+            Draining: the hub is stopping.
+        """
+        if not is_controller_side(method):
+            why = "this socket serves the controller side of CSI; the Node service is at the edge node"
+            raise NotCarried(method, why)
         assert self.uplink is not None
         link = self.uplink.link
         if link is None:
             raise self._unreachable()
         if link.draining:
             raise Draining("hub")
-        try:
-            return link.open(
-                Kind.CALL,
-                call.request,
-                subject=self._driver,
-                method=call.method,
-                node=self._node,
-                call=call_id,
-                timeout_s=call.timeout_s,
-            )
-        except TunnelClosed as error:
-            raise self._unreachable() from error
+        return link
 
     def _unreachable(self) -> HubUnreachable:
         assert self.uplink is not None
@@ -213,9 +180,8 @@ class ProxyDriver:
                 await asyncio.to_thread(self._cache.update, report)
 
 
-def _check_answer(message: bytes) -> None:
-    if len(message) > SIDECAR_MESSAGE_BYTES:
-        raise MessageTooLarge(len(message), SIDECAR_MESSAGE_BYTES, "an answer", "no stock sidecar takes a larger one")
+def _ignore(_taken: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
+    """Nobody keeps an answer of the cache."""
 
 
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
@@ -231,24 +197,70 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
 async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
-    proxy = ProxyDriver(settings, cache, metrics)
-    hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
-    uplink = Uplink(
-        settings.hub_endpoint,
-        lambda: hello,
-        proxy,
-        limits=settings.limits(),
-        tls=settings.tls(server=False),
-        on_redial=metrics.redials.inc,
-        leave=lambda former: former.drain("the proxy driver has a newer link"),
-    )
-    proxy.uplink = uplink
     if settings.http is not None:
         http = HttpEndpoint(
             settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
         )
         opened.push_async_callback(asyncio.to_thread, http.close)
     # Last, because it makes a file, and an earlier failure must leave none.
+    serving = await opened.enter_async_context(serve_sidecars(settings, cache, metrics))
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+    async with supervised() as tasks:
+        tasks.start(ends.follow(), name="certificate ends")
+        tasks.start(serving.uplink.run(), name="uplink")
+        if (files := settings.tls_files()) is not None:
+            tasks.start(follow(serving.uplink, files), name="rotation of the certificate")
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await serving.drain()
+
+
+class Serving(NamedTuple):
+    """A proxy driver with its two ends.
+
+    Attributes:
+        uplink: keeps its link to the hub; `uplink.run()` is its task.
+        server: serves its sidecars.
+    """
+
+    uplink: Uplink
+    server: Server
+
+    async def drain(self) -> None:
+        """Let the sidecars' calls finish, then the link."""
+        await self.server.drain()
+        await self.uplink.drain("the proxy driver is shutting down")
+
+
+@contextlib.asynccontextmanager
+async def serve_sidecars(
+    settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, dial: Dial = dial
+) -> AsyncIterator[Serving]:
+    """Serve a driver's socket inside this block.
+
+    Args:
+        settings: of the proxy driver.
+        cache: its driver's Identity.
+        metrics: counts its calls and links.
+        dial: makes its link to the hub.
+
+    Raises:
+        SettingsError: the socket or a file cannot be used.
+    """
+    proxy = ProxyDriver(settings, cache, metrics)
+    hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
+    uplink = proxy.uplink = Uplink(
+        settings.hub_endpoint,
+        lambda: hello,
+        proxy,
+        limits=settings.limits(),
+        tls=settings.tls(server=False),
+        dial=dial,
+        on_redial=metrics.redials.inc,
+        leave=lambda former: former.drain("the proxy driver has a newer link"),
+    )
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     server = await serve(
         sock,
@@ -259,17 +271,8 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
         on_deadline=proxy.on_deadline,
         max_connections=settings.max_connections,
     )
-    opened.push_async_callback(server.close)
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
-    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
-    async with supervised() as tasks:
-        tasks.start(ends.follow(), name="certificate ends")
-        tasks.start(uplink.run(), name="uplink")
-        if (files := settings.tls_files()) is not None:
-            tasks.start(follow(uplink, files), name="rotation of the certificate")
-        await stopping.wait()
-        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await server.drain()
-                await uplink.drain("the proxy driver is shutting down")
+    try:
+        yield Serving(uplink, server)
+    finally:
+        await server.close()

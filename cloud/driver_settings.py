@@ -7,6 +7,9 @@ from common.endpoint import Endpoint
 from common.errors import SettingsError
 from common.settings import ProcessSettings
 
+MAX_CONNECTIONS = 1024
+"""The default of `--max-connections`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings(ProcessSettings):

@@ -2,7 +2,7 @@
 
 Rules:
 
-* `call(node, call)` is the only way to a node, so that a node of another hub can be reached the same way.
+* `call(node, call, caller)` is the only way to a node, so that a node of another hub can be reached the same way.
 * One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
   the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
   the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
@@ -23,31 +23,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Protocol
 
+from cloud.node_call import Call, Caller, NodeCall
 from cloud.report_judge import Refused, ReportJudge, topology_of
 from cloud.store import Store, StoredNode
+from cloud.visit import Visit
 from common.errors import (
-    CallTimeout,
     Draining,
     DriverMissing,
     HandshakeRefused,
-    LinkLost,
     NodeOffline,
     NodeUnknown,
     OperatorRefused,
     Overloaded,
     ReportRefused,
-    TunnelClosed,
 )
 from common.limits import has_room
 from common.link import Link
-from common.messages import Hello, Kind, Reason
+from common.messages import Hello, Reason
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
 from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
-from common.status import Status
 from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
@@ -74,69 +71,8 @@ _MOST_SOON = 4
 never stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One CSI call on its way to a node.
-
-    Attributes:
-        driver: the driver's name.
-        method: the gRPC path.
-        request: the request's bytes.
-        call_id: the same at every hop, for logs.
-        timeout_s: the caller's remaining time, or None.
-    """
-
-    driver: str
-    method: str
-    request: bytes
-    call_id: str
-    timeout_s: float | None
-
-
-class Reply(Protocol):
-    """The answer of a call: messages to receive, then a status to acknowledge. `common.link.Stream` is one."""
-
-    @property
-    def status(self) -> Status | None:
-        """The status, after the last message."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the last message has been received, and the status is there."""
-
-    async def receive(self) -> bytes | None:
-        """The answer's next message, or None after the last one."""
-
-    def acknowledge(self, *, delivered: bool) -> None:
-        """Release the answer: it reached the caller, or the caller did not take it."""
-
-    def cancel(self) -> None:
-        """Stop waiting for the answer."""
-
-
 Follows = Callable[[str, str, str], bool]
 """Whether a node (its name), while it is connected with a key, may connect with another key, too."""
-
-
-@dataclass(slots=True)
-class _Visit:
-    """One link of a node.
-
-    Attributes:
-        link: the link.
-        began: when its hello came, in seconds of the monotonic clock.
-        ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
-        told: its agent's last reports, by driver.
-        calls: the calls that are under way on it, by driver.
-        untaken: why the hub could not take its agent's newest reports; empty if it could.
-    """
-
-    link: Link
-    began: float
-    ended: float = 0.0
-    told: Mapping[str, DriverReport] = field(default_factory=dict)
-    calls: Counter[str] = field(default_factory=Counter)
-    untaken: str = ""
 
 
 @dataclass(slots=True)
@@ -153,15 +89,15 @@ class _Node:
     """
 
     stored: StoredNode
-    visit: _Visit | None = None
-    earlier: _Visit | None = None
+    visit: Visit | None = None
+    earlier: Visit | None = None
     refused: Mapping[str, Refused] = field(default_factory=dict)
     conflict: str = ""
     refused_at: float = 0.0
     replaced_soon: int = 0
 
 
-def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
+def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
     """The drivers of a connected node that its agent does not report."""
     if visit is None or time.monotonic() - visit.began < _ASKED_S:
         return []
@@ -239,7 +175,7 @@ class Nodes:
         if old is not None:
             self._replace(node, old, hello)
         node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
-        node.visit = _Visit(link, time.monotonic())
+        node.visit = Visit(link, time.monotonic())
         node.conflict = ""
         self._connected += 1
         self._store.save(node.stored)
@@ -251,7 +187,7 @@ class Nodes:
         if node is None:
             return False
         if node.earlier is not None and node.earlier.link is link:
-            node.earlier.ended = time.time()
+            node.earlier.ended = node.earlier.ended or time.time()
             node.earlier = None
             return False
         visit = node.visit
@@ -449,8 +385,8 @@ class Nodes:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, call: Call) -> "NodeReply":
-        """Send a call to a node.
+    def call(self, name: str, call: Call, caller: Caller) -> NodeCall:
+        """Send a call to a node. The caller gets the answer.
 
         Raises:
             NodeUnknown, NodeOffline, Draining, ReportRefused, DriverMissing: as `check`; nothing was sent.
@@ -460,7 +396,7 @@ class Nodes:
         own, together, most = visit.calls[call.driver], visit.calls.total(), visit.link.peer.max_streams
         if together < most and not has_room(own, together, most, sharers=len(self._nodes[name].stored.reports)):
             raise Overloaded(f"driver {call.driver} on edge node {name}", own, "--max-calls")
-        return NodeReply(name, visit, call)
+        return NodeCall(name, visit, call, caller)
 
     def check(self, name: str, driver: str) -> None:
         """Raise an error if a call of a driver could not be sent to a node now.
@@ -474,7 +410,7 @@ class Nodes:
         """
         self._reach(name, driver)
 
-    def _reach(self, name: str, driver: str) -> _Visit:
+    def _reach(self, name: str, driver: str) -> Visit:
         node = self._nodes.get(name)
         if node is None:
             raise NodeUnknown(name)
@@ -484,7 +420,7 @@ class Nodes:
             raise Draining(f"agent of edge node {name}")
         if driver in node.refused:
             raise ReportRefused(driver, name, node.refused[driver].why)
-        if not any(report.driver == driver for report in node.stored.reports):
+        if name not in self._by_driver.get(driver, ()):
             raise DriverMissing(driver, name)
         return node.visit
 
@@ -496,7 +432,7 @@ class Nodes:
                 f"raise it, or run csi-bridge forget NODE for nodes that will not come back",
             )
 
-    def _check_machine(self, node: _Node, live: _Visit, hello: Hello, link: Link) -> None:
+    def _check_machine(self, node: _Node, live: Visit, hello: Hello, link: Link) -> None:
         """Refuse a machine that is not the connected one, or that is an earlier start or a copy of it."""
         stored, name = node.stored, hello.name
         here, there = live.link.peer_identity, link.peer_identity
@@ -521,14 +457,14 @@ class Nodes:
         node.refused_at = time.monotonic()
         raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
 
-    def _replace(self, node: _Node, old: _Visit, hello: Hello) -> None:
+    def _replace(self, node: _Node, old: Visit, hello: Hello) -> None:
         """End the old link of a node whose agent has connected again."""
         soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
         node.replaced_soon = node.replaced_soon + 1 if soon else 0
         self._end(node, old)  # first, so that its end is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
-    def _take_beside(self, node: _Node, live: _Visit, link: Link) -> None:
+    def _take_beside(self, node: _Node, live: Visit, link: Link) -> None:
         """Let the agent's new link take the new calls. The live one stays until its calls have finished.
 
         The hub drains it: only the hub knows its last call there.
@@ -543,13 +479,13 @@ class Nodes:
             earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
         live.link.drain(f"{name} goes on over its next link")
 
-    def _end(self, node: _Node, visit: _Visit) -> None:
-        visit.ended = time.time()
+    def _end(self, node: _Node, visit: Visit) -> None:
+        visit.ended = visit.ended or time.time()
         node.visit = None
         self._connected -= 1
 
 
-def _comes_beside(live: _Visit, hello: Hello, link: Link) -> bool:
+def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
     """Whether a link is to stand beside the live one: its agent says so, and it has another certificate.
 
     With the same certificate it may be a copy of the agent, which must not take calls unseen.
@@ -569,81 +505,6 @@ def _problems(node: _Node) -> list[str]:
     if node.visit is None or not node.visit.untaken:
         return []
     return [f"the newest report of edge node {node.stored.name} does not count: {node.visit.untaken}"]
-
-
-class NodeReply:
-    """The answer of a connected node: a stream whose link errors name the node."""
-
-    def __init__(self, name: str, visit: _Visit, call: Call) -> None:
-        self._name = name
-        self._visit = visit
-        try:
-            self._stream = visit.link.open(
-                Kind.CALL,
-                call.request,
-                subject=call.driver,
-                method=call.method,
-                node=name,
-                call=call.call_id,
-                timeout_s=call.timeout_s,
-            )
-        except Overloaded as error:
-            raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error
-        except TunnelClosed as error:
-            if visit.link.over:
-                raise self._offline() from error
-            raise Draining("hub") from error  # the link lives and takes no new streams: this hub drains it
-        self._driver = call.driver
-        visit.calls[call.driver] += 1
-
-    @property
-    def status(self) -> Status | None:
-        """The node's status, after the last message."""
-        return self._stream.status
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the last message was received, and the status is there."""
-        return self._stream.exhausted
-
-    async def receive(self) -> bytes | None:
-        """The answer's next message, or None after the last one.
-
-        Raises:
-            NodeOffline: the node left before anything of the call was sent.
-            LinkLost: the node left with the call under way.
-            CallTimeout: the caller's time is up.
-        """
-        try:
-            return await self._stream.receive()
-        except CallTimeout as error:
-            raise CallTimeout(f"edge node {self._name}") from error
-        except TunnelClosed as error:
-            if error.sent:
-                raise LinkLost(f"edge node {self._name}", error.why) from error
-            raise self._offline() from error
-
-    def acknowledge(self, *, delivered: bool) -> None:
-        """The answer reached the caller, or nobody took it."""
-        self._end()
-        self._stream.acknowledge(delivered=delivered)
-
-    def cancel(self) -> None:
-        """Nobody waits any more."""
-        self._end()
-        self._stream.cancel()
-
-    def _end(self) -> None:
-        """Count the call no more."""
-        driver, self._driver = self._driver, ""
-        if driver:
-            self._visit.calls[driver] -= 1
-            if not self._visit.calls[driver]:
-                del self._visit.calls[driver]
-
-    def _offline(self) -> NodeOffline:
-        """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back."""
-        return NodeOffline(self._name, self._visit.ended or time.time())
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from cloud.orders import Orders
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.decisions import MOST_OPEN
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -28,9 +30,11 @@ from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.role_port import RolePort
+from cloud.served_drivers import serving
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
+from cloud.trust.authorities import Authorities
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
 from cloud.trust.generations import Generations, OnCopy, drivers_of
@@ -45,7 +49,7 @@ from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
-from common.messages import Kind
+from common.messages import Hello, Kind
 from common.metrics import Metrics
 from common.parsers import HostPort
 from common.settings import as_texts
@@ -53,6 +57,9 @@ from common.tasks import supervised
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
+
+_OWN_DESCRIPTORS = 256
+"""Databases, logs, the connections to Kubernetes, and those of the join listener and of `--http`."""
 
 _WATCH_S = 0.5
 """A link ends within a second of its certificate. For 10,000 links, a look takes a millisecond."""
@@ -82,6 +89,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     revocations = Revocations(settings.tls_crl, settings.tls_ca)
+    authorities = Authorities(settings.tls_ca)
     made = assemble(
         store,
         claims,
@@ -89,12 +97,14 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         part,
         trust=trust,
         revocations=revocations,
+        authorities=authorities,
         audit=audit,
         on_copy=OnCopy(settings.on_copy),
         policy=policy,
         ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        max_open_creates=settings.max_open_creates,
         unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
@@ -103,12 +113,15 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     join = _join_part(settings, made, trust, audit) if settings.tls_cert is not None else None
+    hello = introduce("hub", settings.name, instance="hub")
     listeners = []
-    for listener in _listeners(settings, made, join):
+    for listener in _listeners(settings, hello, made, join):
         opened.push_async_callback(listener.close)
         listeners.append(listener)
+    served = await opened.enter_async_context(serving(settings, made.hub, hello))
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
+    _warn_of_few_descriptors(settings)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
@@ -119,16 +132,33 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         await listener.start()
         log.info("listening on %s", listener.address)
     tasks = await opened.enter_async_context(supervised())
-    tasks.start(_watch(made.hub, revocations, audit), name="watch of certificates")
+    for each in served:
+        tasks.start(each.uplink.run(), name="uplink of a served driver")
+    tasks.start(_watch(made.hub, revocations, authorities, audit), name="watch of certificates")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     for listener in listeners:
         listener.stop_accepting()
     if join is not None:
         join.drain()
+    for each in served:
+        each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_timeout_s):
-            await made.hub.drain()
+            await asyncio.gather(made.hub.drain(), *(each.drain() for each in served))
+
+
+def _warn_of_few_descriptors(settings: HubSettings) -> None:
+    """Warn if connections can take the last descriptors, which the hub needs for its own files."""
+    needed = settings.max_connections + settings.max_handshakes + _OWN_DESCRIPTORS
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most != resource.RLIM_INFINITY and most < needed:
+        log.warning(
+            "the system allows %d open files (ulimit -n, LimitNOFILE), and --max-connections and --max-handshakes need "
+            "%d: raise it, or lower them",
+            most,
+            needed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +194,14 @@ def assemble(
     *,
     trust: TrustStore,
     revocations: Revocations | None = None,
+    authorities: Authorities | None = None,
     audit: Audit,
     on_copy: OnCopy = OnCopy.LOCK,
     policy: PolicyFile,
     ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
+    max_open_creates: int = MOST_OPEN,
     unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
@@ -182,18 +214,22 @@ def assemble(
         part: its objects and facts.
         trust: its tokens, denials and certificates of nodes, on disk.
         revocations: the certificates that their CAs have revoked; None: none.
+        authorities: the CAs of `--tls-ca`; None: none.
         audit: takes its events.
         on_copy: the consequence of a copy of a node's keys.
         policy: says which nodes and proxy drivers may do what.
         ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
         unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
     denials = Denials(trust, audit=audit)
     generations = Generations(trust, on_copy=on_copy, audit=audit)
-    credentials = Credentials(denials, revocations or Revocations(None, None), generations)
+    credentials = Credentials(
+        denials, revocations or Revocations(None, None), generations, authorities or Authorities(None)
+    )
     judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
     nodes = Nodes(store, judge, max_nodes=max_nodes, follows=credentials.follows)
     affinity = Affinity(part.source) if part.source is not None else None
@@ -205,6 +241,7 @@ def assemble(
         losses=lambda: store.losses.standing,
         owners=judge.segments.owners,
         affinity=affinity,
+        most_open=max_open_creates,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
@@ -262,13 +299,17 @@ def assemble(
     return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages)
 
 
-async def _watch(hub: Hub, revocations: Revocations, audit: Audit) -> None:
-    """End the links of certificates that end, or that a changed revocation list names. Runs until it is cancelled."""
+async def _watch(hub: Hub, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:
+    """End the links of certificates that end, that are revoked, or whose CA was taken out. Runs until cancelled."""
     while True:
         await asyncio.sleep(_WATCH_S)
         if revocations.has_changed():
             more = await asyncio.to_thread(revocations.reload)
-            audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
+            if more is not None:
+                audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
+                hub.end_unfit()
+        if authorities.has_changed() and (gone := await asyncio.to_thread(authorities.reload)):
+            audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=gone)
             hub.end_unfit()
         hub.end_expired()
 
@@ -310,8 +351,8 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     )
 
 
-def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
-    limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
+def _listeners(settings: HubSettings, hello: Hello, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
+    limits = settings.limits()
     tls = settings.tls(server=True)
     for flag, address, handler in _ports(settings, made.hub):
         yield Listener(

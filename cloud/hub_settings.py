@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.node_marks import Labels, Taints
+from cloud.served_driver import ServedDriver
 from cloud.unique_segments import UniqueKeys
 from common.endpoint import Endpoint, is_loopback
 from common.errors import SettingsError
@@ -23,6 +24,7 @@ class HubSettings(ProcessSettings):
     uds: Path
     uds_group: str | None
     uds_allow_uid: tuple[int, ...]
+    serve: tuple[ServedDriver, ...]
     listen: HostPort | None
     driver_listen: HostPort | None
     state_dir: Path
@@ -34,6 +36,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    max_open_creates: int
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
@@ -66,11 +69,22 @@ class HubSettings(ProcessSettings):
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)
+        self._check_served()
         if self.uds_group is not None and not self.uds_allow_uid:
             raise SettingsError("--uds-group", self.uds_group, "needs at least one --uds-allow-uid")
         if self.uds_allow_uid and self.uds_group is None:
             why = "needs --uds-group: without it nobody but the hub's own user may connect"
             raise SettingsError("--uds-allow-uid", ",".join(map(str, self.uds_allow_uid)), why)
+
+    def _check_served(self) -> None:
+        names, sockets = set(), {self.uds}
+        for served in self.serve:
+            if served.name in names:
+                raise SettingsError("--serve", served, f"is the second one for driver {served.name}")
+            if served.endpoint in sockets:
+                raise SettingsError("--serve", served, "needs a socket of its own")
+            names.add(served.name)
+            sockets.add(served.endpoint)
 
     def uds_gid(self) -> int | None:
         """The number of the group.

@@ -5,15 +5,12 @@ change something: a driver that answers GetCapacity every minute may still refus
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from common.accounting import Account
-from common.errors import CallError, status_of
 from common.pages.hub import FailedCall
 from common.pages.json_form import time_of
-from common.status import Origin, Status, code_name
+from common.status import Status, code_name
 
 _SHOWN_CHARS = 1_000
 """A message is cut here; a vendor's may have megabytes."""
@@ -33,34 +30,32 @@ class NodeCalls:
             knows: tells whether a node of this name exists: a caller may name any node.
         """
         self._knows = knows
-        self._under_way: Counter[str] = Counter()
+        self._under_way: dict[str, set[Account]] = {}
         self._failures: dict[str, FailedCall] = {}
 
-    @contextmanager
-    def counted(self, account: Account) -> Iterator[Callable[[str], None]]:
-        """Count a call during the block, which passes its node to the function and sets `account.status`."""
-        at: list[str] = []
+    def goes_to(self, account: Account, node: str) -> None:
+        """Count a call as under way on this node, and on no other."""
+        self._leaves(account)
+        account.node = node
+        calls = self._under_way.get(node)
+        if calls is None:
+            calls = self._under_way[node] = set()
+        calls.add(account)
 
-        def goes_to(node: str) -> None:
-            account.node = node
-            at.append(node)
-            self._under_way[node] += 1
+    def ended(self, account: Account, status: Status | None) -> None:
+        """Count a call as under way no more.
 
-        try:
-            yield goes_to
-        except CallError as error:
-            self._note(account, status_of(error, Origin.HUB))
-            raise
+        Args:
+            account: the call, which may have gone to no node.
+            status: how it ended; None if that says nothing of its node, as when the caller leaves.
+        """
+        self._leaves(account)
+        if status is None:
+            return
+        if status.ok:
+            self._settle(account)
         else:
-            if account.status is not None and account.status.ok:
-                self._settle(account)
-            elif account.status is not None:
-                self._note(account, account.status)
-        finally:
-            for node in at:
-                self._under_way[node] -= 1
-                if not self._under_way[node]:
-                    del self._under_way[node]
+            self._note(account, status)
 
     def forget(self, node: str) -> None:
         """Drop the failure of a node that is gone for good."""
@@ -68,11 +63,19 @@ class NodeCalls:
 
     def under_way(self, node: str) -> int:
         """How many calls are under way on a node."""
-        return self._under_way[node]
+        return len(self._under_way.get(node, ()))
 
     def last_error(self, node: str) -> FailedCall | None:
         """The last failed call of a node; None if no failure counts."""
         return self._failures.get(node)
+
+    def _leaves(self, account: Account) -> None:
+        calls = self._under_way.get(account.node)
+        if calls is None:
+            return
+        calls.discard(account)
+        if not calls:
+            del self._under_way[account.node]
 
     def _settle(self, account: Account) -> None:
         """Drop the failure of the node if the success of this call settles it."""

@@ -20,7 +20,7 @@ from cloud.admission import Role
 from cloud.trust.audit_log import Audit, Event
 from cloud.trust.policy import Verdict
 from common.errors import ForeignDriver, NotAllowed
-from common.link import Link, Stream
+from common.link import Link
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.pages.hub import DeniedProxy
@@ -43,7 +43,7 @@ class CallPolicy(Protocol):
 
 
 class ProxyRights:
-    """Checks the streams of proxy drivers, and remembers those that the policy forbids."""
+    """Checks the calls and watches of proxy drivers, and remembers those that the policy forbids."""
 
     def __init__(self, policy: CallPolicy, metrics: Metrics, audit: Audit) -> None:
         """Without a denial.
@@ -59,24 +59,22 @@ class ProxyRights:
         self._denied: OrderedDict[tuple[str, str], DeniedProxy] = OrderedDict()
         policy.subscribe(self._judge_again)
 
-    def check(self, stream: Stream) -> None:
-        """Check a stream of a proxy driver. An operator may call every driver.
+    def check(self, link: Link, driver: str) -> None:
+        """Check a proxy driver's call or watch of a driver. An operator may call every driver.
 
         Raises:
             ForeignDriver: it asks for another driver than its own.
             NotAllowed: the policy forbids it.
         """
-        link, frame = stream.link, stream.opened
-        assert frame is not None
         if link.context.role is not Role.DRIVER:
             return
-        if frame.subject != link.peer.name:
-            raise ForeignDriver(link.peer.name, frame.subject)
+        if driver != link.peer.name:
+            raise ForeignDriver(link.peer.name, driver)
         identity = _identity(link)
-        verdict = self._policy.allows_call(identity, frame.subject)
+        verdict = self._policy.allows_call(identity, driver)
         if not verdict.allowed:
-            self._note(identity, frame.subject, link.peer_identity.address, verdict.why)
-            raise NotAllowed(identity, frame.subject, verdict.why)
+            self._note(identity, driver, link.peer_identity.address, verdict.why)
+            raise NotAllowed(identity, driver, verdict.why)
 
     def denied(self) -> list[DeniedProxy]:
         """The pairs that the policy forbids, the oldest first, for operators."""

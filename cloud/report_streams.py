@@ -71,7 +71,7 @@ class ReportStreams:
         try:
             while True:
                 changed.clear()
-                self._rights.check(stream)
+                self._rights.check(stream.link, driver)
                 told = await self._tell(stream, driver, wanted, told)
                 await changed.wait()
         finally:

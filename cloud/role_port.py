@@ -2,7 +2,8 @@
 
 from cloud.admission import Role
 from cloud.uds_hub import Hub
-from common.link import Link, Stream
+from common.link import Link, Receiver
+from common.messages import Open
 from common.status import Origin
 
 
@@ -22,9 +23,9 @@ class RolePort:
         """Admit a peer of the role, or refuse the peer."""
         self._hub.greeted(link, only=self.role)
 
-    async def serve(self, stream: Stream) -> None:
-        """See `Hub.serve`."""
-        await self._hub.serve(stream)
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """See `Hub.opened`."""
+        return self._hub.opened(link, frame, deadline)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """See `Hub.refused`."""

@@ -5,7 +5,8 @@ A link is one connection with a peer. A stream is one call, report, watch or ord
 Rules:
 
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
-* Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open.
+* Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open, beside calls: these
+  need no task (`passage`).
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended.
 """
 
@@ -19,6 +20,7 @@ from cloud.admission import Admitted, Role, admit, certified
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
+from cloud.passage import Passage
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
@@ -30,9 +32,9 @@ from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
-from common.link import Link, Stream
+from common.link import Link, Receiver, Stream
 from common.logs import of_peer
-from common.messages import Kind, Reason
+from common.messages import Kind, Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
 from common.pages.json_form import time_of
@@ -42,6 +44,9 @@ log = logging.getLogger("csi_bridge.hub")
 
 _SHOWN_CHARS = 100
 """Characters of a peer's own text in the log and in the reports for operators. A peer may send more."""
+
+_CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})
+"""The roles that may call drivers."""
 
 
 class Hub:
@@ -90,9 +95,7 @@ class Hub:
         self._draining = False
         turns = StreamTurns()
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
-            (Role.DRIVER, Kind.CALL): calls.serve,
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
-            (Role.OPERATOR, Kind.CALL): self._serve_call_by_hand,
             (Role.OPERATOR, Kind.STATUS): _refuse_status,
             (Role.OPERATOR, Kind.FORGET): orders.serve_forget,
             (Role.OPERATOR, Kind.TRUST): orders.serve_trust,
@@ -163,6 +166,7 @@ class Hub:
                 address=link.peer_identity.address,
                 role=link.context.role,
                 instance=link.peer.instance,
+                serial=f"{link.peer_identity.serial:x}" if link.peer_identity.serial else "",
                 software=link.peer.software,
             )
 
@@ -283,8 +287,18 @@ class Hub:
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """The receiver of a peer's stream: a passage for a call, a task for any other stream."""
+        role = link.context.role
+        if frame.kind != Kind.CALL or role not in _CALLERS:
+            return link.served(frame, deadline, self.serve)
+        if role is Role.OPERATOR:
+            called = {"method": frame.method, "driver": frame.subject, "node": frame.node}
+            self._audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
+        return Passage(self._calls, link, frame, deadline)
+
     async def serve(self, stream: Stream) -> None:
-        """Serve a stream of any kind that the peer's role may open.
+        """Serve a stream of any kind that the peer's role may open, apart from calls.
 
         Raises:
             NotCarried: the role may not open this kind.
@@ -298,13 +312,6 @@ class Hub:
         if self._draining:
             raise Draining("hub")
         await serve(stream)
-
-    async def _serve_call_by_hand(self, stream: Stream) -> None:
-        assert stream.opened is not None
-        opened = stream.opened
-        called = {"method": opened.method, "driver": opened.subject, "node": opened.node}
-        self._audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order="call", **called)
-        await self._calls.serve(stream)
 
 
 async def _refuse_status(_stream: Stream) -> None:

@@ -4,17 +4,22 @@ Read in this order. The session protocol, without I/O:
 
 * `status`, `errors`: how a call ended; every error of the bridge, and its gRPC code.
 * `codec`, `messages`: frames as dataclasses and as bytes.
-* `events`, `limits`, `stream_books`, `outbox`, `inbox`: the parts of a session.
+* `receiver`: takes the events of a stream.
+* `limits`, `stream_books`, `outbox`, `inbox`: the parts of a session.
 * `session`: the rules of the protocol. Start here if you read one module only.
 
 A session on the event loop and on the network:
 
-* `link`: streams as objects to await.
+* `deadlines`: those of many calls, for one timer.
+* `link`: runs a session on the event loop; streams as objects to await.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`: the other side of a connection, with the names and the key of its certificate.
 * `certificate_ends`: when this process's certificate and its CA end.
-* `transport`: a WebSocket under a link.
+* `turn`: lets the answers to bytes that came in one go share a write.
+* `tcp`: a TCP connection under a WebSocket: before TLS, its options, its errors in words.
+* `websocket_frames`, `transport`: the usual frame of a WebSocket; a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `local_dial`: a link between two parts of one process.
 * `rotation`: moves an uplink to new certificate files.
 * `handshakes`, `listener`: the connections without a hello, and their limit; accept links.
 * `enrolment`: how a node joins and renews its certificate, and the token that invites it.
@@ -30,13 +35,14 @@ For every process:
 * `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `pages`: the state of a hub or an agent, as JSON over HTTP on a UNIX socket.
 * `operator_orders`: the orders of operators to the hub, as dataclasses.
-* `tasks`, `line_limit`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one
-  metric per call; `/metrics`.
+* `tasks`, `line_limit`, `line_writer`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; log
+  lines from a thread; one log line and one metric per call; `/metrics`.
 * `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
   with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 * `database_reserve`: room that a database holds for a full disk.
 * `sealing`: encryption of credentials on the disk.
+* `fault_points`: places at which a test kills the agent or the hub.
 
 Of CSI and Kubernetes:
 

@@ -1,4 +1,4 @@
-"""A codec: turns frozen dataclasses into msgpack bytes and back, for session frames and for sync messages.
+"""A codec: turns dataclasses into msgpack bytes and back, for session frames and for sync messages.
 
 An item is a msgpack array: its class' type number, then its fields in the order of the dataclass. A message is a
 sequence of items.
@@ -13,10 +13,10 @@ Rules:
 * Fields are ints, strings, bytes, booleans, or tuples of strings.
 """
 
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_type_hints
+from itertools import islice
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgpack
 
@@ -36,11 +36,10 @@ _MAX_ITEMS = 256
 levels."""
 
 
-class Typed(Protocol):
-    """A frozen dataclass with a type number."""
+_KEPT_BYTES = 65_536
+"""After a message of more bytes its unpacker is not kept: it would keep as much memory."""
 
-    type: ClassVar[int]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,68 +49,88 @@ class UnknownFrame:
     type: int
 
 
-T = TypeVar("T", bound=Typed)
-
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
 """Encodes one value. Lone surrogates in strings become question marks."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Layout:
     """How one frame class is checked and read.
 
     Attributes:
+        number: its type number.
         frame: the class.
-        names: its fields, in wire order.
-        types: their types; `tuple` is a tuple of strings.
-        numbers: the positions of the numbers.
-        required: how many fields have no default.
-        values: reads all fields of a frame at once, as a tuple.
     """
 
-    frame: type[Any]
-    names: tuple[str, ...]
-    types: tuple[type, ...]
-    numbers: tuple[int, ...]
-    required: int
-    values: Callable[[Any], tuple[Any, ...]]
+    __slots__ = ("_defaults", "_names", "_numbers", "_ordinary", "_required", "_types", "frame", "number")
 
+    def __init__(self, number: int, frame: type[Any]) -> None:
+        """The layout of a dataclass."""
+        hints = get_type_hints(frame)
+        found = fields(frame)
+        self.number = number
+        self.frame = frame
+        self._names = tuple(item.name for item in found)
+        self._types = tuple(tuple if hints[name] == tuple[str, ...] else hints[name] for name in self._names)
+        self._ordinary = None if tuple in self._types else self._types
+        self._numbers = tuple(place for place, kind in enumerate(self._types) if kind is int)
+        self._required = sum(item.default is MISSING for item in found)
+        self._defaults = tuple(item.default for item in found)
 
-def _layout(frame: type[Typed]) -> _Layout:
-    hints = get_type_hints(frame)
-    found = [item for item in fields(frame) if item.name != "type"]
-    names = tuple(item.name for item in found)
-    types = tuple(tuple if hints[name] == tuple[str, ...] else hints[name] for name in names)
-    getter = operator.attrgetter(*names) if names else lambda _: ()
-    return _Layout(
-        frame=frame,
-        names=names,
-        types=types,
-        numbers=tuple(position for position, kind in enumerate(types) if kind is int),
-        required=sum(item.default is MISSING for item in found),
-        values=getter if len(names) != 1 else lambda frame: (getter(frame),),
-    )
+    def values(self, frame: Any) -> tuple[Any, ...]:
+        """All fields of a frame, in wire order."""
+        return tuple([getattr(frame, name) for name in self._names])
+
+    def read(self, item: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All fields of a received item, checked.
+
+        Raises:
+            RemoteProtocolError: a field is missing or wrong.
+        """
+        given = item[1 : len(self._names) + 1]
+        if tuple(map(type, given)) != self._ordinary:
+            return self._read_unusual(given)
+        for place in self._numbers:
+            if not 0 <= given[place] <= LARGEST_NUMBER:
+                return self._read_unusual(given)
+        return given
+
+    def _read_unusual(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Read field by field an item that has tuples of strings, lacks optional fields, or is wrong."""
+        if len(given) < self._required:
+            raise RemoteProtocolError(f"{self.frame.__name__}: {self._names[len(given)]} is missing")
+        for name, want, item in zip(self._names, self._types, given, strict=False):
+            if type(item) is not want:
+                raise RemoteProtocolError(
+                    f"{self.frame.__name__}: {name} is a {type(item).__name__}, not {want.__name__}"
+                )
+            if isinstance(item, int) and not 0 <= item <= LARGEST_NUMBER:
+                raise RemoteProtocolError(f"{self.frame.__name__}: {name} is out of range")
+            if isinstance(item, tuple) and not all(type(text) is str for text in item):
+                raise RemoteProtocolError(f"{self.frame.__name__}: {name} holds something that is not a string")
+        return given + self._defaults[len(given) :]
 
 
 class Codec(Generic[T]):
     """Encodes and decodes the dataclasses of one closed set."""
 
-    __slots__ = ("_layouts",)
+    __slots__ = ("_by_class", "_by_number")
 
-    def __init__(self, classes: tuple[type[T], ...]) -> None:
-        """A codec for these classes; their type numbers differ."""
-        self._layouts: dict[int, _Layout] = {frame.type: _layout(frame) for frame in classes}
+    def __init__(self, classes: Mapping[int, type[T]]) -> None:
+        """A codec for these classes, by their type numbers."""
+        self._by_number = {number: _Layout(number, frame) for number, frame in classes.items()}
+        self._by_class = {layout.frame: layout for layout in self._by_number.values()}
 
     def encode(self, frame: T) -> bytes:
         """The frame's bytes. Payloads may be any bytes-like object; strings are cut at `MAX_TEXT_BYTES`.
 
         A lone surrogate in a vendor's text becomes a question mark: if encoding failed, the call would never end.
         """
-        values = self._layouts[frame.type].values(frame)
-        data = pack((frame.type, *values))
+        layout = self._by_class[type(frame)]
+        values = layout.values(frame)
+        data = pack((layout.number, *values))
         if len(data) <= MAX_TEXT_BYTES:  # so is every string in it: the ordinary case
             return data
-        return pack((frame.type, *map(_fit, values)))
+        return pack((layout.number, *map(_fit, values)))
 
     def decode(self, data: bytes) -> list[T | UnknownFrame]:
         """Return all frames of one message.
@@ -119,23 +138,37 @@ class Codec(Generic[T]):
         Raises:
             RemoteProtocolError: the bytes are not whole, well-formed frames.
         """
-        unpacker = msgpack.Unpacker(
-            use_list=False,
-            strict_map_key=False,
-            max_buffer_size=max(len(data), 1),
-            max_str_len=MAX_TEXT_BYTES,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
-        )
-        unpacker.feed(data)
-        frames: list[T | UnknownFrame] = []
-        end = 0
+        return [
+            UnknownFrame(number) if found is None else self._by_number[number].frame(*found)
+            for number, found in self.read(data)
+        ]
+
+    def read(self, data: bytes) -> list[tuple[int, tuple[Any, ...] | None]]:
+        """Return the type number and the fields of each frame of one message; no fields if the type is unknown.
+
+        Raises:
+            RemoteProtocolError: as `decode`.
+        """
         try:
-            for value in unpacker:
-                frames.append(self._frame(value))
-                if len(frames) > _MAX_FRAMES:
-                    raise RemoteProtocolError(f"a message of more than {_MAX_FRAMES} frames")  # noqa: TRY301  # no msgpack's
-                end = unpacker.tell()  # not at the end of the loop: tell() counts the bytes of a truncated value, too
+            unpacker = _SPARE.pop()
+        except IndexError:
+            unpacker = _new_unpacker()
+        start = end = unpacker.tell()
+        unpacker.feed(data)
+        frames: list[tuple[int, tuple[Any, ...] | None]] = []
+        try:
+            for item in islice(unpacker, _MAX_FRAMES + 1):
+                end = unpacker.tell()  # not after the loop: tell() counts the bytes of a truncated item, too
+                if type(item) is not tuple or not item or type(item[0]) is not int:
+                    raise RemoteProtocolError(_NO_FRAME)  # noqa: TRY301  # no msgpack's
+                number = item[0]
+                layout = self._by_number.get(number)
+                if layout is not None:
+                    frames.append((number, layout.read(item)))
+                elif 0 <= number <= LARGEST_NUMBER:
+                    frames.append((number, None))
+                else:
+                    raise RemoteProtocolError(_NO_FRAME)  # noqa: TRY301  # the same
         except RemoteProtocolError:
             raise
         except Exception as error:
@@ -143,39 +176,31 @@ class Codec(Generic[T]):
             raise RemoteProtocolError(
                 f"a message of {len(data)} bytes is not msgpack ({type(error).__name__})"
             ) from error
-        if end != len(data):
+        if len(frames) > _MAX_FRAMES:
+            raise RemoteProtocolError(f"a message of more than {_MAX_FRAMES} frames")
+        if end != start + len(data):
             raise RemoteProtocolError(f"a message of {len(data)} bytes ends inside a frame")
+        if len(data) <= _KEPT_BYTES:
+            _SPARE.append(unpacker)
         return frames
 
-    def _frame(self, value: Any) -> T | UnknownFrame:
-        if type(value) is not tuple or not value or type(value[0]) is not int or not 0 <= value[0] <= LARGEST_NUMBER:
-            raise RemoteProtocolError("a frame is not an array that starts with its type number")
-        layout = self._layouts.get(value[0])
-        if layout is None:
-            return UnknownFrame(value[0])
-        given = value[1 : len(layout.names) + 1]
-        if tuple(map(type, given)) == layout.types and tuple not in layout.types:  # the ordinary case, at C's speed
-            for position in layout.numbers:
-                if not 0 <= given[position] <= LARGEST_NUMBER:
-                    raise RemoteProtocolError(f"{layout.frame.__name__}: {layout.names[position]} is out of range")
-            return layout.frame(*given)  # type: ignore[no-any-return]  # a layout's class is one of ours
-        return _unusual(layout, given)  # type: ignore[no-any-return]  # the same
+
+_NO_FRAME = "a frame is not an array that starts with its type number"
+
+_SPARE: list[msgpack.Unpacker] = []
+"""Unpackers that have read whole messages, for the next one: a new one takes longer than reading a small message."""
 
 
-def _unusual(layout: _Layout, given: tuple[Any, ...]) -> Any:
-    """Read field by field a frame that has tuples of strings, lacks optional fields, or is wrong."""
-    if len(given) < layout.required:
-        raise RemoteProtocolError(f"{layout.frame.__name__}: {layout.names[len(given)]} is missing")
-    for name, want, item in zip(layout.names, layout.types, given, strict=False):
-        if type(item) is not want:
-            raise RemoteProtocolError(
-                f"{layout.frame.__name__}: {name} is a {type(item).__name__}, not {want.__name__}"
-            )
-        if isinstance(item, int) and not 0 <= item <= LARGEST_NUMBER:
-            raise RemoteProtocolError(f"{layout.frame.__name__}: {name} is out of range")
-        if isinstance(item, tuple) and not all(type(text) is str for text in item):
-            raise RemoteProtocolError(f"{layout.frame.__name__}: {name} holds something that is not a string")
-    return layout.frame(*given)
+def _new_unpacker() -> msgpack.Unpacker:
+    return msgpack.Unpacker(
+        use_list=False,
+        strict_map_key=False,
+        read_size=_KEPT_BYTES,
+        max_buffer_size=0,  # no limit: the message is here already
+        max_str_len=MAX_TEXT_BYTES,
+        max_array_len=_MAX_ITEMS,
+        max_map_len=_MAX_ITEMS,
+    )
 
 
 def _fit(value: Any) -> Any:

@@ -1,7 +1,10 @@
 """A dial: one attempt to make a link, by connect, TLS, WebSocket and hello."""
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Callable
+from typing import TypeVar
 
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
@@ -9,7 +12,10 @@ from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Hello, Reason
 from common.session import Session
-from common.transport import RawTcp, WebSocket, in_words, tune
+from common.tcp import RawTcp, in_words, tune
+from common.transport import WebSocket
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def dial(
@@ -38,7 +44,7 @@ async def _dial(
 
     def make_link(websocket: WebSocket) -> Link:
         session = Session(hello, dialler=True, limits=limits, now=loop.time())
-        return Link(session, _Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
+        return Link(session, Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
 
     websocket = WebSocket.dialling(endpoint, limits, make_link)
     try:
@@ -57,34 +63,55 @@ async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls
     if endpoint.path is not None:
         await loop.create_unix_connection(lambda: websocket, str(endpoint.path))
     elif not endpoint.tls:
-        await loop.create_connection(lambda: websocket, endpoint.host, endpoint.port)
+        await _connect_any(lambda: websocket, endpoint, limits)
     else:
         assert tls is not None
-        _, raw = await loop.create_connection(RawTcp, endpoint.host, endpoint.port)
+        raw = await _connect_any(RawTcp, endpoint, limits)
         tune(raw.transport, limits)
         secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller
 
 
-class _Greeting:
+async def _connect_any(make: Callable[[], P], endpoint: Endpoint, limits: Limits) -> P:
+    """Connect to the first address of a host that takes the connection.
+
+    One that does not answer gets a part of the time. uvloop has no happy eyeballs (RFC 8305).
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for left in range(len(found), 0, -1):
+        host = str(found[-left][4][0])
+        try:
+            async with asyncio.timeout(limits.hello_timeout_s / len(found) if left > 1 else None):
+                return (await loop.create_connection(make, host, endpoint.port))[1]
+        except OSError:  # also a timeout
+            if left == 1:
+                raise
+    raise OSError("the host has no address")
+
+
+class Greeting:
     """A dialler's link handler: takes the answer to the hello, and passes everything else on to `handler`."""
 
-    __slots__ = ("_greeted", "_handler", "closed", "draining", "origin", "serve")
+    __slots__ = ("_greeted", "_handler", "closed", "draining", "opened", "origin")
 
     def __init__(self, handler: LinkHandler, greeted: asyncio.Future[None]) -> None:
+        """A handler that sets `greeted` when the hub has welcomed or refused us."""
         self._handler = handler
         self._greeted = greeted
         self.origin = handler.origin
-        self.serve = handler.serve
+        self.opened = handler.opened
         self.draining = handler.draining
         self.closed = handler.closed
 
     def greeted(self, link: Link) -> None:
+        """Tell the dialler that the hub has welcomed us."""
         if not self._greeted.done():
             self._greeted.set_result(None)
             self._handler.greeted(link)
 
     def refused(self, _link: Link, reason: str, message: str) -> None:
+        """Tell the dialler why there is no link."""
         if not self._greeted.done():
             lost = reason == Reason.LINK_LOST
             self._greeted.set_exception(ConnectionError(message) if lost else HandshakeRefused(reason, message))

@@ -228,6 +228,18 @@ class NoNodeFits(CallError):
         super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
 
 
+class TooManyOpen(CallError):
+    """The outcome of too many creates of the driver is not known. This one has a new name, and was not sent."""
+
+    def __init__(self, driver: str, node: str, limit: int) -> None:
+        self.driver, self.node, self.limit = driver, node, limit
+        super().__init__(
+            f"edge node {node} gets no create of a new name of driver {driver}, because the outcome of too many others "
+            f"is not known; their retries settle them: look at the driver on {node} and at the node's link, or raise "
+            f"--max-open-creates of the hub ({limit})"
+        )
+
+
 class NameElsewhere(CallError):
     """A create call is for one node, and another node has taken its name: an object may exist there."""
 
@@ -472,6 +484,7 @@ CODES: dict[type[BaseException], Code] = {
     KnowledgeLost: Code.UNAVAILABLE,
     NoPlace: Code.UNAVAILABLE,
     NoNodeFits: Code.UNAVAILABLE,
+    TooManyOpen: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
     ForeignId: Code.UNAVAILABLE,
     AnswerRefused: Code.UNAVAILABLE,

@@ -8,7 +8,7 @@ window, so that most messages cost no extra frame.
 
 from common.errors import RemoteProtocolError
 from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
-from common.messages import Chunk, Credit
+from common.messages import encode_credit
 from common.outbox import Outbox
 from common.stream_books import Stream
 
@@ -21,35 +21,42 @@ class Inbox:
         owed: the consumed bytes that were not yet given back.
     """
 
-    __slots__ = ("_limits", "_outbox", "granted", "owed")
+    __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "granted", "owed")
 
     def __init__(self, limits: Limits, outbox: Outbox) -> None:
         """An empty inbox that grants the windows of `limits` and gives credit back through `outbox`."""
         self._limits = limits
         self._outbox = outbox
+        self._stream_quarter = limits.stream_window_bytes / 4
+        self._session_quarter = limits.session_window_bytes / 4
         self.granted = limits.session_window_bytes
         self.owed = 0
 
-    def take(self, stream: Stream, chunk: Chunk) -> bytes | None:
+    def take(self, stream: Stream, left: int, payload: bytes) -> bytes | None:
         """Take a chunk. Returns the whole message with its last chunk, unless the stream is over.
+
+        Args:
+            stream: its stream.
+            left: how many bytes of its message follow in later chunks.
+            payload: its bytes of the message.
 
         Raises:
             RemoteProtocolError: the chunk is not the next one of its message, or no credit covers it.
         """
-        size = len(chunk.payload)
+        size = len(payload)
         if stream.parts is None:
-            self._begin(stream, size + chunk.left)
-            if not chunk.left:  # the ordinary case: a message of one chunk
-                return self._finish(stream, chunk.payload)
+            self._begin(stream, size + left)
+            if not left:  # the ordinary case: a message of one chunk
+                return self._finish(stream, payload)
             stream.parts = bytearray()
-        elif chunk.left != stream.left - size:
-            raise RemoteProtocolError(f"Chunk: {chunk.left} bytes left where {stream.left - size} must be")
+        elif left != stream.left - size:
+            raise RemoteProtocolError(f"Chunk: {left} bytes left where {stream.left - size} must be")
         if not size:
             raise RemoteProtocolError("Chunk: empty, with more of its message to come")
-        stream.left = chunk.left
+        stream.left = left
         if not stream.over:
-            stream.parts += chunk.payload
-        if chunk.left:
+            stream.parts += payload
+        if left:
             return None
         whole, stream.parts = bytes(stream.parts), None
         return self._finish(stream, whole)
@@ -59,16 +66,15 @@ class Inbox:
         cost = size + MESSAGE_OVERHEAD_BYTES
         if stream is not None and not stream.over:
             stream.owed += cost
-            if stream.owed * 4 >= self._limits.stream_window_bytes:
+            if stream.owed >= self._stream_quarter:
                 stream.granted += stream.owed
-                self._outbox.put(Credit(stream.id, stream.owed))
+                self._outbox.put_later(encode_credit(stream.id, stream.owed))
                 stream.owed = 0
         self._give_back(cost)
 
     def forget(self, stream: Stream) -> None:
         """Give back the credit of a stream's unfinished message: the stream is gone."""
-        if stream.cost:
-            self._give_back(stream.cost)
+        self._give_back(stream.cost)
 
     def _begin(self, stream: Stream, size: int) -> None:
         if size > self._limits.max_message_bytes:
@@ -89,7 +95,7 @@ class Inbox:
 
     def _give_back(self, cost: int) -> None:
         self.owed += cost
-        if self.owed * 4 >= self._limits.session_window_bytes:
+        if self.owed >= self._session_quarter:
             self.granted += self.owed
-            self._outbox.put(Credit(0, self.owed))
+            self._outbox.put_later(encode_credit(0, self.owed))
             self.owed = 0

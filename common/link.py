@@ -1,13 +1,16 @@
-"""A link: one session on the event loop, its streams as objects to await.
+"""A link: one session on the event loop.
 
-`common.session` has the rules of the protocol, `common.transport` the WebSocket. A link stands between them: it turns
-events into futures and handler tasks, and `now` into a timer. It uses no socket: its transport passes bytes in and
-pulls bytes out.
+`common.session` has the rules of the protocol, `common.transport` the WebSocket. A link stands between them: it is the
+session's application, and turns `now` into a timer. It uses no socket: its transport passes bytes in and pulls bytes
+out.
+
+The session calls each stream's receiver itself. Two kinds of receivers exist. An ordinary CSI call has one that answers
+at once, without a task or a future: it is the hot path. Whoever has to wait uses a `Stream`, which a task reads.
 
 Rules:
 
-* One task serves one accepted stream. It has a name, and its failure is logged. When the opener stops waiting, the task
-  is cancelled, unless it has detached itself.
+* One task serves one accepted `Stream`. It has a name, and its failure is logged. When the opener stops waiting, the
+  task is cancelled, unless it has detached itself.
 * No method waits for the network: `send()` waits only for the message before the last one.
 * An idle link has one timer, and no task or future: one hub has thousands of links.
 """
@@ -15,25 +18,12 @@ Rules:
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of
-from common.events import (
-    Cancelled,
-    Closed,
-    Ended,
-    Event,
-    Failed,
-    HelloReceived,
-    Message,
-    Opened,
-    PeerDraining,
-    Released,
-    Welcomed,
-    Writable,
-)
-from common.messages import Hello, Kind, Open, Priority, Reason
+from common.messages import Hello, Kind, Open, Priority
+from common.receiver import Receiver as Receiver  # noqa: PLC0414  # its users find it beside `LinkHandler`
 from common.session import Session, State
 from common.status import Code, Origin, Status
 
@@ -48,8 +38,14 @@ class LinkHandler(Protocol):
     def greeted(self, link: "Link") -> None:
         """The peer has sent its hello (`link.peer`). An acceptor calls `link.accept()` or `link.refuse()` now."""
 
-    async def serve(self, stream: "Stream") -> None:
-        """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
+    def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
+        """The peer has opened a stream. Returns its receiver: `link.served(…)` for one that a task serves.
+
+        Args:
+            link: the link.
+            frame: the peer's frame; `frame.stream` is the stream's id.
+            deadline: when the opener's time is up, in the loop's clock, or None.
+        """
 
     def draining(self, link: "Link", message: str) -> None:
         """The peer takes no new streams."""
@@ -59,6 +55,18 @@ class LinkHandler(Protocol):
 
     def closed(self, link: "Link", reason: str, message: str) -> None:
         """The link is gone, for any reason. Called once for every link that was greeted."""
+
+
+class ServedByTasks:
+    """A base for link handlers: a task serves each stream that the peer opens."""
+
+    def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
+        """See `LinkHandler`."""
+        return link.served(frame, deadline, self.serve)
+
+    async def serve(self, stream: "Stream") -> None:
+        """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
+        raise NotImplementedError
 
 
 class Writer(Protocol):
@@ -84,7 +92,9 @@ class Stream:
     __slots__ = ("_detached", "_error", "_inbox", "_link", "_taken", "_waiter", "_writable", "deadline", "id",
                  "on_released", "opened", "status", "task")  # fmt: skip
 
-    def __init__(self, link: "Link", number: int, opened: Open | None = None, deadline: float | None = None) -> None:
+    def __init__(
+        self, link: "Link", number: int = 0, opened: Open | None = None, deadline: float | None = None
+    ) -> None:
         self.id = number
         self.opened = opened
         """The opener's frame; None on the opener's own side."""
@@ -147,7 +157,7 @@ class Stream:
         Raises:
             MessageTooLarge: the peer does not accept it.
         """
-        while self._link.session.unsent(self.id):
+        while self._link.unsent(self.id):
             self._writable = self._link.loop.create_future()
             try:
                 await self._writable
@@ -161,28 +171,17 @@ class Stream:
         Raises:
             MessageTooLarge: the peer does not accept it.
         """
-        self._link.session.send(self.id, message)
-        self._link.pump()
-        self._link.writer.flush_soon()
+        self._link.send(self.id, message)
 
     def end(self, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, with a last message if there is one. Ignored if the opener has left."""
-        if message is not None:
-            self._link.session.send(self.id, message)
         self.status = status
-        self._link.session.end(self.id, status)
-        self._link.pump()
-        self._link.writer.flush()
+        self._link.end(self.id, status, message)
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """Release an ended stream that this side opened: the answer reached the caller, or the caller did not take it.
-
-        The frame is not urgent, so it shares the next write.
-        """
+        """Release an ended stream that this side opened: the answer reached the caller, or nobody took it."""
         self._drop_inbox()
-        self._link.session.acknowledge(self.id, delivered=delivered)
-        self._link.forget(self)
-        self._link.writer.flush_later()
+        self._link.acknowledge(self.id, delivered=delivered)
 
     def cancel(self) -> None:
         """Stop waiting for a stream that this side opened. After its end that does no harm."""
@@ -190,9 +189,7 @@ class Stream:
             self.acknowledge(delivered=False)
             return
         self._drop_inbox()
-        self._link.session.cancel(self.id)
-        self._link.forget(self)
-        self._link.writer.flush_soon()
+        self._link.cancel(self.id)
 
     @property
     def exhausted(self) -> bool:
@@ -213,27 +210,39 @@ class Stream:
     # ---- the link's side
 
     def took(self, message: bytes) -> None:
-        """A message came in."""
+        """See `Receiver`."""
         if self._inbox is None:
             self._inbox = deque()
         self._inbox.append(message)
         self._wake()
 
-    def finish(self, status: Status | None, error: TunnelClosed | CallTimeout | None = None) -> None:
-        """The stream ended."""
-        self.status, self._error = status, error
+    def ended(self, status: Status) -> None:
+        """See `Receiver`."""
+        self.status = status
         self._wake()
         self.writable()
 
-    def writable(self) -> None:
-        """Every message left."""
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
+    def failed(self, error: TunnelClosed | CallTimeout) -> None:
+        """See `Receiver`."""
+        self._error = error
+        self._wake()
+        self.writable()
 
-    def no_longer_awaited(self) -> None:
-        """The opener of an accepted stream has left."""
+    def left(self) -> None:
+        """See `Receiver`."""
         if self.task is not None and not self._detached:
             self.task.cancel()
+
+    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
+        """See `Receiver`."""
+        self._drop_inbox()
+        if self.on_released is not None:
+            self.on_released(delivered)
+
+    def writable(self) -> None:
+        """See `Receiver`."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -241,20 +250,19 @@ class Stream:
 
     def _give_back(self) -> None:
         if self._taken >= 0:
-            self._link.session.consumed(self.id, self._taken)
-            self._link.writer.flush_later()
+            self._link.consumed(self.id, self._taken)
             self._taken = -1
 
     def _drop_inbox(self) -> None:
         self._give_back()
         while self._inbox:
-            self._link.session.consumed(self.id, len(self._inbox.popleft()))
+            self._link.consumed(self.id, len(self._inbox.popleft()))
 
 
 class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_streams", "_timer", "_timer_at",
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
                  "context", "draining", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
@@ -288,7 +296,7 @@ class Link:
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
-        self._streams: dict[int, Stream] = {}
+        session.application = self
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -308,13 +316,11 @@ class Link:
             return
         self.session.accept()
         self._arm()
-        self.pump()
         self.writer.flush_soon()
 
     def refuse(self, refusal: HandshakeRefused) -> None:
         """Refuse the peer, with a reason that it can print."""
         self.session.refuse(refusal.reason, refusal.why)
-        self.pump()
         self.writer.flush_soon()
 
     def open(
@@ -336,8 +342,46 @@ class Link:
             Overloaded: the peer takes no more streams at once.
             MessageTooLarge: the peer does not accept the message; nothing was sent.
         """
-        number = self.session.open(
+        stream = Stream(self)
+        stream.id = self.start(
+            stream,
             kind,
+            message,
+            priority=priority,
+            subject=subject,
+            method=method,
+            node=node,
+            call=call,
+            timeout_s=timeout_s,
+        )
+        return stream
+
+    def start(
+        self,
+        receiver: Receiver,
+        kind: Kind,
+        message: bytes | None = None,
+        *,
+        priority: Priority = Priority.CALL,
+        subject: str = "",
+        method: str = "",
+        node: str = "",
+        call: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Open a stream for a receiver, with a first message if there is one. Returns the stream's id.
+
+        The receiver hears nothing before this returns.
+
+        Raises:
+            TunnelClosed: the link is not up; nothing was sent.
+            Overloaded: the peer takes no more streams at once.
+            MessageTooLarge: the peer does not accept the message; nothing was sent.
+        """
+        number = self.session.open(
+            receiver,
+            kind,
+            message,
             now=self.loop.time(),
             priority=priority,
             subject=subject,
@@ -346,30 +390,68 @@ class Link:
             call=call,
             timeout_s=timeout_s,
         )
-        if message is not None:
-            try:
-                self.session.send(number, message)
-            except CallError:
-                self.session.cancel(number)
-                raise
-        stream = Stream(self, number)
-        self._streams[number] = stream
         if timeout_s is not None:
             self._arm()
-        self.pump()
         self.writer.flush()
+        return number
+
+    def served(self, frame: Open, deadline: float | None, serve: Callable[["Stream"], Awaitable[None]]) -> "Stream":
+        """A receiver for a stream that the peer has opened: a task serves it with `serve` (see `ServedByTasks`)."""
+        stream = Stream(self, frame.stream, frame, deadline)
+        name = f"stream {frame.stream} {frame.method}"
+        stream.task = self.loop.create_task(self._serve(stream, serve), name=name)
         return stream
+
+    # A receiver's answers. They do nothing if the stream is over.
+
+    def send(self, number: int, message: bytes) -> None:
+        """Queue a message; it leaves at the end of this turn of the loop.
+
+        Raises:
+            MessageTooLarge: the peer does not accept it.
+        """
+        self.session.send(number, message)
+        self.writer.flush_soon()
+
+    def unsent(self, number: int) -> int:
+        """How many messages of a stream have not left. If there are any, wait for `Receiver.writable`."""
+        return self.session.unsent(number)
+
+    def end(self, number: int, status: Status, message: bytes | None = None) -> None:
+        """End an accepted stream, with a last message if there is one.
+
+        Raises:
+            MessageTooLarge: the peer does not accept the message; the stream goes on.
+        """
+        self.session.end(number, status, message)
+        self.writer.flush()
+
+    def acknowledge(self, number: int, *, delivered: bool) -> None:
+        """Release a stream that this side opened and that has ended: the answer reached the caller, or nobody took it.
+
+        The frame is not urgent, so it shares the next write.
+        """
+        self.session.acknowledge(number, delivered=delivered)
+        self.writer.flush_later()
+
+    def cancel(self, number: int) -> None:
+        """Stop waiting for a stream that this side opened. Its receiver hears no more."""
+        self.session.cancel(number)
+        self.writer.flush_soon()
+
+    def consumed(self, number: int, size: int) -> None:
+        """Give back the credit of a received message of `size` bytes, also if its stream is over."""
+        self.session.consumed(number, size)
+        self.writer.flush_later()
 
     def drain(self, message: str) -> None:
         """Ask the peer for no new streams. The link closes itself when the open ones have ended."""
         self.session.drain(message)
-        self.pump()
         self.writer.flush_soon()
 
     def goodbye(self, reason: str, message: str) -> None:
         """Close the link, and send the peer the reason."""
         self.session.goodbye(reason, message)
-        self.pump()
         self.writer.flush_soon()
 
     async def wait_closed(self) -> tuple[str, str]:
@@ -385,113 +467,62 @@ class Link:
     def received(self, data: bytes) -> None:
         """One WebSocket message came in."""
         self.session.receive(data, self.loop.time())
-        self.pump()
-        if self.session.has_output or self.over:
+        if self.session.is_urgent or self.over:
             self.writer.flush_soon()
+        elif self.session.has_output:
+            self.writer.flush_later()
 
     def lost(self, message: str) -> None:
         """The transport is gone."""
         self.session.lost(message)
-        self.pump()
 
     def pull(self) -> bytes:
         """The next WebSocket message to write, or b"" when there is none."""
-        data = self.session.to_send()
-        self.pump()
-        return data
+        return self.session.to_send()
 
     @property
     def over(self) -> bool:
         """Whether the session has ended: the transport writes the rest from `pull()`, then closes the socket."""
         return isinstance(self._closed, tuple)
 
-    def pump(self) -> None:
-        """Hand out the session's events, after anything has touched it. The caller flushes.
+    # ---- the session's side (`common.session.Application`) -----------------------------------------------------------
 
-        If a callback of an event fails, the link ends. The events after it are delivered all the same: `Closed` may be
-        among them, and the handler must hear of it.
-        """
-        has_failed = False
-        for event in self.session.events():
-            try:
-                self._EVENTS[type(event)](self, event)
-            except Exception:
-                log.exception("a link ends, because its handler failed on the event %s", type(event).__name__)
-                self.session.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
-                has_failed = True
-        if has_failed:  # the events of that end come after those before it
-            self.pump()
-            self.writer.flush_soon()
-
-    def forget(self, stream: Stream) -> None:
-        """Drop a released stream that this side opened."""
-        self._streams.pop(stream.id, None)
-        self.pump()
-
-    # ---- events ------------------------------------------------------------------------------------------------------
-
-    def _on_hello(self, _event: HelloReceived | Welcomed) -> None:
+    def on_hello(self) -> None:
+        """Let the handler decide, or tell it that the link is up."""
         self.greeted = True
         self._arm()
         self._on_greeting(self)
 
-    def _on_opened(self, event: Opened) -> None:
-        stream = Stream(self, event.stream, event.frame, event.deadline)
-        self._streams[event.stream] = stream
-        stream.task = self.loop.create_task(self._serve(stream), name=f"stream {event.stream} {event.frame.method}")
+    def on_open(self, frame: Open, deadline: float | None) -> Receiver:
+        """Ask the handler for the stream's receiver."""
+        return self._handler.opened(self, frame, deadline)
 
-    def _on_message(self, event: Message) -> None:
-        stream = self._streams.get(event.stream)
-        if stream is None:
-            self.session.consumed(event.stream, len(event.payload))
-        else:
-            stream.took(event.payload)
-
-    def _on_ended(self, event: Ended) -> None:
-        stream = self._streams.get(event.stream)
-        if stream is None:
-            self.session.acknowledge(event.stream, delivered=False)
-        else:
-            stream.finish(event.status)
-
-    def _on_failed(self, event: Failed) -> None:
-        stream = self._streams.pop(event.stream, None)
-        if stream is not None:
-            stream.finish(None, event.error)
-
-    def _on_cancelled(self, event: Cancelled) -> None:
-        self._streams[event.stream].no_longer_awaited()
-
-    def _on_released(self, event: Released) -> None:
-        stream = self._streams.pop(event.stream)
-        stream._drop_inbox()  # noqa: SLF001  # the link and its streams are one module
-        if stream.on_released is not None:
-            stream.on_released(event.delivered)
-
-    def _on_writable(self, event: Writable) -> None:
-        stream = self._streams.get(event.stream)
-        if stream is not None:
-            stream.writable()
-
-    def _on_peer_draining(self, event: PeerDraining) -> None:
+    def on_drain(self, message: str) -> None:
+        """Tell the handler."""
         self.draining = True
-        self._handler.draining(self, event.message)
+        self._handler.draining(self, message)
 
-    def _on_closed(self, event: Closed) -> None:
-        waiting, self._closed = self._closed, (event.reason, event.message)
+    def on_fault(self, error: Exception) -> None:
+        """Log a fault of the handler or of a receiver. The session ends."""
+        log.error("a link ends, because its handler failed", exc_info=error)
+        self.writer.flush_soon()
+
+    def on_closed(self, reason: str, message: str) -> None:
+        """Tell the handler and all who wait for the end. It is the session's last call."""
+        waiting, self._closed = self._closed, (reason, message)
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(self._closed)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self.greeted:
-            self._handler.closed(self, event.reason, event.message)
+            self._handler.closed(self, reason, message)
         else:
-            self._handler.refused(self, event.reason, event.message)
+            self._handler.refused(self, reason, message)
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _serve(self, stream: Stream, serve: Callable[[Stream], Awaitable[None]]) -> None:
         try:
-            await self._handler.serve(stream)
+            await serve(stream)
             if stream.status is None:
                 stream.end(status_of(None, self._handler.origin))
         except asyncio.CancelledError:
@@ -525,19 +556,4 @@ class Link:
         self._timer = None
         self.session.tick(self.loop.time())
         self._arm()
-        self.pump()
         self.writer.flush_soon()
-
-    _EVENTS: ClassVar[dict[type[Event], Callable[["Link", Any], None]]] = {
-        HelloReceived: _on_hello,
-        Welcomed: _on_hello,
-        Opened: _on_opened,
-        Message: _on_message,
-        Ended: _on_ended,
-        Failed: _on_failed,
-        Cancelled: _on_cancelled,
-        Released: _on_released,
-        Writable: _on_writable,
-        PeerDraining: _on_peer_draining,
-        Closed: _on_closed,
-    }

@@ -27,7 +27,8 @@ from common.messages import Hello, Reason
 from common.pages.server import Pages
 from common.parsers import HostPort
 from common.session import Session, State
-from common.transport import LINGER_S, RawTcp, WebSocket, in_words, tune
+from common.tcp import LINGER_S, RawTcp, in_words, tune
+from common.transport import WebSocket
 
 log = logging.getLogger("csi_bridge.listener")
 
@@ -35,12 +36,13 @@ _BACKLOG = 4_096
 """Connections that the kernel queues while the hub is busy: after a restart all agents dial within seconds."""
 
 MOST_HANDSHAKES: Final = 2_048
-"""More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB."""
+"""More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB. With more, a fleet that dials
+at once would wait longer in the hub, and no agent would be served sooner; agents dial again within 30 s."""
 
 MOST_LINKS_OF_ONE: Final = 64
 """A proxy driver may run several times. With a stolen key, nobody fills the hub's `max_connections` alone."""
 
-_SHARE: Final = 0.3
+_SHARE: Final = 0.1
 """The part of its time after which a handshake of an address may be ended for a newer one, if there are too many."""
 
 _TRIM_AFTER: Final = 256

@@ -5,28 +5,29 @@ Rules:
 * INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
 * `bind` adds node, driver, method and call id to every line of a call's task.
 * A line holds names, codes, sizes and times, but no payload and no secret.
-* A line that cannot be written (closed stderr, full disk) is counted and dropped. The process goes on with the same
-  exit status (`LineHandler.give_up_unwritten`).
+* A thread writes the lines (`common.line_writer`), and formats those of finished calls. Nobody waits for it. At the end
+  of the process `logging` flushes the handler: only a killed process loses lines, of 50 ms.
+* A line that cannot be written (closed stderr, full disk, a pipe that nobody reads) is counted and dropped. The process
+  goes on with the same exit status.
 * Control characters in a message are escaped, so that a vendor's text cannot forge a second line or steer a terminal.
 * A line that a peer can provoke names the peer (`of_peer`). Each peer gets some lines a minute; the handler counts the
   rest, and adds the count to the last one: `… and 4,311 more` (`common.line_limit`).
 """
 
 import asyncio
-import atexit
 import contextlib
 import copy
 import functools
 import json
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final, Protocol, TextIO
+from typing import Final, Protocol, TextIO
 
 from common.line_limit import WINDOW_S, LineLimit
+from common.line_writer import LineWriter
 from common.status import Status, code_name
 
 ROOT: Final = "csi_bridge"
@@ -42,11 +43,14 @@ _LONGEST_MESSAGE_CHARS: Final = 2000
 class About(Protocol):
     """The subject of a task's log lines. Each line asks again, because some fields become known on the way."""
 
-    def log_fields(self) -> dict[str, Any]:
+    def log_fields(self) -> dict[str, str]:
         """The fields for each line: short names and ids."""
 
 
-_NO_FIELDS: Final[Mapping[str, Any]] = {}
+Fields = Mapping[str, str | int | float]
+"""The fields of a line, after its message."""
+
+_NO_FIELDS: Final[Fields] = {}
 _about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 
 
@@ -64,27 +68,38 @@ def of_peer(peer: str) -> dict[str, str]:
     return {"peer": peer}
 
 
-def log_call(
-    logger: logging.Logger, status: Status, *, duration_s: float, request_bytes: int, response_bytes: int
-) -> None:
-    """Write the line of a finished call at INFO. `bind` has given the call's fields when it began."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    fields: dict[str, Any] = {
-        "code": code_name(status.code),
-        "duration_ms": round(duration_s * 1e3, 3),
-        "request_bytes": request_bytes,
-        "response_bytes": response_bytes,
-    }
-    if not status.ok:
-        fields |= {"origin": str(status.origin), "status": status.message}
-    # Like logger.info(), without its search for the caller's file and line, which no line shows.
-    record = logging.LogRecord(logger.name, logging.INFO, "", 0, "call finished", None, None)
-    record.fields = fields
-    logger.handle(record)
+class FinishedCall(About, Protocol):
+    """What the line of a finished call tells. Nobody changes it any more.
+
+    Attributes:
+        status: how the call ended.
+        ended_at: in seconds since the epoch.
+        duration_s: from the call's arrival to its end.
+        request_bytes: the request's size.
+        response_bytes: the size of all answers.
+    """
+
+    status: Status | None
+    ended_at: float
+    duration_s: float
+    request_bytes: int
+    response_bytes: int
 
 
-def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> logging.Handler:
+def log_call(logger: logging.Logger, call: FinishedCall) -> None:
+    """Write the line of a finished call at INFO, past `logging`: a thread makes all of the line.
+
+    Without `configure` there is no line.
+    """
+    if _lines is not None and logger.isEnabledFor(logging.INFO):
+        _lines.add_call(logger.name, call)
+
+
+_lines: "LineHandler | None" = None
+"""The output of this process: see `configure`."""
+
+
+def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> "LineHandler":
     """Send every log line of this process to `stream` (standard error by default). A second call replaces the first.
 
     Args:
@@ -98,17 +113,16 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
     """
     stream = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal(stream))
-    handler = LineHandler(stream)
-    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    global _lines  # noqa: PLW0603  # like logging's own root
     root = logging.getLogger()
-    for old in [old for old in root.handlers if isinstance(old, LineHandler)]:
-        root.removeHandler(old)
-        atexit.unregister(old.give_up_unwritten)
-    root.addHandler(handler)
-    atexit.register(handler.give_up_unwritten)
+    if _lines is not None:
+        root.removeHandler(_lines)
+        _lines.close()
+    _lines = LineHandler(stream, TextLines() if as_text else JsonLines())
+    root.addHandler(_lines)
     logging.getLogger(ROOT).setLevel(logging.DEBUG if verbosity >= VERBOSE_FROM else level.upper())
     _collect_less()
-    return handler
+    return _lines
 
 
 def _collect_less() -> None:
@@ -126,23 +140,33 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines to a stream; a stream that fails costs lines, never the process.
+class LineForm(Protocol):
+    """A format of log lines."""
 
-    Attributes:
-        lost_lines: how many lines could not be written.
-    """
+    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
+        """Format one line; `at` is in seconds since the epoch."""
 
-    def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream)
-        self.lost_lines = 0
+
+class LineHandler(logging.Handler):
+    """Hands log lines to a thread that writes them. A stream that fails costs lines, never the process."""
+
+    def __init__(self, stream: TextIO | None, form: LineForm, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._form = form
+        self._writer = LineWriter[str | tuple[str, FinishedCall]](stream, self._text_of, self._lost)
         self._clock = clock
         self._limit: LineLimit[logging.LogRecord] = LineLimit()
         self._awaits_counts = False
         self._counts_due = 0.0
+        self._misfits = 0
+
+    @property
+    def lost_lines(self) -> int:
+        """How many lines could not be formatted or written."""
+        return self._writer.lost_lines + self._misfits
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, and flush it. Count it instead if its peer has had its share."""
+        """Hand on one line. Count it instead if its peer has had its share."""
         # Read here: this is the thread and task of the log call.
         about = _about.get()
         if about is not None:
@@ -152,9 +176,27 @@ class LineHandler(logging.StreamHandler[TextIO]):
         if self._limit.holds and now >= self._counts_due:
             self.write_counts()
         if peer is None or self._limit.admits(peer, record.msg, record, now):
-            super().emit(record)
+            self._add(record)
         elif not self._awaits_counts:
             self._write_counts_later(now)
+
+    def add_call(self, logger: str, call: FinishedCall) -> None:
+        """Hand on the line of a finished call of this logger, to be formatted by the thread."""
+        line = (logger, call)
+        # A vendor's message may have megabytes: it does not wait for a stream that takes nothing.
+        status = call.status
+        is_long = status is not None and len(status.message) > _LONGEST_MESSAGE_CHARS
+        self._writer.add(self._text_of(line) if is_long else line)
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for 2 s at most."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write the counts of the lines that were left out, and wait for all lines as `flush` does."""
+        self.write_counts()
+        self.flush()
+        super().close()
 
     def write_counts(self) -> None:
         """Write the last line of each peer that had its share, with the number of lines that were left out."""
@@ -164,7 +206,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
             for last, more in self._limit.take_held():
                 line = copy.copy(last)
                 line.msg, line.args = last.getMessage() + (f" … and {more:,} more" if more else ""), ()
-                super().emit(line)
+                self._add(line)
         finally:
             self.release()
 
@@ -175,59 +217,73 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
         """Count the lost line. The base class would print a traceback to the failed stream."""
-        self.lost_lines += 1
+        self._misfits += 1
 
-    def give_up_unwritten(self) -> None:
-        """Drop the stream's buffered text if it cannot be written.
-
-        Python flushes standard error at exit, and ends with status 120 if that fails. As Python's documentation advises
-        for a broken pipe (`signal`, "Note on SIGPIPE"), the null device takes the text.
-        """
+    def _add(self, record: logging.LogRecord) -> None:
+        # Formatted here, because the record's arguments may change.
         try:
-            self.write_counts()
-            self.stream.flush()
-        except OSError:
-            with open(os.devnull, "w") as null, contextlib.suppress(OSError):  # noqa: PTH123  # it may be no file
-                os.dup2(null.fileno(), self.stream.fileno())
-        except (AttributeError, ValueError):  # there is no stream, or it is closed
-            pass
+            text = self._form.line(
+                record.created,
+                record.levelname,
+                record.name,
+                record.getMessage(),
+                getattr(record, "about", _NO_FIELDS),
+                traceback=_FORMATTER.formatException(record.exc_info) if record.exc_info else "",
+            )
+        except Exception:  # noqa: BLE001  # as in logging: a bad line costs itself only
+            self.handleError(record)
+        else:
+            self._writer.add(text)
+
+    def _text_of(self, line: str | tuple[str, FinishedCall]) -> str:
+        if isinstance(line, str):
+            return line
+        logger, call = line
+        status = call.status
+        assert status is not None
+        fields: dict[str, str | int | float] = {
+            **call.log_fields(),
+            "code": code_name(status.code),
+            "duration_ms": round(call.duration_s * 1e3, 3),
+            "request_bytes": call.request_bytes,
+            "response_bytes": call.response_bytes,
+        }
+        if not status.ok:
+            fields |= {"origin": str(status.origin), "status": status.message}
+        return self._form.line(call.ended_at, "INFO", logger, "call finished", fields)
+
+    def _lost(self, count: int) -> str:
+        return self._form.line(time.time(), "WARNING", ROOT, f"… and {count:,} more lines were lost", _NO_FIELDS)
 
 
-class JsonFormatter(logging.Formatter):
+_FORMATTER: Final = logging.Formatter()
+"""Formats tracebacks."""
+
+
+class JsonLines:
     """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the bound fields, the line's own, `exc`."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
-        line: dict[str, Any] = {
-            "ts": _timestamp(record.created),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": _shortened(record.getMessage()),
-            **_fields(record),
-        }
-        if record.exc_info:
-            line["exc"] = self.formatException(record.exc_info)
-        return _escaped_in_json(_encode_json(line))
+    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
+        """Format one line."""
+        told = {"level": level.lower(), "logger": logger, "msg": message, **fields}
+        texts = [
+            f'"{name}":{_text_in_json(value) if isinstance(value, str) else repr(value)}'
+            for name, value in told.items()
+        ]
+        if traceback:
+            texts.append(f'"exc":{_encode_json(traceback)}')
+        return f'{{"ts":"{_timestamp(at)}",{",".join(texts)}}}'
 
 
-class TextFormatter(logging.Formatter):
+class TextLines:
     """Formats a line as `2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
-        name = record.name.removeprefix(f"{ROOT}.")
-        head = f"{_timestamp(record.created)} {record.levelname:<7} {name}: {_printable(record.getMessage())}"
-        fields = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
-        line = f"{head}  {fields}" if fields else head
-        if not record.exc_info:
-            return line
-        return "\n".join([line, *map(_escaped, self.formatException(record.exc_info).split("\n"))])
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields after the message: the bound ones, then the line's own."""
-    fields = {**getattr(record, "about", _NO_FIELDS), **getattr(record, "fields", _NO_FIELDS)}
-    return {name: _shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
+    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
+        """Format one line."""
+        head = f"{_timestamp(at)} {level:<7} {logger.removeprefix(f'{ROOT}.')}: {_printable(message)}"
+        told = " ".join([f"{name}={_quoted(str(value))}" for name, value in fields.items()])
+        line = f"{head}  {told}" if told else head
+        return "\n".join([line, *map(_escaped, traceback.split("\n"))]) if traceback else line
 
 
 def _timestamp(created: float) -> str:
@@ -240,7 +296,20 @@ def _day_and_time(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+@functools.lru_cache(maxsize=256)  # most values are those of the lines before
+def _text_in_json(text: str) -> str:
+    return _encode_json(_shortened(text))
+
+
+def _encode_json(value: object) -> str:
+    """The JSON text, with escapes for characters that could steer a terminal, of which JSON allows some (U+009B)."""
+    text = _encoder.encode(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str)
 
 
 def _shortened(text: str) -> str:
@@ -255,14 +324,9 @@ def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _escaped_in_json(text: str) -> str:
-    """The JSON text with escapes for characters that could steer a terminal, of which JSON allows some (U+009B)."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
-
-
+@functools.lru_cache(maxsize=256)  # as in JSON
 def _quoted(text: str) -> str:
+    text = _shortened(text)
     return json.dumps(text, ensure_ascii=not text.isprintable()) if not text or not _plain(text) else text
 
 

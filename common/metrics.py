@@ -6,13 +6,16 @@ Rules:
 * Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work. All
   other metrics are named `csi_bridge_…`, with the unit at the end.
 * Every process has a registry of its own, which the caller passes in. So two processes in one test do not mix.
-* The objects of a label set are kept, so that a call costs a dictionary look-up and an addition.
+* A call is counted in plain numbers, which a scrape reads: it costs a dictionary look-up and a few additions. Only the
+  event loop's thread counts calls; a scrape in another thread may see a call in one number and not yet in the next.
 """
 
-from collections.abc import Callable
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, ProcessCollector
 
 from common.csi.methods import METHODS
 from common.messages import Reason
@@ -41,6 +44,52 @@ POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
 
 
+class _Durations:
+    """The durations of the calls with one set of labels."""
+
+    __slots__ = ("counts", "created", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(CALL_BUCKETS_S) + 1)  # the last one: longer than all bounds
+        self.sum_s = 0.0
+        self.created = time.time()
+
+    def observe(self, duration_s: float) -> None:
+        """Count one call."""
+        self.counts[bisect_left(CALL_BUCKETS_S, duration_s)] += 1
+        self.sum_s += duration_s
+
+
+class CallDurations:
+    """The histogram of the calls' durations, for a registry to collect."""
+
+    _NAME: Final = "csi_plugin_operations_seconds"
+    _TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
+    _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
+    _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str, str], _Durations] = {}
+
+    def of(self, driver_name: str, method_name: str, code_name: str) -> _Durations:
+        """Find or make the durations with these labels."""
+        return self._series.setdefault((driver_name, method_name, code_name), _Durations())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the histogram with all its series, as `prometheus_client.Histogram` would."""
+        metric = Metric(self._NAME, self._TEXT, "histogram")
+        for values, durations in self._series.copy().items():
+            labels = dict(zip(self._LABELS, values, strict=True))
+            total = 0
+            for bound, count in zip(self._BOUNDS, durations.counts.copy(), strict=True):
+                total += count
+                metric.add_sample(f"{self._NAME}_bucket", labels | {"le": bound}, total)
+            metric.add_sample(f"{self._NAME}_count", labels, total)
+            metric.add_sample(f"{self._NAME}_sum", labels, durations.sum_s)
+            metric.add_sample(f"{self._NAME}_created", labels, durations.created)
+        yield metric
+
+
 class Metrics:
     """The metrics of one process.
 
@@ -55,17 +104,14 @@ class Metrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry(auto_describe=True) if registry is None else registry
         ProcessCollector(registry=self.registry)
-        self._operations = Histogram(
-            "csi_plugin_operations_seconds",
-            "Container Storage Interface operation duration with gRPC error code status total",
-            ("driver_name", "method_name", "grpc_status_code"),
-            buckets=CALL_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._observers: dict[tuple[str, str, int], Histogram] = {}
+        self._durations = CallDurations()
+        self.registry.register(self._durations)
+        self._kept: dict[tuple[str, str, int], _Durations] = {}
         self._drivers: set[str] = set()
         self.connected_nodes = self._gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
-        self.calls_in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
+        self.calls_in_flight = 0
+        in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
+        in_flight.set_function(lambda: self.calls_in_flight)
         self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
         link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
         denials = self._counter("csi_bridge_policy_denials_total", "Reports and calls that the policy forbids.", "what")
@@ -95,10 +141,10 @@ class Metrics:
             code: the caller's gRPC code.
             duration_s: from the call's arrival here to its answer.
         """
-        observer = self._observers.get((driver, method, code))
-        if observer is None:
-            observer = self._observer(driver, method, code)
-        observer.observe(duration_s)
+        durations = self._kept.get((driver, method, code))
+        if durations is None:
+            durations = self._find(driver, method, code)
+        durations.observe(duration_s)
 
     def link_down(self, reason: str) -> None:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
@@ -116,14 +162,14 @@ class Metrics:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
         self._ends.labels(certificate).set_function(end)
 
-    def _observer(self, driver: str, method: str, code: int) -> Histogram:
+    def _find(self, driver: str, method: str, code: int) -> _Durations:
         driver_name = self._driver_name(driver)
         method_name = method if method in METHODS else OTHER
-        observer = self._operations.labels(driver_name, method_name, go_code_name(code))
+        durations = self._durations.of(driver_name, method_name, go_code_name(code))
         # Only known names are kept: a peer that invents names must not grow this dictionary.
         if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
-            self._observers[driver, method, code] = observer
-        return observer
+            self._kept[driver, method, code] = durations
+        return durations
 
     def _driver_name(self, driver: str) -> str:
         if not driver:

@@ -58,11 +58,11 @@ def digest(message: Message) -> bytes:
     version.
     """
     known = without_secrets(message)
-    whole_bytes = known.ByteSize()
+    whole = known.SerializeToString(deterministic=True)
     known.DiscardUnknownFields()
-    parts = [known.SerializeToString(deterministic=True)]
-    if known.ByteSize() != whole_bytes:
-        parts += sorted(_unknown(without_secrets(message), ""))
+    if known.ByteSize() == len(whole):
+        return hashlib.sha256(whole).digest()
+    parts = [known.SerializeToString(deterministic=True), *sorted(_unknown(without_secrets(message), ""))]
     return hashlib.sha256(b"\0".join(parts)).digest()
 
 

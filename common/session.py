@@ -1,6 +1,7 @@
 """A session: the protocol of one connection between two hops, without I/O.
 
-The transport gives it bytes and the time (`now`). It gives the application events and the transport bytes to send.
+The transport gives it bytes and the time (`now`), and gets bytes to send. The session calls its `Application`, and the
+`common.receiver.Receiver` of each stream.
 
 It imports no socket, loop, clock, random or log; the import linter checks that. So the tests need only two sessions and
 the bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
@@ -13,24 +14,32 @@ The life of a session:
 3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
 4. A `Goodbye` ends the session. If the connection breaks, the session ends without one.
 
-The life of a stream is the same for a CSI call, a report and a watch:
+The life of a stream is the same for a CSI call, a report and a watch. Its frames become calls of its receivers:
 
     opener                                    acceptor
-      Open ──────────────────────────────────▶ Opened
-      Chunk… (messages) ─────────────────────▶ Message…
-      Message… ◀────────────────────── Chunk… (messages)
-      Ended ◀─────────────────────────────── End            exactly one
-      Ack ───────────────────────────────────▶ Released       exactly one, after the End
+      Open ──────────────────────────────────▶ opened
+      Chunk… (messages) ─────────────────────▶ took…
+      took… ◀───────────────────────── Chunk… (messages)
+      ended ◀─────────────────────────────── End            exactly one
+      Ack ───────────────────────────────────▶ released       exactly one, after the End
 
 * The opener may `Cancel`. The acceptor still answers with its `End`: no chunk follows it, so that both sides count the
   same credit.
-* For the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
+* For the opener a stream ends once: `ended` with the acceptor's status, or `failed` with `CallTimeout` or
   `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
   another call.
-* For the acceptor a stream also ends once: `Released(delivered)`. Before that, `Cancelled` may tell it that the opener
-  no longer waits. The session then drops further messages and the end.
+* For the acceptor a stream also ends once: `released(delivered)`. Before that, `left` may tell it that the opener no
+  longer waits. The session then drops further messages and the end.
 * `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
   or the peer's goodbye says that the peer has not seen it.
+
+Calls of the application and of receivers come at once, in the order of the frames. `Application.closed` is the last.
+
+* They may use any session: to send, to end and open streams, to say goodbye. So the session's books are right before
+  each call, and a loop looks at the state after it.
+* If one raises, the session ends with `Reason.FAILED`. All others are still told of the end. A `RemoteProtocolError`
+  ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
+* Nobody calls `receive`, `tick` or `to_send` from within.
 
 Sending: when the socket has room, the transport pulls one WebSocket message with `to_send()`. `common.outbox` fills it.
 
@@ -39,13 +48,14 @@ the receiver gives it back when its application has consumed the message. So a p
 session window; of one stream, its window and one message.
 """
 
-import heapq
+# ruff: noqa: SLF001  # the table of frames stands below the class, and names its methods
+
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, ClassVar
+from typing import Any, Final, Protocol
 
-from common.codec import UnknownFrame
+from common.deadlines import Deadlines
 from common.errors import (
     CallTimeout,
     LocalProtocolError,
@@ -54,23 +64,10 @@ from common.errors import (
     RemoteProtocolError,
     TunnelClosed,
 )
-from common.events import (
-    Cancelled,
-    Closed,
-    Ended,
-    Event,
-    Failed,
-    HelloReceived,
-    Message,
-    Opened,
-    PeerDraining,
-    Released,
-    Welcomed,
-    Writable,
-)
 from common.inbox import Inbox
 from common.limits import Limits, flaw
 from common.messages import (
+    TYPES,
     Ack,
     Cancel,
     Chunk,
@@ -86,10 +83,13 @@ from common.messages import (
     Pong,
     Priority,
     Reason,
-    decode,
-    encode,
+    encode_ack,
+    encode_end,
+    encode_open,
+    read,
 )
 from common.outbox import Outbox
+from common.receiver import NOBODY, Receiver
 from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
@@ -115,23 +115,43 @@ class State(Enum):
     CLOSED = auto()
 
 
+class Application(Protocol):
+    """The user of a session (`common.link.Link`)."""
+
+    def on_hello(self) -> None:
+        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `refuse()`; a dialler is welcome."""
+
+    def on_open(self, frame: Open, deadline: float | None) -> Receiver:
+        """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
+
+    def on_drain(self, message: str) -> None:
+        """The peer takes no new streams, and ends the session when the open ones are finished."""
+
+    def on_fault(self, error: Exception) -> None:
+        """The application or a receiver raised this when it was called, so the session ends."""
+
+    def on_closed(self, reason: str, message: str) -> None:
+        """The session is over. `reason` is a `Reason` or a newer peer's, `message` is for people."""
+
+
 class Session:
     """One side's state of a connection, by the rules in the module's docstring.
 
-    Methods collect their events for `events()` and their bytes for `to_send()`. After `Closed`, the session ignores all
-    input and sends at most its goodbye.
+    Methods collect their bytes for `to_send()`. After `Application.on_closed`, the session ignores all input and sends
+    at most its goodbye.
     """
 
     __slots__ = (
         "_deadlines",
         "_dialler",
         "_draining",
-        "_events",
         "_greet_by",
         "_heard",
         "_inbox",
+        "_is_asked",
         "_last_peer_stream",
         "_limits",
+        "_may_come",
         "_mine_open",
         "_next_stream",
         "_outbox",
@@ -142,6 +162,7 @@ class Session:
         "_pings",
         "_streams",
         "_theirs_open",
+        "application",
         "hello",
         "peer",
         "said_goodbye",
@@ -164,10 +185,12 @@ class Session:
             session_window_bytes=limits.session_window_bytes,
             max_streams=limits.max_streams,
         )
+        self.application: Application
+        """Set it before the first `receive()`."""
         self.peer: Hello | None = None
         self.said_goodbye = False
         """Whether this side ended the session with a goodbye, which `to_send()` returns last."""
-        self.state = State.GREETING
+        self._enter(State.GREETING)
         self._dialler = dialler
         self._limits = limits
         self._heard = self._partial_since = now
@@ -175,34 +198,27 @@ class Session:
         self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
+        self._is_asked = False
         self._draining: str | None = None
         self._peer_draining = False
-        self._events: list[Event] = []
         self._outbox = Outbox(limits.chunk_bytes)
         self._streams: dict[int, Stream] = {}
         self._mine_open = 0
         self._theirs_open = 0
         self._next_stream = 1 if dialler else 2
         self._last_peer_stream = 0
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         self._inbox = Inbox(limits, self._outbox)
         if dialler:
             self._outbox.put(self.hello)
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
-    def events(self) -> list[Event]:
-        """The events since the last call, oldest first."""
-        found = self._events
-        if found:
-            self._events = []
-        return found
-
     def accept(self) -> None:
         """Answer the dialler's hello with this side's hello: the session is open."""
         if self.state is not State.DECIDING:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
-        self.state = State.OPEN
+        self._enter(State.OPEN)
         self._outbox.put(self.hello)
 
     def refuse(self, reason: str, message: str) -> None:
@@ -211,7 +227,9 @@ class Session:
 
     def open(
         self,
+        receiver: Receiver,
         kind: int,
+        message: bytes | None = None,
         *,
         now: float,
         priority: int = Priority.CALL,
@@ -221,11 +239,13 @@ class Session:
         call: str = "",
         timeout_s: float | None = None,
     ) -> int:
-        """Open a stream and return its id. `timeout_s` is the caller's remaining time, which the `Open` tells the peer.
+        """Open a stream, with a first message if there is one, and return its id.
+
+        `timeout_s` is the caller's remaining time, which the `Open` tells the peer.
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
-            MessageTooLarge: a name is longer than the peer accepts.
+            MessageTooLarge: the peer does not accept the message, or a name; nothing was sent.
             Overloaded: the peer accepts no more streams at once.
         """
         if self.state is not State.OPEN or self.peer is None:
@@ -238,12 +258,15 @@ class Session:
             raise MessageTooLarge(size, _MAX_NAME_CHARS, "the name of a method, driver or node", "CSI's are shorter")
         if self._mine_open >= self.peer.max_streams:
             raise Overloaded(self.peer.role, self.peer.max_streams, "--max-calls")
+        if message is not None:
+            self._check_size(message)
         number = self._next_stream
         self._next_stream += 2
         stream = Stream(
             number,
+            receiver,
             mine=True,
-            priority=priority,
+            priority=min(priority, Priority.SYNC),
             credit=self.peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
@@ -252,9 +275,10 @@ class Session:
         timeout_ms = 0
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
-            stream.deadline = now + timeout_s
-            self._watch(stream.deadline, number)
-        self._outbox.put_open(stream, Open(number, kind, priority, subject, method, node, call, timeout_ms))
+            self._deadlines.add(now + timeout_s, number, self._streams)
+        self._outbox.put_open(stream, encode_open(number, kind, priority, subject, method, node, call, timeout_ms))
+        if message is not None:
+            stream.queue.append(message)
         return number
 
     def send(self, number: int, payload: bytes) -> None:
@@ -264,24 +288,28 @@ class Session:
             MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
         """
         stream = self._streams.get(number)
-        if stream is None or stream.over or stream.answered or self.peer is None:
+        if stream is None or stream.over or stream.answered:
             return
-        if len(payload) > self.peer.max_message_bytes:
-            raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
-        stream.queue.append(memoryview(payload))
-        stream.unsent += 1
+        self._check_size(payload)
+        stream.queue.append(payload)
         self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
-        """How many messages of the stream wait for the transport. If one waits, a sender should wait for `Writable`."""
+        """How many messages of the stream wait for the transport. If any, `Receiver.writable` follows."""
         stream = self._streams.get(number)
-        return stream.unsent if stream is not None else 0
+        if stream is None:
+            return 0
+        stream.is_awaited = len(stream.queue) > 0
+        return len(stream.queue)
 
-    def end(self, number: int, status: Status) -> None:
-        """End an accepted stream, after its queued messages. Does nothing if the opener has cancelled it.
+    def end(self, number: int, status: Status, message: bytes | None = None) -> None:
+        """End an accepted stream, after its queued messages and this last one, if there is one.
+
+        Does nothing if the opener has cancelled it.
 
         Raises:
             LocalProtocolError: gRPC cannot carry the code. The stream goes on.
+            MessageTooLarge: the peer does not accept the message. The stream goes on.
         """
         stream = self._streams.get(number)
         if stream is None or stream.answered:
@@ -290,30 +318,40 @@ class Session:
             raise LocalProtocolError("only the acceptor of a stream ends it")
         if not 0 <= status.code <= LARGEST_CODE:
             raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
+        if message is not None:
+            self._check_size(message)
+            stream.queue.append(message)
         stream.answered = True
         # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
         # that an Ack that comes too early is found (`_on_ack`).
-        stream.end = encode(End(number, status.code, status.message, status.origin))
+        stream.end = encode_end(number, status.code, status.message, status.origin)
         self._outbox.schedule(stream)
 
+    def _check_size(self, message: bytes) -> None:
+        assert self.peer is not None
+        if len(message) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
+
     def cancel(self, number: int) -> None:
-        """Stop waiting for a stream that this side opened. No event of it follows."""
+        """Stop waiting for a stream that this side opened. Its receiver hears no more."""
         stream = self._streams.get(number)
         if stream is None or stream.over:
             return
         if not stream.mine:
             raise LocalProtocolError("only the opener of a stream cancels it")
         self._abandon(stream)
+        self._end_drained()
 
     def acknowledge(self, number: int, *, delivered: bool) -> None:
-        """Release a stream that this side opened, after `Ended`. `delivered`: the answer has reached the caller."""
+        """Release a stream that this side opened, after its end. `delivered`: the answer has reached the caller."""
         stream = self._streams.get(number)
         if stream is None:
             return
         if not (stream.mine and stream.answered):
             raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
-        self._outbox.put(Ack(number, delivered))
+        self._outbox.put_later(encode_ack(number, delivered=delivered))
         self._forget(stream)
+        self._end_drained()
 
     def consumed(self, number: int, size: int) -> None:
         """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
@@ -336,6 +374,11 @@ class Session:
         return self._outbox.has_output
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether any of it should leave at once: all but acknowledgements and credit."""
+        return self._outbox.is_urgent
+
+    @property
     def open_streams(self) -> int:
         """Streams of either side that are not yet released."""
         return len(self._streams)
@@ -350,18 +393,19 @@ class Session:
         self._partial_bytes = 0
         self._pinged = False
         try:
-            for frame in decode(data):
-                self._handle(frame, now)
+            for number, fields in read(data):
+                handler = self._may_come.get(number)
+                if handler is not None and fields is not None:
+                    handler(self, *fields)
+                else:
+                    self._on_other(number)
+            if self._is_asked:
+                self._is_asked = False
+                self.application.on_hello()
         except RemoteProtocolError as error:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
-
-    def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
-        if self.state is State.CLOSED:  # an earlier frame of the same message ended it
-            return
-        handler = self._HANDLERS.get((self.state, type(frame)))
-        if handler is None:
-            raise RemoteProtocolError(f"a {type(frame).__name__} frame in state {self.state.name}")
-        handler(self, frame, now)
+        except Exception as error:  # noqa: BLE001  # the application and receivers may raise anything
+            self._fail(error)
 
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.
@@ -387,7 +431,8 @@ class Session:
         if self.state is not State.OPEN:
             return self._greet_by
         due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
-        return min(due, self._deadlines[0][0]) if self._deadlines else due
+        first = self._deadlines.first
+        return due if first is None else min(due, first)
 
     def tick(self, now: float) -> None:
         """Fail expired streams, ping the peer, and end the session if the peer is silent or its hello is missing."""
@@ -398,8 +443,8 @@ class Session:
                 what = "hello" if self.state is State.GREETING else "answer to the hello"
                 self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
             return
-        while self._deadlines and self._deadlines[0][0] <= now:
-            self._expire(heapq.heappop(self._deadlines)[1], now)
+        for number in self._deadlines.passed(now):
+            self._expire(number)
         # The same sums as in next_tick(): with differences, rounding could make the tick find nothing due.
         if now >= self._heard + self._limits.keepalive_s * 2:
             why = f"nothing was heard for {2 * self._limits.keepalive_s:g} s"
@@ -416,124 +461,138 @@ class Session:
         data = self._outbox.next_message()
         if self._outbox.emptied:
             emptied, self._outbox.emptied = self._outbox.emptied, []
-            self._events += [Writable(stream.id) for stream in emptied if not stream.over]
+            for stream in emptied:
+                if not stream.over:
+                    self._tell(stream.receiver.writable)
         return data
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
-    def _on_hello(self, frame: Hello, _now: float) -> None:
-        mine = self.hello
-        if min(mine.version, frame.version) < max(mine.oldest, frame.oldest):
+    def _on_hello(self, *fields: Any) -> None:
+        mine, peer = self.hello, Hello(*fields)
+        if min(mine.version, peer.version) < max(mine.oldest, peer.oldest):
             raise RemoteProtocolError(
-                f"{frame.role or 'peer'} {frame.name} ({frame.software}) speaks wire version {frame.version} (oldest "
-                f"{frame.oldest}), this side ({mine.software}) {mine.version} (oldest {mine.oldest}); upgrade the older"
+                f"{peer.role or 'peer'} {peer.name} ({peer.software}) speaks wire version {peer.version} (oldest "
+                f"{peer.oldest}), this side ({mine.software}) {mine.version} (oldest {mine.oldest}); upgrade the older"
             )
-        if why := flaw(frame):
+        if why := flaw(peer):
             raise RemoteProtocolError(f"Hello: {why}")
-        self.peer = frame
-        self._outbox.credit = frame.session_window_bytes
+        self.peer = peer
+        self._outbox.credit = peer.session_window_bytes
         if self._dialler:
-            self.state = State.OPEN
-            self._events.append(Welcomed(frame))
+            self._enter(State.OPEN)
+            self.application.on_hello()
         else:
-            self.state = State.DECIDING
-            self._events.append(HelloReceived(frame))
+            self._enter(State.DECIDING)
+            self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
 
-    def _on_goodbye(self, frame: Goodbye, _now: float) -> None:
-        self._close(frame.reason, frame.message, served=frame.served)
+    def _on_goodbye(self, reason: str, message: str, served: int) -> None:
+        self._close(reason, message, served=served)
 
-    def _on_drain(self, frame: Drain, _now: float) -> None:
+    def _on_drain(self, message: str) -> None:
         if self._peer_draining:
             raise RemoteProtocolError("Drain: twice")
         self._peer_draining = True
-        self._events.append(PeerDraining(frame.message))
+        self.application.on_drain(message)
 
-    def _on_ping(self, frame: Ping, _now: float) -> None:
-        self._answer(Pong(frame.number))
+    def _on_ping(self, number: int) -> None:
+        self._answer(Pong(number))
 
-    def _on_pong(self, frame: Pong, _now: float) -> None:
-        """Nothing to do: `heard` has noted the bytes."""
+    def _on_pong(self, number: int) -> None:
+        """Nothing to do: `receive` has noted the time."""
 
-    def _on_unknown(self, frame: UnknownFrame, _now: float) -> None:
-        self._answer(NotUnderstood(frame.type))
-
-    def _on_not_understood(self, frame: NotUnderstood, _now: float) -> None:
+    def _on_not_understood(self, unknown: int) -> None:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
 
-    def _on_open(self, frame: Open, now: float) -> None:
+    def _on_other(self, number: int) -> None:
+        """A frame that may not come now, or of a type that only a newer peer knows."""
+        if self.state is State.CLOSED:  # an earlier frame of the same message ended it, or a receiver did
+            return
+        if number in TYPES:
+            raise RemoteProtocolError(f"a {TYPES[number].__name__} frame in state {self.state.name}")
+        self._answer(NotUnderstood(number))
+
+    def _on_open(self, *fields: Any) -> None:
+        frame = Open(*fields)
+        number = frame.stream
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
             raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
-        if frame.stream % 2 != (0 if self._dialler else 1) or frame.stream <= self._last_peer_stream:
-            raise RemoteProtocolError(f"Open: stream id {frame.stream} is not a new one of the peer's")
+        if number % 2 != (0 if self._dialler else 1) or number <= self._last_peer_stream:
+            raise RemoteProtocolError(f"Open: stream id {number} is not a new one of the peer's")
         if self._theirs_open >= self._limits.max_streams:
             raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
         assert self.peer is not None
-        self._last_peer_stream = frame.stream
+        self._last_peer_stream = number
         self._theirs_open += 1
-        self._streams[frame.stream] = Stream(
-            frame.stream,
+        stream = self._streams[number] = Stream(
+            number,
+            NOBODY,
             mine=False,
-            priority=frame.priority,
+            priority=min(frame.priority, Priority.SYNC),
             credit=self.peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
-        deadline = now + frame.timeout_ms / 1000 if frame.timeout_ms else None
-        self._events.append(Opened(frame.stream, frame, deadline))
+        deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None  # `receive` has heard it now
+        stream.receiver = self.application.on_open(frame, deadline)
+        if number not in self._streams:  # this call has ended the session
+            self._tell_lost(stream)
 
-    def _on_chunk(self, frame: Chunk, _now: float) -> None:
-        stream = self._known(frame.stream, "Chunk")
+    def _on_chunk(self, number: int, left: int, payload: bytes) -> None:
+        stream = self._known(number, "Chunk")
         if stream.mine and stream.answered:
             raise RemoteProtocolError("Chunk: after the end of its stream")
-        message = self._inbox.take(stream, frame)
+        message = self._inbox.take(stream, left, payload)
         if message is not None:
-            self._events.append(Message(stream.id, message))
+            stream.receiver.took(message)
 
-    def _on_credit(self, frame: Credit, _now: float) -> None:
-        if frame.stream == 0:
-            self._outbox.grant(frame.amount)
+    def _on_credit(self, number: int, amount: int) -> None:
+        if number == 0:
+            self._outbox.grant(amount)
             return
-        credited = self._streams.get(frame.stream)
+        credited = self._streams.get(number)
         if credited is not None:  # an accepted stream may end while its credit is on the way
-            credited.credit += frame.amount
-            if credited.queue or credited.message is not None:
+            credited.credit += amount
+            if credited.queue:
                 self._outbox.schedule(credited)
 
-    def _on_end(self, frame: End, _now: float) -> None:
-        stream = self._known(frame.stream, "End")
+    def _on_end(self, number: int, code: int, message: str, origin: str) -> None:
+        stream = self._known(number, "End")
         if not stream.mine or stream.answered:
             raise RemoteProtocolError("End: of a stream that is not the peer's to end")
-        if frame.code > LARGEST_CODE:
-            raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {frame.code}")
+        if code > LARGEST_CODE:
+            raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
         stream.answered = True
         if stream.over:
-            self._outbox.put(Ack(stream.id, delivered=False))
+            self._outbox.put_later(encode_ack(number, delivered=False))
             self._forget(stream)
+            self._end_drained()
             return
         if stream.parts is not None:
             raise RemoteProtocolError("End: in the middle of a message")
         self._stop_sending(stream)
-        self._events.append(Ended(stream.id, Status(frame.code, frame.message, frame.origin)))
+        stream.receiver.ended(Status(code, message, origin))
 
-    def _on_cancel(self, frame: Cancel, _now: float) -> None:
-        stream = self._known(frame.stream, "Cancel")
+    def _on_cancel(self, number: int) -> None:
+        stream = self._known(number, "Cancel")
         if stream.mine:
             raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
         if stream.over:
             raise RemoteProtocolError("Cancel: twice")
-        end_is_sent = stream.answered and stream.end is None
-        if not stream.answered:
-            self._events.append(Cancelled(stream.id))
+        was_answered, end_is_sent = stream.answered, stream.answered and stream.end is None
         self._stop_sending(stream)
         stream.over = stream.answered = True
+        if not was_answered:
+            stream.receiver.left()
         if not end_is_sent:
-            self._answer(End(stream.id, Code.CANCELLED, "", ""))
+            self._answer(End(number, Code.CANCELLED, "", ""))
 
-    def _on_ack(self, frame: Ack, _now: float) -> None:
-        stream = self._known(frame.stream, "Ack")
+    def _on_ack(self, number: int, delivered: bool) -> None:  # noqa: FBT001  # as in the frame
+        stream = self._known(number, "Ack")
         if stream.mine or not stream.answered or stream.end is not None:
             raise RemoteProtocolError("Ack: of a stream that has not ended")
-        self._events.append(Released(stream.id, frame.delivered))
         self._forget(stream)
+        stream.receiver.released(delivered)
+        self._end_drained()
 
     def _known(self, number: int, what: str) -> Stream:
         stream = self._streams.get(number)
@@ -546,28 +605,26 @@ class Session:
         if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
             raise RemoteProtocolError("it asks for answers and does not read them")
 
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._may_come = _MAY_COME[state]
+
     # ---- ends --------------------------------------------------------------------------------------------------------
 
-    def _watch(self, deadline: float, number: int) -> None:
-        if len(self._deadlines) > 64 + 2 * len(self._streams):  # most belong to streams that have ended in time
-            live = [entry for entry in self._deadlines if entry[1] in self._streams]
-            heapq.heapify(live)
-            self._deadlines = live
-        heapq.heappush(self._deadlines, (deadline, number))
-
-    def _expire(self, number: int, _now: float) -> None:
+    def _expire(self, number: int) -> None:
         stream = self._streams.get(number)
         if stream is None or stream.over or stream.answered:
             return
-        self._events.append(Failed(number, CallTimeout()))
         self._abandon(stream)
+        self._tell(stream.receiver.failed, CallTimeout())
+        self._end_drained()
 
     def _abandon(self, stream: Stream) -> None:
         """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
-            self._outbox.put(Ack(stream.id, delivered=False))
+            self._outbox.put_later(encode_ack(stream.id, delivered=False))
             self._forget(stream)
         elif stream.id in self._outbox.unopened:
             self._forget(stream)
@@ -577,9 +634,8 @@ class Session:
     def _stop_sending(self, stream: Stream) -> None:
         """Drop the stream's unsent messages and end. The peer gives back the credit of a half-sent message."""
         stream.queue.clear()
-        stream.message, stream.offset = None, 0
+        stream.begun, stream.offset = False, 0
         stream.end = None
-        stream.unsent = 0
 
     def _forget(self, stream: Stream) -> None:
         del self._streams[stream.id]
@@ -588,8 +644,8 @@ class Session:
         else:
             self._theirs_open -= 1
         self._outbox.forget(stream)
-        self._inbox.forget(stream)
-        self._end_drained()
+        if stream.cost:
+            self._inbox.forget(stream)
 
     def _end_drained(self) -> None:
         """End a draining session when no stream is left. It ends at once, so that no later stream is opened in it."""
@@ -610,42 +666,64 @@ class Session:
         """
         if self.state is State.CLOSED:
             return
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
+        self._is_asked = False
         self.said_goodbye = say
         self._deadlines.clear()
         streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            if stream.mine:
-                if not (stream.over or stream.answered):
-                    sent = stream.id not in self._outbox.unopened and (served is None or stream.id <= served)
-                    self._events.append(Failed(stream.id, TunnelClosed(sent=sent, why=message)))
-            else:
-                if not stream.over and not stream.answered:
-                    self._events.append(Cancelled(stream.id))
-                self._events.append(Released(stream.id, delivered=False))
+        unopened = set(self._outbox.unopened)
         last = Goodbye(reason, message, self._last_peer_stream) if say else None
         self._outbox.close(last, after_control=after_control)
-        self._events.append(Closed(reason, message))
+        for stream in streams.values():
+            if not stream.mine:
+                self._tell_lost(stream)
+            elif not (stream.over or stream.answered):
+                sent = stream.id not in unopened and (served is None or stream.id <= served)
+                self._tell(stream.receiver.failed, TunnelClosed(sent=sent, why=message))
+        self._tell(self.application.on_closed, reason, message)
 
-    _HANDLERS: ClassVar[dict[tuple[State, type], Callable[["Session", Any, float], None]]] = {
-        (State.GREETING, Hello): _on_hello,
-        (State.GREETING, Goodbye): _on_goodbye,
-        (State.GREETING, NotUnderstood): _on_not_understood,
-        (State.GREETING, UnknownFrame): _on_unknown,
-        (State.DECIDING, Goodbye): _on_goodbye,
-        (State.DECIDING, NotUnderstood): _on_not_understood,
-        (State.DECIDING, UnknownFrame): _on_unknown,
-        (State.OPEN, Goodbye): _on_goodbye,
-        (State.OPEN, Drain): _on_drain,
-        (State.OPEN, Ping): _on_ping,
-        (State.OPEN, Pong): _on_pong,
-        (State.OPEN, Open): _on_open,
-        (State.OPEN, Chunk): _on_chunk,
-        (State.OPEN, Credit): _on_credit,
-        (State.OPEN, End): _on_end,
-        (State.OPEN, Cancel): _on_cancel,
-        (State.OPEN, Ack): _on_ack,
-        (State.OPEN, NotUnderstood): _on_not_understood,
-        (State.OPEN, UnknownFrame): _on_unknown,
-    }
-    """The frames that a peer may send in each state. Any other frame breaks the rules (see `receive`)."""
+    def _tell_lost(self, stream: Stream) -> None:
+        """Tell the receiver of an accepted stream that the session is over."""
+        if not stream.answered:
+            self._tell(stream.receiver.left)
+        self._tell(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
+
+    def _tell(self, method: Callable[..., None], *said: object) -> None:
+        """Call a receiver or the application, where others must be told even if it raises."""
+        try:
+            method(*said)
+        except Exception as error:  # noqa: BLE001  # as in `receive`
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the session, because the application or a receiver raised."""
+        self.application.on_fault(error)
+        self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+
+
+_BEFORE_THE_END = (State.GREETING, State.DECIDING, State.OPEN)
+
+_HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]]] = {
+    Hello: (Session._on_hello, (State.GREETING,)),
+    Goodbye: (Session._on_goodbye, _BEFORE_THE_END),
+    NotUnderstood: (Session._on_not_understood, _BEFORE_THE_END),
+    Drain: (Session._on_drain, (State.OPEN,)),
+    Ping: (Session._on_ping, (State.OPEN,)),
+    Pong: (Session._on_pong, (State.OPEN,)),
+    Open: (Session._on_open, (State.OPEN,)),
+    Chunk: (Session._on_chunk, (State.OPEN,)),
+    Credit: (Session._on_credit, (State.OPEN,)),
+    End: (Session._on_end, (State.OPEN,)),
+    Cancel: (Session._on_cancel, (State.OPEN,)),
+    Ack: (Session._on_ack, (State.OPEN,)),
+}
+"""The frames, each with its handler and the states in which a peer may send it. The handler gets the frame's fields.
+
+Any other frame breaks the rules, and one of an unknown type is answered (`_on_other`).
+"""
+
+_MAY_COME: Final = {
+    state: {number: _HANDLERS[frame][0] for number, frame in TYPES.items() if state in _HANDLERS[frame][1]}
+    for state in State
+}
+"""The same table by state and type number."""

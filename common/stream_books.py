@@ -1,29 +1,31 @@
 """A stream's books: a session's state of one stream, for sending and receiving."""
 
-from collections import deque
+from common.receiver import Receiver
 
 
 class Stream:
     """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (
-        "answered", "cost", "credit", "deadline", "end", "granted", "id", "left", "message", "mine", "offset", "over",
-        "owed", "parts", "priority", "queue", "queued", "unsent",
+        "answered", "begun", "cost", "credit", "end", "granted", "id", "is_awaited", "left", "mine", "offset", "over",
+        "owed", "parts", "priority", "queue", "queued", "receiver",
     )  # fmt: skip
 
-    def __init__(self, number: int, *, mine: bool, priority: int, credit: int, granted: int) -> None:
+    def __init__(
+        self, number: int, receiver: Receiver, *, mine: bool, priority: int, credit: int, granted: int
+    ) -> None:
         self.id = number
+        self.receiver = receiver
         self.mine = mine
         self.priority = priority
-        self.deadline: float | None = None
-        self.over = False  # the application on this side gets no more events of it
+        self.over = False  # the receiver on this side hears no more, but for `released`
         self.answered = False  # the End was queued (accepted) or received (mine)
         # Sending.
         self.credit = credit  # bytes that the peer still accepts
-        self.queue: deque[memoryview] = deque()  # whole messages
-        self.message: memoryview | None = None  # the one being cut into chunks
-        self.offset = 0
-        self.unsent = 0  # messages queued and not wholly handed to the transport
+        self.queue: list[bytes] = []  # whole messages, not wholly handed to the transport; few, so no deque
+        self.begun = False  # the first of them is covered by credit and being cut into chunks
+        self.offset = 0  # of its bytes that have left
+        self.is_awaited = False  # the receiver waits for `writable`
         self.end: bytes | None = None  # the End, to leave after the last message
         self.queued = False  # waits for its turn
         # Receiving.

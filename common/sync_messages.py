@@ -11,7 +11,6 @@ Rules:
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 from common.codec import Codec, UnknownFrame
 from common.errors import RemoteProtocolError
@@ -34,7 +33,6 @@ class Digest:
         sums: `common.digest.Digest.sums`.
     """
 
-    type: ClassVar[int] = 0
     budget_bytes: int
     sums: bytes
 
@@ -46,7 +44,6 @@ class Differ:
     If there are any, the learner answers with a `Held` for each object and one `HeldAll`.
     """
 
-    type: ClassVar[int] = 1
     buckets: bytes
 
 
@@ -54,7 +51,6 @@ class Differ:
 class Held:
     """The learner holds this object, in this state."""
 
-    type: ClassVar[int] = 2
     kind: str
     namespace: str
     name: str
@@ -76,14 +72,11 @@ class Held:
 class HeldAll:
     """The learner has listed all objects of the requested buckets."""
 
-    type: ClassVar[int] = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Put:
     """The teller sends an object that is new or in a new state."""
 
-    type: ClassVar[int] = 4
     seq: int
     kind: str
     namespace: str
@@ -107,7 +100,6 @@ class Put:
 class Drop:
     """The object of this uid is gone."""
 
-    type: ClassVar[int] = 5
     seq: int
     kind: str
     namespace: str
@@ -128,7 +120,6 @@ class InStep:
     none.
     """
 
-    type: ClassVar[int] = 6
     seq: int
 
 
@@ -136,7 +127,6 @@ class InStep:
 class Stored:
     """The learner has everything up to `seq` on its disk, except refused changes."""
 
-    type: ClassVar[int] = 7
     seq: int
 
 
@@ -144,7 +134,6 @@ class Stored:
 class Refused:
     """The learner refuses the change `seq`, with a reason. Comes before the `Stored` that covers it."""
 
-    type: ClassVar[int] = 8
     seq: int
     why: str
 
@@ -155,7 +144,20 @@ Change = Put | Drop | InStep
 SyncMessage = Digest | Differ | Held | HeldAll | Put | Drop | InStep | Stored | Refused
 """Every sync message."""
 
-_CODEC: Codec[SyncMessage] = Codec((Digest, Differ, Held, HeldAll, Put, Drop, InStep, Stored, Refused))
+TYPES: dict[int, type[SyncMessage]] = {
+    0: Digest,
+    1: Differ,
+    2: Held,
+    3: HeldAll,
+    4: Put,
+    5: Drop,
+    6: InStep,
+    7: Stored,
+    8: Refused,
+}
+"""The type number of each sync message."""
+
+_CODEC: Codec[SyncMessage] = Codec(TYPES)
 
 encode = _CODEC.encode
 """Returns the bytes of one sync message."""

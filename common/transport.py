@@ -1,27 +1,26 @@
-"""A transport: one WebSocket under one link, over TCP, TLS or a UNIX socket. Only this module imports `websockets`.
+"""A transport: one WebSocket under one link, over TCP, TLS or a UNIX socket.
 
-`websockets`' Sans-I/O core parses and builds the frames; this module's `asyncio.Protocol` moves the bytes. Compared
-with the library's own asyncio layer, this saves a quarter of a hop's CPU, and an idle connection has no task.
+Only this module and `common.websocket_frames` import `websockets`.
+
+This module's `asyncio.Protocol` moves the bytes, so that an idle connection has no task. `websockets`' Sans-I/O core
+makes the handshake, the close, and reads everything that peers do not usually send. `common.websocket_frames` has the
+short way for the usual frames: a whole binary message in each. The first other frame ends a connection's short way.
+`common.tcp` has what belongs to TCP and TLS below the WebSocket.
 
 Rules:
 
-* The socket queues little: about two chunks that the kernel has not sent (TCP_NOTSENT_LOWAT, a small write buffer).
-  Bytes in that queue delay every later ping and call.
 * No compression: CSI messages are small, and compression costs memory for each of thousands of idle links.
 * Every end has a reason, which reaches the link's handler and the log.
+* Frames that come in one go are answered in one write, on each connection (`common.turn`).
 """
 
 import asyncio
-import contextlib
-import errno
 import logging
 import math
-import os
 import socket
-import ssl
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -32,13 +31,15 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from common.alerts import sending_alerts
 from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import Link
 from common.parsers import HostPort
 from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
+from common.tcp import LINGER_S, in_words, tune
+from common.turn import turn_of
+from common.websocket_frames import FrameReader, frame
 
 _SUBPROTOCOL = Subprotocol("csi-bridge")
 """Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame."""
@@ -49,42 +50,20 @@ PROBE = "csi-bridge-doctor"
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
 
-_NOTSENT_PART = 4
-"""The kernel may hold a chunk divided by this number unsent (TCP_NOTSENT_LOWAT) before it takes more: enough to keep it
-busy, and little enough for a slow link. With TLS, one chunk also waits in the library."""
-
-_WRITE_BUFFER_BYTES = 1
-"""With more unwritten bytes than this, no further frame is made: at most the rest of one chunk waits here. Measured at
-64 kbit/s: with three or four chunks in all, a pong takes 10 s, and the peer counts as dead."""
-
 _LATER_S = 0.01
 """How long an acknowledgement may wait to be written with other bytes: it is not urgent, and a system call is slow."""
-
-LINGER_S = 0.2
-"""How long the socket stays open after this side's goodbye. If it closed at once, the peer's next write on a UNIX
-socket would fail with EPIPE before the peer has read the goodbye, which says which streams never ran."""
 
 _MOST_UNREAD_BYTES = 262_144
 """The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
 own answers to a flood of WebSocket pings reach it."""
+
+_END_OF_HEAD = b"\r\n\r\n"
 
 _LONGEST_REFUSAL_CHARS = 200
 """The longest text of a hub's refusal that an error shows."""
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
-
-
-_REFUSED_ALERTS = frozenset(
-    {
-        "access denied", "bad certificate", "certificate expired", "certificate required", "certificate revoked",
-        "certificate unknown", "unknown ca", "unsupported certificate",
-    }
-)  # fmt: skip
-"""The TLS alerts with which a peer refuses this side's certificate (RFC 8446, 6.2)."""
-
-_LONGEST_CLIENT_HELLO_BYTES = 16_384
-"""The longest TLS record (RFC 8446, 5.1), and so the longest first piece of a ClientHello."""
 
 OnPlain = Callable[[str, asyncio.StreamWriter], None]
 """Called with the path of a plain `GET`, or empty for another method, and the writer of its answer."""
@@ -97,7 +76,11 @@ class WebSocket(asyncio.Protocol):
         "_began",
         "_core",
         "_ended",
+        "_frames",
+        "_head",
+        "_is_client",
         "_is_probe",
+        "_is_writing",
         "_later",
         "_limits",
         "_link",
@@ -114,6 +97,8 @@ class WebSocket(asyncio.Protocol):
         "_reason",
         "_scheduled",
         "_transport",
+        "_turn",
+
         "lingers",
     )  # fmt: skip
 
@@ -149,12 +134,17 @@ class WebSocket(asyncio.Protocol):
         self._on_plain = on_plain
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
+        self._is_client = isinstance(core, ClientProtocol)
+        self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=MAX_FRAME_BYTES)
+        """Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it."""
+        self._head: bytes | None = b""
+        """The last bytes of the handshake's unfinished head; None after it."""
+        self._is_writing = False
         self._began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
-        self._opened: asyncio.Future[Link] | None = (
-            self._loop.create_future() if isinstance(core, ClientProtocol) else None
-        )
+        self._opened: asyncio.Future[Link] | None = self._loop.create_future() if self._is_client else None
         self._ended = False
         self._peer: Peer | None = None
         self._made_at = math.inf
@@ -184,17 +174,16 @@ class WebSocket(asyncio.Protocol):
         else:
             self._loop.call_at(self._began + self._limits.hello_timeout_s, self._give_up_waiting)
             self._read_core()
+            self._after_handshake()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. With TLS they may come before `connection_made`, which then reads them."""
-        if self._link is not None:
-            self._link.session.heard(self._loop.time(), len(data))
-        self._core.receive_data(data)
-        if self._transport is not None:
-            self._read_core()
+        self._turn.run(self._received, data)
 
     def eof_received(self) -> None:
         """The peer sends no more."""
+        if self._frames is not None:
+            self._frames.rest.clear()  # it is cut in the middle of a frame, or before this side has answered
         self._core.receive_eof()
         if self._transport is not None:
             self._read_core()
@@ -223,29 +212,28 @@ class WebSocket(asyncio.Protocol):
     # ---- the link's side ---------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write the link's messages now. The loop still joins all writes of one turn in one system call."""
-        link = self._link
-        while not self._paused and link is not None and self._transport is not None:
-            data = link.pull() if link.session.has_output else b""
-            if not data:
-                if link.over:
-                    self._end(link)
-                return
-            if self._core.state is not State.OPEN:
-                return
-            self._core.send_binary(data)
-            self._write_core()
+        """Write the link's messages now, or at the end of a turn that is under way."""
+        if self._turn.is_on:
+            self._turn.add(self)
+        elif not self._is_writing:  # a receiver may ask for it while it hears that its message has left
+            self._is_writing = True
+            try:
+                self._write()
+            finally:
+                self._is_writing = False
 
     def flush_soon(self) -> None:
         """Write at the end of this turn of the loop."""
-        if not self._scheduled and not self._paused:
+        if self._turn.is_on:
+            self._turn.add(self)
+        elif not self._scheduled and not self._paused:
             self._scheduled = True
             self._loop.call_soon(self._flush_scheduled)
 
     def flush_later(self) -> None:
         """Write within `_LATER_S`, or together with an earlier write."""
-        if self._later is None and not self._scheduled and not self._paused:
-            self._later = self._loop.call_later(_LATER_S, self._flush_scheduled)
+        if self._later is None and not self._paused:
+            self._later = self._loop.call_later(_LATER_S, self._flush_later)
 
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
@@ -327,21 +315,73 @@ class WebSocket(asyncio.Protocol):
 
     # ---- the library's side ------------------------------------------------------------------------------------------
 
+    def _received(self, data: bytes) -> None:
+        if self._head is not None:
+            data = self._read_head(data)
+        if self._frames is None:
+            self._read_foreign(data)
+        elif self._link is not None:
+            self._read_frames(data, self._frames, self._link)
+        else:
+            self._frames.rest += data
+            if self._transport is not None:
+                self._read_core()
+                self._after_handshake()
+
+    def _read_head(self, data: bytes) -> bytes:
+        """Give the library the head of the handshake. Returns the bytes after it."""
+        before = self._head or b""
+        end = (before + data).find(_END_OF_HEAD)
+        if end < 0:
+            self._head = (before + data)[-len(_END_OF_HEAD) + 1 :]
+            rest = b""
+        else:
+            self._head = None
+            start = end + len(_END_OF_HEAD) - len(before)
+            data, rest = data[:start], data[start:]
+        self._core.receive_data(data)
+        return rest
+
+    def _after_handshake(self) -> None:
+        """Read the bytes that came after the handshake. The library reads those of a response that is none."""
+        frames = self._frames
+        if self._head is not None or self._ended or frames is None:
+            return
+        rest, frames.rest = bytes(frames.rest), bytearray()
+        if self._link is not None:
+            self._read_frames(rest, frames, self._link)
+        else:
+            self._frames = None
+            self._read_foreign(rest)
+
+    def _read_frames(self, data: bytes, frames: FrameReader, link: Link) -> None:
+        messages = frames.read(data)
+        for message in messages:
+            link.received(message)
+        if frames.is_foreign:
+            self._frames = None
+            self._read_foreign(bytes(frames.rest))
+        elif not messages and data:
+            link.session.heard(self._loop.time(), len(data))
+
+    def _read_foreign(self, data: bytes) -> None:
+        """Let the library read."""
+        if self._link is not None and data:
+            self._link.session.heard(self._loop.time(), len(data))
+        if data:
+            self._core.receive_data(data)
+        if self._transport is not None:
+            self._read_core()
+
     def _read_core(self) -> None:
-        ordinary = True
         for event in self._core.events_received():
             if isinstance(event, Frame):
-                ordinary = ordinary and event.opcode is Opcode.BINARY
                 self._on_frame(event)
             elif isinstance(event, Request):
-                ordinary = False
                 self._on_request(event)
             else:
-                ordinary = False
                 self._on_response(event)
         if self._ended:  # handed over
-            return
-        if ordinary and self._core.state is State.OPEN:  # the library answers no binary message
             return
         self._write_core()
         if self._core.state is State.CLOSED or self._core.close_expected():
@@ -404,6 +444,18 @@ class WebSocket(asyncio.Protocol):
         else:
             self._opened.set_exception(ConnectionError(_no_hub(error)))
 
+    def _write(self) -> None:
+        link = self._link
+        while not self._paused and link is not None and self._transport is not None:
+            data = link.pull()
+            if not data:
+                if link.over:
+                    self._end(link)
+                return
+            if self._core.state is not State.OPEN or self._transport.is_closing():
+                return
+            self._transport.write(frame(data, is_masked=self._is_client))
+
     def _write_core(self) -> None:
         data = b"".join(self._core.data_to_send())
         if data and self._transport is not None and not self._transport.is_closing():
@@ -411,9 +463,10 @@ class WebSocket(asyncio.Protocol):
 
     def _flush_scheduled(self) -> None:
         self._scheduled = False
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        self.flush()
+
+    def _flush_later(self) -> None:
+        self._later = None
         self.flush()
 
     def _end(self, link: Link) -> None:
@@ -449,160 +502,6 @@ class WebSocket(asyncio.Protocol):
             level = logging.DEBUG if left else logging.INFO if self._is_probe else logging.WARNING
             if self._on_failed is not None:
                 self._on_failed(self, level, self._reason)
-
-
-class RawTcp(asyncio.Protocol):
-    """A TCP connection before TLS.
-
-    It keeps early bytes and hands them over to TLS: uvloop reads once after `connection_made`, although that has paused
-    reading (handles/basetransport.pyx). Without the ClientHello in these bytes, the connection would hang.
-
-    A server's connection waits for the first TLS record before `on_flight`. TLS takes 60 KB, and a silent client none.
-    """
-
-    def __init__(
-        self,
-        on_made: Callable[["RawTcp"], None] | None = None,
-        *,
-        on_flight: Callable[["RawTcp"], None] | None = None,
-        on_lost: Callable[["RawTcp"], None] | None = None,
-    ) -> None:
-        """A connection that is not made yet.
-
-        Args:
-            on_made: called when the socket is connected.
-            on_flight: called when the client's first TLS record has come, or bytes that are not TLS. None on the
-                client's side.
-            on_lost: called if the connection ends before TLS.
-        """
-        self.transport: asyncio.Transport
-        self._on_made = on_made
-        self._on_flight = on_flight
-        self._on_lost = on_lost
-        self._early = bytearray()
-        self._rest: socket.socket | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
-        self.transport = cast("asyncio.Transport", transport)
-        if self._on_flight is None:
-            self.transport.pause_reading()
-        if self._on_made is not None:
-            self._on_made(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Keep bytes that came before TLS was in place."""
-        self._early += data
-        if self._on_flight is None:
-            self.transport.pause_reading()
-        elif _has_first_record(self._early):
-            on_flight, self._on_flight = self._on_flight, None
-            self.transport.pause_reading()
-            on_flight(self)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        """The connection ended before TLS."""
-        if self._on_lost is not None:
-            self._on_lost(self)
-
-    async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
-        """Replace this protocol by TLS with `protocol` on top. `how` goes to `start_tls()`.
-
-        Cancelling it closes the connection.
-
-        Raises:
-            OSError: the handshake failed, and the connection is closed.
-        """
-        loop = asyncio.get_running_loop()
-        if self.transport.is_closing():
-            raise ConnectionResetError("the peer closed the connection")
-        alerting = sending_alerts(tls, self._send_last)
-        handshake = loop.create_task(loop.start_tls(self.transport, protocol, alerting, **how), name="TLS handshake")
-        try:
-            await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
-            loop.call_soon(self._hand_over)  # after that, and before the loop reads on
-            secure = await handshake
-        except BaseException as error:
-            handshake.cancel()
-            self.transport.abort()
-            if self._rest is not None:
-                with contextlib.closing(self._rest):
-                    await asyncio.sleep(LINGER_S if isinstance(error, OSError) else 0)
-            raise
-        assert secure is not None
-        return secure
-
-    def _send_last(self, alert: bytes) -> None:
-        """Send TLS's alert. `secure` keeps the connection for a moment then, so that no reset overtakes it.
-
-        The event loop closes its own socket right after this, without the alert. This is a second handle of it.
-        """
-        with contextlib.suppress(OSError):  # the peer is gone already
-            self._rest = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
-            self._rest.settimeout(0.0)
-            self._rest.send(alert)
-            self._rest.shutdown(socket.SHUT_WR)
-
-    def _hand_over(self) -> None:
-        tls = cast("asyncio.BufferedProtocol", self.transport.get_protocol())  # uvloop's is one without the base class
-        while self._early:
-            buffer = memoryview(tls.get_buffer(len(self._early)))
-            piece = self._early[: len(buffer)]
-            buffer[: len(piece)] = piece
-            self._early = self._early[len(piece) :]
-            tls.buffer_updated(len(piece))
-
-
-def _has_first_record(early: bytes | bytearray) -> bool:
-    """Whether the bytes have a whole first TLS record, or cannot begin one, which TLS itself then says."""
-    if early[:1] != b"\x16" or len(early) > _LONGEST_CLIENT_HELLO_BYTES:
-        return True
-    return len(early) >= 5 and len(early) >= 5 + int.from_bytes(early[3:5])
-
-
-def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep a traceback of uvloop out of the log: TLS began on a connection whose peer has just left.
-
-    TLS begins in a callback (`start_tls`, loop.pyx), where nobody can catch the error. The protocol still learns that
-    the connection ended.
-    """
-
-    def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        is_closed = isinstance(context.get("exception"), RuntimeError)
-        if not (is_closed and "SSLProtocol.connection_made" in context["message"]):
-            loop.default_exception_handler(context)
-
-    loop.set_exception_handler(complain)
-
-
-def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
-    """Let a TCP connection queue few bytes (see the module's docstring)."""
-    sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # the socket has just closed: the protocol gets that error
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
-    cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
-
-
-def in_words(error: BaseException) -> str:
-    """A library's error in the words of this project."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return _tls_in_words(error)
-    if isinstance(error, OSError) and error.errno:
-        return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
-    if isinstance(error, UnicodeError):  # from the idna codec, whose text differs between Python versions
-        return "that is no host's name"
-    return str(error) or type(error).__name__
-
-
-def _tls_in_words(error: ssl.SSLError) -> str:
-    reason = error.reason or str(error)
-    alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
-    if alert in _REFUSED_ALERTS:
-        return f"the peer refuses this side's certificate, with the TLS alert {alert!r}"
-    return f"the peer ended TLS with the alert {alert!r}" if alert else f"TLS failed: {reason}"
 
 
 def _no_hub(error: Exception) -> str:

@@ -15,6 +15,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from ssl import SSLContext
+from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -23,8 +25,8 @@ from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
-from common.link import Link, LinkHandler, Stream
-from common.messages import Hello, Reason
+from common.link import Link, LinkHandler, Receiver
+from common.messages import Hello, Open, Reason
 from common.tls import TlsIdentity
 
 log = logging.getLogger("csi_bridge.uplink")
@@ -43,6 +45,15 @@ REDIAL = Backoff(
 """After a dial that failed: anywhere between the shortest wait and one that doubles."""
 
 
+class Dial(Protocol):
+    """Makes one link: `common.dial.dial`, or `common.local_dial.LocalPort.dial`."""
+
+    async def __call__(
+        self, endpoint: Endpoint, hello: Hello, handler: LinkHandler, /, *, limits: Limits, tls: SSLContext | None
+    ) -> Link:
+        """Return the link. Raises DialError or HandshakeRefused."""
+
+
 class Uplink:
     """Keeps one link to a hub. `run()` is its task; `link` is the link, or None while there is none."""
 
@@ -54,6 +65,7 @@ class Uplink:
         *,
         limits: Limits,
         tls: TlsIdentity | None = None,
+        dial: Dial = dial,
         on_redial: Callable[[], None] = lambda: None,
         before_dial: Callable[[], Awaitable[None]] | None = None,
         leave: Callable[[Link], None] = lambda _former: None,
@@ -66,6 +78,7 @@ class Uplink:
             handler: serves the links.
             limits: of each session.
             tls: our certificate, for `wss://`.
+            dial: makes a link; over the network, if nothing else is given.
             on_redial: called after each dial that failed.
             before_dial: awaited before each dial. It may raise what a dial raises, which then counts as a failed one.
             leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
@@ -81,6 +94,7 @@ class Uplink:
         self._handler = handler
         self._limits = limits
         self._tls = tls
+        self._make_link = dial
         self._on_redial = on_redial
         self._before_dial = before_dial
         self._leave = leave
@@ -116,9 +130,13 @@ class Uplink:
             for link in self._links():
                 link.goodbye(Reason.STOPPED, "the process stops")
 
+    def stop_dialling(self) -> None:
+        """Make no further link after the present one."""
+        self._draining = True
+
     async def drain(self, message: str) -> None:
         """Wait until the running calls have finished and the links have closed. The uplink dials no more."""
-        self._draining = True
+        self.stop_dialling()
         links = self._links()
         if self.link is not None:
             self._handler.draining(self.link, message)
@@ -160,7 +178,7 @@ class Uplink:
             await self._before_dial()
         context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
         hello = replace(self._hello(), beside=True) if beside else self._hello()
-        link = await dial(self.endpoint, hello, self, limits=self._limits, tls=context)
+        link = await self._make_link(self.endpoint, hello, self, limits=self._limits, tls=context)
         self._certificate, self._moves = certificate, False
         return link
 
@@ -185,9 +203,9 @@ class Uplink:
             self._former.add(former)
             self._leave(former)
 
-    async def serve(self, stream: Stream) -> None:
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
         """The hub opened a stream."""
-        await self._handler.serve(stream)
+        return self._handler.opened(link, frame, deadline)
 
     def draining(self, link: Link, message: str) -> None:
         """The hub is shutting down: no new calls on this link."""

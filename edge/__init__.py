@@ -5,8 +5,9 @@ Read in this order. Calls:
 * `settings`, `instance`: its flags; the identity of this machine.
 * `identity`, `enrolment`, `join`, `renewal`: the node's key and certificate, how it gets and renews them.
 * `agent`: the link to the hub and the streams on it. Start here.
-* `operations`: joins retries to running calls.
-* `drivers`: one vendor's driver on its socket.
+* `hub_call`: one call of the hub's, from its request to its delivered answer.
+* `operations`, `time_limit`: joins retries to running calls; ends calls that take too long.
+* `drivers`, `driver_call`: one vendor's driver on its socket; one call to it.
 
 Volumes of pods, where no kubelet serves the node:
 
@@ -17,7 +18,6 @@ Volumes of pods, where no kubelet serves the node:
 * `csi_volume_plugin`, `node_requests`, `volume_errors`, `tries`, `disk`: a task's steps, as the kubelet does them.
 * `machine`, `node_facts`, `pod_facts`: the node's reports about itself and its pods.
 * `home`, `former_state`: protect mounted volumes from a changed `--node` or `--root-dir`, and from old state.
-* `fault_points`: places at which a test kills the agent.
 
 Beside a kubelet:
 

@@ -5,8 +5,8 @@ Rules:
 * The agent dials the hub; nothing dials the agent.
 * The hub may call every service of CSI except Node: a call of Node names paths, and the driver mounts there as root.
   Volumes are mounted only for the pods of the node's own objects (`edge.kubelet_part`).
-* A call that changes something is an operation (`edge.operations`): it goes on when its caller leaves. Any other call
-  is passed through, and so is its cancellation.
+* A call with one answer needs no task (`edge.hub_call`). One that changes something is an operation
+  (`edge.operations`): it goes on when its caller leaves. Any other call is passed through, and so is its cancellation.
 * The agent reports its drivers' answers to the hub on each connection and after each change.
 * Mounting pods' volumes is in `edge.kubelet_part`, and goes on without the link.
 """
@@ -14,16 +14,16 @@ Rules:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from common.accounting import Account, Accounted
+from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
-from common.csi.methods import is_controller_side
+from common.csi.methods import METHODS, is_controller_side
 from common.errors import NotCarried, OperationLimit
 from common.httpd import HttpEndpoint
-from common.link import Link, Stream
+from common.link import Link, Receiver, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
@@ -37,11 +37,12 @@ from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
-from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
+from edge.drivers import Driver
+from edge.hub_call import HubCall
 from edge.identity import Identity
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
-from edge.operations import Operation, Operations, Result, identify
+from edge.operations import Operations
 from edge.registry.driver_services import find_driver, services, told_reports
 from edge.renewal import Renewal, announce
 from edge.settings import AgentFlags, AgentSettings, complete
@@ -91,6 +92,7 @@ class Agent:
         self.node = node
         self.operations = operations
         self.metrics = metrics
+        self._accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers = drivers
         self._streams = streams
         self._news = asyncio.Event()
@@ -141,47 +143,44 @@ class Agent:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """Take a call that has one answer without a task. A task serves streams, and methods that csi.proto lacks."""
+        method = METHODS.get(frame.method)
+        if frame.kind != Kind.CALL or method is None or method.streaming:
+            return link.served(frame, deadline, self.serve)
+        timeout_s = None if deadline is None else deadline - link.loop.time()
+        return HubCall(self, link, frame, deadline, self._account(frame, timeout_s))
+
     async def serve(self, stream: Stream) -> None:
-        """Serve one call."""
+        """Pass on one call that may have any number of answers, message by message."""
         frame = stream.opened
         assert frame is not None
         if frame.kind != Kind.CALL:
             raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves only calls")
-        with Accounted(
-            self.metrics,
-            log,
-            origin=self.origin,
-            driver=frame.subject,
-            method=frame.method,
-            call_id=frame.call,
-            node=self.node,
-            timeout_s=stream.remaining_s(),
-        ) as account:
+        with self._account(frame, stream.remaining_s()) as account:
             request = await stream.receive() or b""
             account.request_bytes = len(request)
-            account.status = await self._call(stream, frame, request, account)
+            account.status = await self._pass_through(stream, self.driver_for(frame), frame, request, account)
 
-    async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
+    def driver_for(self, frame: Open) -> Driver:
+        """Return the driver that a call goes to.
+
+        Raises:
+            NotCarried: the hub may not make the call.
+            DriverMissing: no socket of the driver serves it.
+            DriverAmbiguous: several do.
+        """
         if not is_controller_side(frame.method):
             why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
             raise NotCarried(frame.method, why)
-        driver = find_driver(self._drivers(), frame.subject, self.node, frame.method)
-        if len(request) > PARSE_OFF_LOOP_BYTES:
-            operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)
-        else:
-            operation = identify(frame.subject, frame.method, request)
-        if operation is None:
-            return await self._pass_through(stream, driver, frame, request, account)
-        result = await self.operations.perform(operation, self._runner(stream, driver, frame, request))
-        account.response_bytes = len(result.body or b"")
-        stream.end(result.status, result.body)
-        stream.on_released = self._release(operation, result)
-        return result.status
+        return find_driver(self._drivers(), frame.subject, self.node, frame.method)
+
+    def _account(self, frame: Open, timeout_s: float | None) -> Account:
+        return self._accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
 
     async def _pass_through(
         self, stream: Stream, driver: Driver, frame: Open, request: bytes, account: Account
     ) -> Status:
-        """Pass on a call that changes nothing, or an unknown method, message by message."""
         limit_s = self.operations.limit_s
         timeout_s = min(stream.remaining_s() or limit_s, limit_s)
         try:
@@ -200,21 +199,6 @@ class Agent:
         except TimeoutError:
             raise OperationLimit(frame.subject, self.node, limit_s) from None
         raise AssertionError("a driver's answer ends with a status")
-
-    def _runner(self, stream: Stream, driver: Driver, frame: Open, request: bytes) -> Callable[[], Awaitable[Result]]:
-        async def run() -> Result:
-            stream.detach()  # it outlives its caller from here on; the hub reports the timeout
-            limit_s = self.operations.limit_s
-            return Result(*await driver.unary(frame.method, request, timeout_s=limit_s, to=frame.subject))
-
-        return run
-
-    def _release(self, operation: Operation, result: Result) -> Callable[[bool], None]:
-        def released(delivered: bool) -> None:  # noqa: FBT001  # the stream's own signature
-            if delivered:
-                self.operations.delivered(operation, result)
-
-        return released
 
 
 def _fitting(report: DriverReport) -> DriverReport:

@@ -2,8 +2,6 @@
 
 Rules:
 
-* Only a status that the vendor sent is the vendor's (`common.relay`). Any other end of a call is `VendorBroken`, which
-  names the driver. An answer that does not parse counts as no answer.
 * A driver's name is the one in its answer to GetPluginInfo. It is asked again when its socket's file changes, and from
   time to time. Its last answers hold while it is away.
 * On each new connection the driver is asked for its name first. A call for a driver that another one has replaced at
@@ -21,10 +19,10 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
-from common.errors import CallError, MessageTooLarge, VendorBroken
+from common.errors import CallError, VendorBroken
 from common.parsers import LONGEST_NAME_CHARS
-from common.relay.client import Ask, Channel, ClientCall
-from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
+from common.relay.client import Ask, Channel
+from common.relay.errors import VendorConnectionError
 from common.reports import (
     ESSENTIAL_METHODS,
     GET_PLUGIN_CAPABILITIES,
@@ -37,6 +35,7 @@ from common.reports import (
 from common.sockets import file_id
 from common.status import Code, Status, code_name
 from common.topology import has_topology, told_node_info
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, blame, parsed
 
 log = logging.getLogger("csi_bridge.edge.drivers")
 
@@ -56,9 +55,6 @@ cases. A driver's volume limit may change more often; then its CSIDriver object 
 
 _ASK_SOON_S = 5.0
 """The interval for a driver that could not answer everything, for example while it waits for a metadata service."""
-
-PARSE_OFF_LOOP_BYTES = 262_144
-"""Larger messages are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
 
 
 class Driver:
@@ -83,6 +79,7 @@ class Driver:
             channel: the connection to the socket; a new one if None.
         """
         self.socket = socket
+        self.path = str(socket)
         self.node = node
         self.named = False
         """Whether an operator named the socket."""
@@ -103,26 +100,47 @@ class Driver:
     @property
     def name(self) -> str:
         """The driver's name; its socket's path while that is unknown."""
-        return self.report.driver if self.report is not None else str(self.socket)
+        return self.report.driver if self.report is not None else self.path
 
     # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def start(
+        self, method: str, request: bytes, told: Callable[[Outcome], None], *, timeout_s: float | None, to: str = ""
+    ) -> DriverCall:
+        """Start a call with one answer, to the driver named `to`, or to any driver at the socket.
+
+        `told` hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
+        """
+        call = DriverCall(self, method, to, told)
+        call.start(self._channel, request, timeout_s=timeout_s)
+        return call
 
     async def unary(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> tuple[Status, bytes | None]:
-        """Make a call with one answer, to the driver named `to`, or to any driver at the socket.
+        """Make a call as in `start`, and wait for its answer. Cancelling cancels the call.
 
         Raises:
             VendorBroken: there is no answer from the vendor.
             MessageTooLarge: the answer is larger than the agent accepts.
         """
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+        def told(outcome: Outcome) -> None:
+            if answer.done():  # the waiting task was cancelled in this turn of the loop
+                return
+            if isinstance(outcome, Result):
+                answer.set_result(outcome)
+            else:
+                answer.set_exception(outcome)
+
+        call = self.start(method, request, told, timeout_s=timeout_s, to=to)
         try:
-            status, body = await self._channel.call(method, request, timeout_s=timeout_s, to=to).unary()
-        except VendorConnectionError as error:
-            raise self._blame(error, to) from error
-        if body is not None:
-            await self._check(method, body)
-        return status, body
+            result = await answer
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return result.status, result.body
 
     async def node_info(
         self, request: bytes, *, timeout_s: float | None, to: str, announced: Callable[[], bool]
@@ -160,50 +178,32 @@ class Driver:
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
-        """Make a call with any number of answers: yields the messages, then the vendor's status. Closing cancels it.
+        """Make a call of any method: yields the answer's messages, then the vendor's status. Closing cancels it.
 
         Raises:
             VendorBroken: there is no status from the vendor.
             MessageTooLarge: a message is larger than the agent accepts.
         """
+        known = METHODS.get(method)
+        if known is not None and not known.streaming:
+            status, body = await self.unary(method, request, timeout_s=timeout_s, to=to)
+            if body is not None:
+                yield body
+            yield status
+            return
         call = self._channel.call(method, request, timeout_s=timeout_s, to=to)
         try:
-            count = 0
             async for message in call:
-                await self._check(method, message)
-                count += 1
+                if len(message) > PARSE_OFF_LOOP_BYTES:
+                    await asyncio.to_thread(parsed, self, method, message)
+                else:
+                    parsed(self, method, message)
                 yield message
-            self._check_count(method, call, count)
             yield call.status
         except VendorConnectionError as error:
-            raise self._blame(error, to) from error
+            raise blame(self, to, error) from error
         finally:
             call.cancel()
-
-    def _blame(self, error: VendorConnectionError, to: str) -> CallError:
-        name = to or self.name
-        if isinstance(error, VendorAnswerTooLarge):
-            what = f"driver {name} on edge node {self.node}: an answer"
-            return MessageTooLarge(error.size_bytes, error.limit_bytes, what)
-        return VendorBroken(name, self.node, str(error))
-
-    def _check_count(self, method: str, call: ClientCall, count: int) -> None:
-        known = METHODS.get(method)
-        if known is not None and not known.streaming and call.status.ok and count != 1:
-            raise VendorBroken(self.name, self.node, f"it answered {method} with {count} messages instead of one")
-
-    async def _check(self, method: str, body: bytes) -> None:
-        """Raise VendorBroken for an answer that does not parse; the caller's parser would make it a final INTERNAL."""
-        known = METHODS.get(method)
-        if known is None:
-            return
-        try:
-            if len(body) > PARSE_OFF_LOOP_BYTES:
-                await asyncio.to_thread(known.response.FromString, body)
-            else:
-                known.response.FromString(body)
-        except DecodeError as error:
-            raise VendorBroken(self.name, self.node, f"its answer to {method} does not parse") from error
 
     # ---- answers about itself ----------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from common.errors import CallError, Draining, MessageTooLarge, status_of
 from common.relay.errors import PeerGone, ServerClosing
-from common.relay.server import Server, ServerCall, serve
+from common.relay.server import Server, ServerCall, in_task, serve
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
@@ -177,7 +177,7 @@ class KubeletRelay:
         try:
             server = await serve(
                 sock,
-                functools.partial(self._handle, name),
+                in_task(functools.partial(self._handle, name)),
                 max_message_bytes=self._limit,
                 on_error=self._on_error,
                 too_large=self._too_large,

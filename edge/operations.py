@@ -11,7 +11,7 @@ Rules:
   retry, and knows better what happened meanwhile.
 * Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
 * An operation ends after `limit_s`: a hanging driver must not block a name for ever.
-* The first caller's task runs the operation, and later callers wait for it. An ordinary call costs no extra task.
+* Nothing here waits: each caller is told the outcome, at once. An ordinary call costs no task and no timer.
 
 The table `_RULES` gives the key of each method. A method outside it is no operation, but a plain call.
 """
@@ -20,8 +20,8 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -30,7 +30,8 @@ from common.csi.methods import METHODS
 from common.errors import OperationConflict, OperationLimit, Overloaded
 from common.limits import has_room
 from common.redact import digest
-from common.status import Status
+from edge.driver_call import Cancellable, Outcome, Result
+from edge.time_limit import TimeLimit
 
 log = logging.getLogger("csi_bridge.edge.operations")
 
@@ -85,7 +86,7 @@ hand. None of them may be cut off while it runs.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operation:
     """The identity of an operation.
 
@@ -105,39 +106,35 @@ class Operation:
         return " ".join([method.rpartition("/")[2], *(part for part in key if part)])
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The end of an operation: the vendor's status, and on success the response's bytes."""
+Told = Callable[[Outcome], None]
+"""Hears the outcome of an operation, once. It handles its own faults."""
 
-    status: Status
-    body: bytes | None = None
+Start = Callable[[Told], Cancellable]
+"""Starts an operation's call to the driver; the call's end is told, maybe before this returns."""
 
 
-@dataclass(slots=True)
 class _Running:
-    """A running operation. `ended` exists once a second caller waits for the result."""
+    """A running operation. It is the `Told` of its call to the driver."""
 
-    operation: Operation
-    began: int
-    ended: asyncio.Future[Result] | None = None
+    __slots__ = ("_operations", "began", "call", "callers", "operation")
 
-    def wait(self) -> asyncio.Future[Result]:
-        """Return a future of the result for one more waiter; cancelling it stops only that waiter."""
-        if self.ended is None:
-            self.ended = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self.ended)
+    def __init__(self, operations: "Operations", operation: Operation, began: int, told: Told) -> None:
+        self.operation = operation
+        self.began = began
+        self.call: Cancellable | None = None
+        self.callers = [told]
+        self._operations = operations
 
-    def tell(self, outcome: Result | BaseException) -> None:
-        """Give the outcome to the waiters."""
-        if self.ended is None:
-            return
-        if isinstance(outcome, Result):
-            self.ended.set_result(outcome)
-        elif isinstance(outcome, asyncio.CancelledError):
-            self.ended.cancel()
-        else:
-            self.ended.set_exception(outcome)
-            self.ended.exception()  # without a waiter asyncio would log it as never retrieved
+    def __call__(self, outcome: Outcome) -> None:
+        """The call has ended."""
+        self._operations.ended(self, outcome)
+
+    def expire(self) -> None:
+        """Cancel the call: its time is up."""
+        if self.call is not None:
+            self.call.cancel()
+        limit_s = self._operations.limit_s
+        self._operations.ended(self, OperationLimit(self.operation.key[0], self._operations.node, limit_s))
 
 
 @dataclass(slots=True)
@@ -148,134 +145,180 @@ class _Kept:
     until: float
 
 
-@dataclass(slots=True)
 class Operations:
     """The running operations and kept results of one agent, in memory.
 
     Attributes:
-        limit_s: the longest time of one operation.
+        limit: the longest time of one operation, and of any other call to a driver.
         node: this node's name, for messages.
-        most: the most operations that may run at once.
-        drivers: tells how many drivers the node has.
-        most_kept: the most successes that are kept for a retry.
-        most_kept_bytes: the same limit in bytes.
     """
 
-    limit_s: float
-    node: str
-    most: int = 1_024
-    drivers: Callable[[], int] = lambda: 1
-    most_kept: int = MOST_KEPT
-    most_kept_bytes: int = MOST_KEPT_BYTES
-    _running: dict[tuple[str, ...], _Running] = field(default_factory=dict)
-    _kept: OrderedDict[tuple[str, ...], _Kept] = field(default_factory=OrderedDict)
-    _kept_bytes: int = 0
-    _steps: int = 0
-    _touched: dict[str, int] = field(default_factory=dict)  # by object: step of the last begin or end on it
+    def __init__(
+        self,
+        limit_s: float,
+        node: str,
+        *,
+        most: int = 1_024,
+        drivers: Callable[[], int] = lambda: 1,
+        most_kept: int = MOST_KEPT,
+        most_kept_bytes: int = MOST_KEPT_BYTES,
+    ) -> None:
+        """An empty table.
+
+        Args:
+            limit_s: the longest time of one operation.
+            node: this node's name, for messages.
+            most: the most operations that may run at once.
+            drivers: tells how many drivers the node has.
+            most_kept: the most successes that are kept for a retry.
+            most_kept_bytes: the same limit in bytes.
+        """
+        self.limit = TimeLimit(limit_s)
+        self.node = node
+        self._most = most
+        self._drivers = drivers
+        self._most_kept = most_kept
+        self._most_kept_bytes = most_kept_bytes
+        self._running: OrderedDict[tuple[str, ...], _Running] = OrderedDict()  # in the order in which they began
+        self._own: dict[str, int] = {}  # by driver: how many run
+        self._idle: asyncio.Future[None] | None = None
+        self._kept: OrderedDict[tuple[str, ...], _Kept] = OrderedDict()
+        self._kept_bytes = 0
+        self._steps = 0
+        self._touched: OrderedDict[str, int] = OrderedDict()  # by object: step of the last begin or end on it, in order
+
+    @property
+    def limit_s(self) -> float:
+        """The longest time of one operation."""
+        return self.limit.limit_s
 
     @property
     def under_way(self) -> list[str]:
         """The running operations in words, for the status."""
         return [str(running.operation) for running in self._running.values()]
 
-    async def perform(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the result of an operation: kept, joined, or by running it.
+    def perform(self, operation: Operation, start: Start, told: Told) -> bool:
+        """Tell a caller the result of an operation: kept, joined, or by starting it.
 
-        A caller that joined may be cancelled; the operation goes on. The first caller's task is the operation: once
-        `run` is called, nothing that happens to that caller may cancel the task (`common.link.Stream.detach`).
+        Args:
+            operation: the operation.
+            start: starts the call to the driver, if the operation has to begin.
+            told: hears the vendor's `Result`, or the error: of the driver's call, or `OperationLimit`. It hears a kept
+                result, or the end of a call that ends at once, before this returns.
+
+        Returns:
+            Whether the caller joined an operation of another caller, and may `leave` it.
 
         Raises:
             OperationConflict: it runs with other arguments.
-            OperationLimit: it did not end in time and was cancelled.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
-            Exception: raised by `run`, for every waiting caller.
         """
         running = self._running.get(operation.key)
         if running is not None:
             if running.operation.arguments != operation.arguments:
                 raise OperationConflict(operation.key[0], self.node, str(operation))
             log.debug("a retry joins %s", operation)
-            return await running.wait()
+            running.callers.append(told)
+            return True
         kept = self._find_kept(operation)
         if kept is not None:
             log.debug("a retry gets the kept result of %s", operation)
-            return kept
+            told(kept)
+            return False
         self._check_room(operation.key[0])
-        running = self._running[operation.key] = _Running(operation, self._steps)
-        self._touch(operation.about)
-        try:
-            result = await self._limited(operation, run)
-        except BaseException as error:
-            self._finished(running, error)
-            raise
-        self._finished(running, result)
-        return result
+        self._begin(operation, start, told)
+        return False
+
+    def leave(self, operation: Operation, told: Told) -> None:
+        """Tell a caller that joined nothing more. The operation goes on."""
+        running = self._running.get(operation.key)
+        if running is not None and told in running.callers:
+            running.callers.remove(told)
 
     def delivered(self, operation: Operation, result: Result) -> None:
         """Drop a kept result that has reached a caller. A later result of the same key stays."""
         kept = self._kept.get(operation.key)
-        if kept is not None and kept.result is result:
+        if kept is not None and kept.result.body is result.body:
             self._forget(operation.key)
 
     async def drain(self) -> None:
         """Return when no operation runs."""
         while self._running:
-            await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
 
     def _check_room(self, driver: str) -> None:
-        own, together = sum(key[0] == driver for key in self._running), len(self._running)
-        if together >= self.most:
-            raise Overloaded(f"agent of edge node {self.node}", self.most, "--max-operations")
-        if not has_room(own, together, self.most, sharers=self.drivers()):
+        own, together = self._own.get(driver, 0), len(self._running)
+        if together >= self._most:
+            raise Overloaded(f"agent of edge node {self.node}", self._most, "--max-operations")
+        if not has_room(own, together, self._most, sharers=self._drivers()):
             raise Overloaded(f"driver {driver} on edge node {self.node}", own, "--max-operations")
 
-    async def _limited(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
+    def _begin(self, operation: Operation, start: Start, told: Told) -> None:
+        running = self._running[operation.key] = _Running(self, operation, self._steps, told)
+        driver = operation.key[0]
+        self._own[driver] = self._own.get(driver, 0) + 1
+        self.limit.begin(running)
+        self._touch(operation.about)
         try:
-            async with asyncio.timeout(self.limit_s):
-                return await run()
-        except TimeoutError:
-            raise OperationLimit(operation.key[0], self.node, self.limit_s) from None
+            running.call = start(running)
+        except Exception:  # a bug: nobody would ever end it
+            self._remove(running)
+            raise
 
-    def _finished(self, running: _Running, outcome: Result | BaseException) -> None:
-        operation = running.operation
-        del self._running[operation.key]
-        running.tell(outcome)
+    def ended(self, running: _Running, outcome: Outcome) -> None:
+        """Take an operation out of the table, and tell its callers the outcome."""
+        self._remove(running)
+        for told in running.callers:
+            told(outcome)
         if isinstance(outcome, Result) and outcome.status.ok:
             self._keep(running, outcome)
         else:
-            self._touch(operation.about)  # also after an error: the object may have changed
-        oldest = min((other.began for other in self._running.values()), default=self._steps)
-        self._touched = {about: step for about, step in self._touched.items() if step > oldest}
+            self._touch(running.operation.about)  # also after an error: the object may have changed
+        oldest = next(iter(self._running.values())).began if self._running else self._steps
+        while self._touched and next(iter(self._touched.values())) <= oldest:
+            self._touched.popitem(last=False)
+
+    def _remove(self, running: _Running) -> None:
+        driver = running.operation.key[0]
+        del self._running[running.operation.key]
+        self._own[driver] -= 1
+        if not self._own[driver]:
+            del self._own[driver]
+        self.limit.end(running)
+        if not self._running and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     def _touch(self, about: str) -> None:
         """Drop kept results about an object, because an operation on it begins or ends."""
         self._steps += 1
         if about:
             self._touched[about] = self._steps
+            self._touched.move_to_end(about)
             for key in [key for key, kept in self._kept.items() if kept.made == about]:
                 self._forget(key)
 
     def _keep(self, running: _Running, result: Result) -> None:
         """Keep a create's success, unless another operation touched the created object meanwhile."""
         operation = running.operation
-        made = _made(operation.key[1], result.body)
+        made = _made(operation.key[1], result.message)
         own = running.began + 1  # the step at which it began
-        doubtful = self._touched.get(made, 0) > own
-        doubtful = doubtful or any(other.operation.about == made for other in self._running.values())
+        touched = self._touched.get(made, 0)  # an operation on the object that still runs has left its step here
+        doubtful = touched > own or (touched > 0 and any(it.operation.about == made for it in self._running.values()))
         self._touch(operation.about or made)
         if doubtful or not made:
             return
         now = asyncio.get_running_loop().time()
         if operation.key in self._kept:  # so that it moves to the end
             self._forget(operation.key)
-        self._kept[operation.key] = _Kept(operation, result, made, now + _KEPT_S)
+        self._kept[operation.key] = _Kept(operation, Result(result.status, result.body), made, now + _KEPT_S)
         self._kept_bytes += len(result.body or b"")
         while self._kept and self._is_too_much(now):
             self._forget(next(iter(self._kept)))
 
     def _is_too_much(self, now: float) -> bool:
         oldest = next(iter(self._kept.values()))
-        return len(self._kept) > self.most_kept or self._kept_bytes > self.most_kept_bytes or oldest.until < now
+        return len(self._kept) > self._most_kept or self._kept_bytes > self._most_kept_bytes or oldest.until < now
 
     def _forget(self, key: tuple[str, ...]) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")
@@ -306,11 +349,9 @@ def identify(driver: str, method: str, request: bytes) -> Operation | None:
     return Operation((driver, method, *values), digest(message), about)
 
 
-def _made(method: str, body: bytes | None) -> str:
+def _made(method: str, answer: Message | None) -> str:
     rule = _RULES[method]
-    if not rule.makes or not body:
-        return ""
-    return _value(METHODS[method].response.FromString(body), rule.makes)
+    return _value(answer, rule.makes) if rule.makes and answer is not None else ""
 
 
 def _value(message: Message, path: str) -> str:

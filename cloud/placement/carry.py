@@ -13,10 +13,12 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 
-from cloud.edge_nodes import Call, Reply
+from cloud.node_call import Call, Caller, Reply
 from cloud.placement import outcome
 from cloud.placement.attempts import Attempt
 from cloud.placement.claim_store import HeldBy, Standing
@@ -27,6 +29,8 @@ from cloud.placement.requests import Thing, made
 from cloud.placement.segment import terms_of, with_missing_topology, with_topology, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
 from common.status import Code, Status
+
+log = logging.getLogger("csi_bridge.hub.placement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +56,29 @@ class PlacedCall:
         if self.attempt is not None:
             self.pending.end(self.attempt, in_doubt=in_doubt)
 
-    def check_answer(self, message: bytes, former: bytes | None) -> None:
-        """Check a message of the answer.
+    def made(self, message: bytes, *, is_only: bool) -> tuple[Thing, ...]:
+        """The things that a message of the answer names, if the call is a create.
 
         Args:
             message: the message.
-            former: the one before it, if it is not the first one.
+            is_only: whether the answer has no other one.
 
         Raises:
             AnswerRefused: it is one of a create, and the hub cannot read it, or it is not the only one.
         """
         if self.attempt is None:
-            return
+            return ()
         driver, name, node = self.ask.driver, self.ask.asked.name, self.send.node
-        if former is not None:
+        if not is_only:
             raise AnswerRefused(driver, name, node, "more than one message")
         try:
-            made(self.ask.method, message)
+            return made(self.ask.method, message)
         except ValueError as error:
             raise AnswerRefused(driver, name, node, f"a message that the hub cannot read ({error})") from error
 
-    def made(self, message: bytes | None) -> tuple[Thing, ...]:
-        """The things that a create's answer names; none if it does not parse."""
-        if self.attempt is None:
-            return ()
-        try:
-            return made(self.ask.method, message or b"")
-        except ValueError:
-            return ()
-
-    def keep(self, message: bytes | None) -> Untaken:
+    def keep(self, things: tuple[Thing, ...]) -> Untaken:
         """Keep the things that a successful answer names in memory, until the caller has taken the answer."""
-        return self.pending.keep(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
+        return self.pending.keep(self.ask.driver, self.send.node, self.ask.asked.name, things)
 
     def answer(self, message: bytes) -> bytes:
         """The answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
@@ -96,8 +91,18 @@ class PlacedCall:
         except ValueError:
             return message
 
-    async def ended(self, status: Status, message: bytes | None) -> None:
+    def ended(
+        self, status: Status, message: bytes | None, things: tuple[Thing, ...]
+    ) -> Coroutine[Any, Any, None] | None:
         """Record the outcome of a call that the node has answered.
+
+        Args:
+            status: the node's.
+            message: the answer's message.
+            things: the things that it names, if the call is a create.
+
+        Returns:
+            The rest of the work, if it has to wait for the store; it raises the same errors.
 
         Raises:
             PlacementNotKept: the call succeeded, and the store cannot record that. The caller gets this error instead.
@@ -105,22 +110,25 @@ class PlacedCall:
             AnswerRefused: the call succeeded with a volume that is for another node.
             NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
-        if not status.ok:
-            await self._failed(status)
-        elif self.attempt is not None:
-            await self._succeeded(message)
-        elif self.send.ends:
-            await self._deleted()
+        if status.ok:
+            if self.attempt is not None:
+                return self._succeeded(message, things)
+            return self._deleted() if self.send.ends else None
+        if self.attempt is not None and status.code == Code.ALREADY_EXISTS:
+            return self._existed(self.attempt, status)
+        if self.attempt is not None:
+            self._failed(self.attempt, status, is_known=False)
+        return None
 
-    async def _failed(self, status: Status) -> None:
-        if self.attempt is None:
-            return
-        is_known = status.code == Code.ALREADY_EXISTS and await self._is_known()
+    async def _existed(self, attempt: Attempt, status: Status) -> None:
+        self._failed(attempt, status, is_known=await self._is_known())
+
+    def _failed(self, attempt: Attempt, status: Status, *, is_known: bool) -> None:
         in_doubt = outcome.leaves_doubt(status, self.ask.asked, self.send, is_known=is_known)
         if not in_doubt:
             self.foreign.settle(self.ask.driver, self.ask.asked.name, self.send.node)
         self.end(in_doubt=in_doubt)
-        if outcome.must_wait(self.attempt.name, self.send, in_doubt=in_doubt):
+        if outcome.must_wait(attempt.name, self.send, in_doubt=in_doubt):
             place = "a topology that this node does not have"
             raise NameElsewhere(self.ask.driver, self.ask.asked.name, self.send.node, place)
 
@@ -133,8 +141,8 @@ class PlacedCall:
             return False
         return bool(self.pending.over(standing, driver, name).name.made)
 
-    async def _succeeded(self, message: bytes | None) -> None:
-        in_doubt, things = True, self.made(message)
+    async def _succeeded(self, message: bytes | None, things: tuple[Thing, ...]) -> None:
+        in_doubt = True
         try:
             driver, node = self.ask.driver, self.send.node
             if self.send.is_exclusive and message is not None:
@@ -147,7 +155,7 @@ class PlacedCall:
                 result = await self.pending.store.record(driver, node, new, standing.ids, alone=alone)
                 if not isinstance(result, HeldBy):
                     break
-                standing = replace(standing, ids=result.entry)
+                standing = standing._replace(ids=result.entry)
             in_doubt = not things
         finally:
             self.end(in_doubt=in_doubt)
@@ -167,16 +175,17 @@ class PlacedCall:
             result = await store.record(driver, node, new, standing.ids)
             if not isinstance(result, HeldBy):
                 return
-            standing = replace(standing, ids=result.entry)
+            standing = standing._replace(ids=result.entry)
 
 
-def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call], Reply]) -> Reply:
-    """Send a call to its node, and return a reply that records the outcome. A create's name has been claimed already.
+def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call, Caller], Reply], caller: Caller) -> Reply:
+    """Send a call to its node, and record the outcome. A create's name has been claimed already.
 
     Args:
         call: the call, as the caller sent it.
         placed: the call with its node; it gets the outcome.
         send: sends a call to a node (`Nodes.call`).
+        caller: gets the answer.
 
     Raises:
         CallError: the call was not sent.
@@ -184,64 +193,122 @@ def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call], Reply]) ->
     node, attempt = placed.send.node, placed.attempt
     if placed.send.segment is Segment.ADDED:
         request = without_topology(call.method, call.request)
-        call = call if request is call.request else replace(call, request=request)
+        call = call if request is call.request else call._replace(request=request)
+    carried = CarriedCall(placed, caller)
     try:
         if attempt is not None:
             attempt.send()
-        return CarriedReply(send(node, call), placed)
+        carried.reply = send(node, call, carried)
     except CallError:
         placed.end(in_doubt=None)
         raise
     except BaseException:  # a bug: the call may have been sent
         placed.end(in_doubt=True)
         raise
+    return carried
 
 
-class CarriedReply:
-    """A node's reply (`cloud.edge_nodes.Reply`) that records the call's outcome before the caller gets the status."""
+class CarriedCall:
+    """A call whose outcome is recorded before its caller gets the status.
 
-    def __init__(self, reply: Reply, placed: PlacedCall) -> None:
-        self._reply, self._placed = reply, placed
+    It stands between the node and the caller: it is the node's `Caller`, and the caller's `Reply`.
+
+    Attributes:
+        reply: the node's reply, once the call was sent.
+    """
+
+    def __init__(self, placed: PlacedCall, caller: Caller) -> None:
+        self.reply: Reply
+        self._placed, self._caller = placed, caller
+        self._status: Status | None = None
         self._message: bytes | None = None
+        self._things: tuple[Thing, ...] = ()
+        """The things that the message names, if the call is a create."""
         self._untaken: Untaken = {}
         """The things of a success that the caller has not taken yet."""
         self._is_over = False
+        self._is_cancelled = False
+        self._recording: asyncio.Task[None] | None = None
 
-    @property
-    def status(self) -> Status | None:
-        """The node's status, after the last message."""
-        return self._reply.status
+    # ---- the node's answer
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether the last message was received, and the status is known."""
-        return self._reply.exhausted
+    def sent(self) -> None:
+        """See `Caller`."""
+        self._caller.sent()
 
-    async def receive(self) -> bytes | None:
-        """The answer's next message, or None after the last one.
-
-        Raises:
-            CallError: from the node's reply, from `PlacedCall.check_answer` or from `PlacedCall.ended`.
-        """
+    def answered(self, message: bytes) -> None:
+        """See `Caller`."""
         try:
-            message = await self._reply.receive()
-        except CallError as error:
-            self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
-            raise
+            message = self._checked(message, is_only=False)
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            self._caller.failed(error)
+        else:
+            self._caller.answered(message)
+
+    def ended(self, status: Status, message: bytes | None) -> None:
+        """See `Caller`. The caller gets the end as soon as the outcome is recorded."""
+        try:
+            work = self._ended(status, message)
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            self._caller.failed(error)
+            return
+        if work is None:
+            self._caller.ended(status, self._message)
+        else:
+            self._recording = asyncio.ensure_future(self._record(work, status))
+
+    def failed(self, error: Exception) -> None:
+        """See `Caller`."""
+        self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
+        self._caller.failed(error)
+
+    def _ended(self, status: Status, message: bytes | None) -> Coroutine[Any, Any, None] | None:
+        self._status = status
         if message is not None:
-            try:
-                self._placed.check_answer(message, self._message)
-            except CallError:
-                self._end(in_doubt=True)
-                raise
-            message = self._message = self._placed.answer(message)
-        if self._reply.status is not None and (message is None or self._reply.exhausted):
-            await self._ended(self._reply.status)
-        return message
+            self._message = self._checked(message, is_only=True)
+        if status.ok and self._placed.attempt is not None and self._placed.send.keeping is Keeping.LATE:
+            self._keep()  # until `acknowledge` or `cancel`
+            return None
+        self._is_over = True
+        if self._placed.send.keeping is Keeping.NEVER:
+            return None
+        return self._placed.ended(status, self._message, self._things)
+
+    def _checked(self, message: bytes, *, is_only: bool) -> bytes:
+        """A message as the caller gets it."""
+        try:
+            self._things = self._placed.made(message, is_only=is_only)
+        except CallError:
+            self._end(in_doubt=True)
+            raise
+        return self._placed.answer(message)
+
+    async def _record(self, work: Coroutine[Any, Any, None], status: Status) -> None:
+        """Let the store record the outcome. If the caller leaves meanwhile, that goes on."""
+        try:
+            await work
+            if not self._is_cancelled:
+                self._caller.ended(status, self._message)
+        except Exception as error:  # the caller gets it, and logs a bug
+            if not self._is_cancelled:
+                self._caller.failed(error)
+            elif not isinstance(error, CallError):
+                log.exception("the outcome of %s was not recorded, and its caller has left", self._placed.ask.method)
+
+    # ---- the caller's side
+
+    @property
+    def is_sent(self) -> bool:
+        """See `Reply`."""
+        return self.reply.is_sent
+
+    def passed_on(self) -> None:
+        """See `Reply`."""
+        self.reply.passed_on()
 
     def acknowledge(self, *, delivered: bool) -> None:
         """Note whether the caller took the answer. If not, the store records the things of a `Keeping.LATE` success."""
-        self._reply.acknowledge(delivered=delivered)
+        self.reply.acknowledge(delivered=delivered)
         if delivered:
             self._placed.pending.drop(self._untaken)
             self._end(in_doubt=False)
@@ -250,26 +317,17 @@ class CarriedReply:
 
     def cancel(self) -> None:
         """Cancel the call: nobody waits for the answer any more. Record the things of a success that has come."""
-        self._reply.cancel()
+        self._is_cancelled = True
+        self.reply.cancel()
         self._give_up()
 
-    async def _ended(self, status: Status) -> None:
-        if self._is_over:
-            return
-        if status.ok and self._placed.attempt is not None and self._placed.send.keeping is Keeping.LATE:
-            self._keep()  # until `acknowledge` or `cancel`
-            return
-        self._is_over = True
-        if self._placed.send.keeping is not Keeping.NEVER:
-            await asyncio.shield(self._placed.ended(status, self._message))
-
     def _keep(self) -> None:
-        self._untaken = self._untaken or self._placed.keep(self._message)
+        self._untaken = self._untaken or self._placed.keep(self._things)
 
     def _give_up(self) -> None:
         """End a call whose answer nobody takes. The store records a success's things; any other end is in doubt."""
         if not self._is_over:
-            if self._reply.status is not None and self._reply.status.ok and not self._placed.send.is_exclusive:
+            if self._status is not None and self._status.ok and not self._placed.send.is_exclusive:
                 self._keep()  # else the ids are unchecked: the name stays with the node, and a retry checks them
             self._placed.pending.record(self._untaken)
             self._end(in_doubt=not self._untaken)

@@ -21,6 +21,7 @@ Rules:
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from cloud.placement.requests import Thing
@@ -35,6 +36,10 @@ bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's d
 
 LISTED_BYTES = 100
 """The size of an id's row, without the id."""
+
+MOST_GONE = 20_000
+"""The deleted ids of one driver that the store had not known before, and remembers for `GONE_S`. CSI deletes what does
+not exist with OK, so that a proxy driver can invent any number of them."""
 
 E = TypeVar("E")
 
@@ -152,8 +157,7 @@ NO_NAME = NameEntry()
 NO_ID = IdEntry()
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """The store's entries for one call's name and ids, at one moment.
 
     Attributes:
@@ -161,12 +165,16 @@ class Standing:
         ids: the ids' entries.
         nodes: all nodes with things of the driver.
         lists: node and kind of each list of the driver's things that a node has sent.
+        open: the number of names that each node holds for open creates of the driver (`Hold`).
+        gone_since: when the oldest of the last `MOST_GONE` deletions of the driver was; 0 if there are fewer.
     """
 
     name: NameEntry = NO_NAME
-    ids: Mapping[Thing, IdEntry] = field(default_factory=dict)
+    ids: Mapping[Thing, IdEntry] = MappingProxyType({})
     nodes: AbstractSet[str] = frozenset()
     lists: AbstractSet[tuple[str, str]] = frozenset()
+    open: Mapping[str, int] = MappingProxyType({})
+    gone_since: float = 0.0
 
 
 NOTHING = Standing()
@@ -199,6 +207,9 @@ class ClaimStore(Protocol):
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """Read a name (empty: none) and ids of a driver."""
+
+    def glance(self, driver: str, name: str, things: Iterable[Thing]) -> Standing | None:
+        """Return what `look` would, without a wait; None if this store has to wait for it."""
 
     async def claim(
         self, driver: str, name: str, node: str, expected: NameEntry

@@ -11,6 +11,8 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
     call                   the first rule that applies decides
     create, long name      refuse (`NoNodeFits`): the name would stay in the claim store for as long as its outcome is
                            in doubt, and CSI allows 128 bytes
+    create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
+                           last quarter is for nodes with few (`has_room`). A retry passes
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -65,7 +67,9 @@ from common.errors import (
     NoPlace,
     NotWhole,
     SourceElsewhere,
+    TooManyOpen,
 )
+from common.limits import has_room
 
 _SHOWN: Final = 10
 """A message names at most this many nodes."""
@@ -94,13 +98,15 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
     """Decide where a call goes."""
     try:
         _check_name(ask)
-        return _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
+        found = _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
+        _check_open(ask, found, now)
     except ListsNeeded as needed:
         can = LISTED_BY.get(needed.kind)
         nodes = (it.node for it in now.fleet if can in it.lists and it.node in now.connected and not it.refused)
         return AskForLists(needed.kind, tuple(nodes), needed.error)
     except CallError as error:
         return Refuse(error)
+    return found
 
 
 def _check_name(ask: Ask) -> None:
@@ -108,6 +114,14 @@ def _check_name(ask: Ask) -> None:
     if len(name) > LONGEST_CHARS:
         what = f"a create whose name has {len(name)} characters"
         raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
+
+
+def _check_open(ask: Ask, found: Decision, now: Snapshot) -> None:
+    if not (isinstance(found, Send) and ask.asked.name) or now.claims.name.nodes:
+        return
+    held = now.claims.open
+    if not has_room(held.get(found.node, 0), sum(held.values()), now.most_open, sharers=len(now.fleet)):
+        raise TooManyOpen(ask.driver, found.node, now.most_open)
 
 
 def only_node(driver: str, wanted: str, now: Snapshot) -> str:

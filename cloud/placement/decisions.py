@@ -1,14 +1,18 @@
 """A decision as data: the call and the snapshot that it is made by, and its three forms. Pure."""
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cloud.placement.claim_store import NOTHING, Standing
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import Thing, Whereabouts
+from cloud.placement.requests import NOTHING_ASKED, Thing, Whereabouts
 from common.errors import CallError
+
+MOST_OPEN: Final = 20_000
+"""The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the
+longest names these take 25 MB of disk."""
 
 
 class Mode(StrEnum):
@@ -19,8 +23,7 @@ class Mode(StrEnum):
     LOCAL = "local"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A call that needs a node.
 
     Attributes:
@@ -35,7 +38,7 @@ class Ask:
 
     driver: str
     method: str
-    asked: Whereabouts = field(default_factory=Whereabouts)
+    asked: Whereabouts = NOTHING_ASKED
     wanted: str = ""
     mode: str = Mode.AUTO
     unreadable: str = ""
@@ -88,8 +91,7 @@ class Volumes(Protocol):
         """By node: the requested labels that the node may have or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """The state that a decision is made by. Its views are valid until the next await.
 
     Attributes:
@@ -99,6 +101,7 @@ class Snapshot:
         volumes: the PersistentVolumes; None if the hub follows none.
         lost_reports: the hub's losses of nodes' reports, in sentences.
         lost_claims: the claim store's losses, in sentences.
+        most_open: the names that all nodes may hold for open creates of the driver.
     """
 
     fleet: Fleet
@@ -107,6 +110,7 @@ class Snapshot:
     volumes: Volumes | None = None
     lost_reports: tuple[str, ...] = ()
     lost_claims: tuple[str, ...] = ()
+    most_open: int = MOST_OPEN
 
 
 class Keeping(Enum):
@@ -125,8 +129,7 @@ class Segment(Enum):
     MISSING = "the answer gets the node's topology where the vendor gives a volume none"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Send the call to a node.
 
     Attributes:

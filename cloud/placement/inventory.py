@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from cloud.edge_nodes import Call, Reply
+from cloud.node_call import Call, Caller, Reply
 from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
+from common.status import Status
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
@@ -26,7 +27,7 @@ class Unlisted(Exception):
     """A node's driver did not answer with a whole list. The text says why."""
 
 
-async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind: str) -> list[Thing]:
+async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str) -> list[Thing]:
     """Everything of a kind that the driver has on a node.
 
     Args:
@@ -43,7 +44,7 @@ async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind:
     for _ in range(_MOST_PAGES):
         request: Any = method.request(max_entries=_PAGE, starting_token=token)
         page = Call(driver, method.path, request.SerializeToString(), f"inventory-{node}", _PAGE_LIMIT_S)
-        ids, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call(node, page)))
+        ids, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call, node, page))
         things += [Thing(kind, id_) for id_ in ids]
         size_bytes += sum(len(id_) + LISTED_BYTES for id_ in ids)
         if not next_token:
@@ -54,21 +55,47 @@ async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind:
     raise Unlisted(f"its answers to {method.path} do not end")
 
 
-async def _ask(reply: Reply) -> bytes:
+async def _ask(call: Callable[[str, Call, Caller], Reply], node: str, page: Call) -> bytes:
     """The one message of an answer."""
+    answer = _Answer()
+    reply = call(node, page, answer)
     try:
-        body = await reply.receive() or b""
-        has_more = not reply.exhausted and await reply.receive() is not None
+        status, body = await answer.whole
     except BaseException:
         reply.cancel()
         raise
-    if has_more or reply.status is None:
-        reply.cancel()
-        raise Unlisted("it answered with several messages")
     reply.acknowledge(delivered=True)
-    if not reply.status.ok:
-        raise Unlisted(reply.status.message)
+    if not status.ok:
+        raise Unlisted(status.message)
     return body
+
+
+class _Answer:
+    """Takes an answer of one message (`cloud.node_call.Caller`).
+
+    Attributes:
+        whole: the status and the message, once both have come.
+    """
+
+    def __init__(self) -> None:
+        self.whole: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
+
+    def sent(self) -> None:
+        """Nothing to do."""
+
+    def answered(self, _message: bytes) -> None:
+        """Take a message that is not the last one."""
+        self.failed(Unlisted("it answered with several messages"))
+
+    def ended(self, status: Status, message: bytes | None) -> None:
+        """Take the end."""
+        if not self.whole.done():
+            self.whole.set_result((status, message or b""))
+
+    def failed(self, error: Exception) -> None:
+        """Take an error."""
+        if not self.whole.done():
+            self.whole.set_exception(error)
 
 
 def _read(kind: str, page: type[Message], body: bytes) -> tuple[list[str], str]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from cloud.edge_nodes import Call, Reply
+from cloud.node_call import Call, Caller, Reply
 from cloud.placement.claim_store import ClaimStore, ListsTooLarge
 from cloud.placement.inventory import Unlisted, take
 from common.errors import CallError
@@ -32,7 +32,7 @@ class Lists:
 
     def __init__(
         self,
-        call: Callable[[str, Call], Reply],
+        call: Callable[[str, Call, Caller], Reply],
         store: ClaimStore,
         *,
         now: Callable[[], float],

@@ -14,7 +14,7 @@ any other error                                          free, if the rules of `
 from typing import Final
 
 from cloud.placement.attempts import OpenName
-from cloud.placement.claim_store import Holding, Standing
+from cloud.placement.claim_store import GONE_S, Holding, Standing
 from cloud.placement.decisions import Keeping, Send
 from cloud.placement.requests import LONGEST_CHARS, Thing, Whereabouts
 from common.status import Code, Origin, Status
@@ -63,13 +63,14 @@ def after_deletion(send: Send, claims: Standing, *, now: float) -> dict[Thing, H
     An operator's deletion settles a conflict: an id that other nodes have as well, and this node according to its list
     only, or not even to its list, is theirs alone from now on.
 
-    A long id that the node was not known to have leaves nothing: callers can invent any number of those.
+    An id that the node was not known to have leaves nothing if it is long, or if the driver had `MOST_GONE` deletions
+    within the last hour: callers can invent any number of those.
     """
     new: dict[Thing, Holding | None] = {}
     for thing in send.ends:
         entry = claims.ids[thing]
         old = entry.holders.get(send.node)
-        if old is None and len(thing.id) > LONGEST_CHARS:
+        if old is None and (len(thing.id) > LONGEST_CHARS or claims.gone_since > now - GONE_S):
             continue
         is_by_hand = send.keeping is Keeping.FIRST and not send.is_placed
         is_by_lists = old.is_listed_only if old is not None else (send.node, thing.kind) in claims.lists

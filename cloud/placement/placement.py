@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from cloud.edge_nodes import Call, Reply
+from cloud.node_call import Call, Caller, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
 from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
-from cloud.placement.decisions import Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.decisions import MOST_OPEN, Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
 from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
@@ -46,8 +46,8 @@ class Nodes(fleets.Nodes, Protocol):
     def check(self, name: str, driver: str) -> None:
         """Raise an error if a driver's call could not be sent to a node now."""
 
-    def call(self, name: str, call: Call) -> Reply:
-        """Send a call to a node."""
+    def call(self, name: str, call: Call, caller: Caller) -> Reply:
+        """Send a call to a node. The caller gets the answer."""
 
 
 class Placement:
@@ -69,6 +69,7 @@ class Placement:
         losses: Callable[[], tuple[str, ...]],
         owners: Callable[[Mapping[str, str]], set[str]] = lambda _term: set(),
         affinity: Volumes | None = None,
+        most_open: int = MOST_OPEN,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,6 +83,7 @@ class Placement:
             losses: the hub's losses of nodes' reports, in sentences.
             owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
+            most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
@@ -92,6 +94,7 @@ class Placement:
         self._fleets = Fleets(nodes, offers)
         self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
         self._pending = Pending(claims, now=now)
+        self._most_open = most_open
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -130,11 +133,31 @@ class Placement:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def call(self, call: Call, *, wanted: str, mode: str, goes_to: Callable[[str], None]) -> Reply:
-        """Send a call to its node.
+    def call_now(
+        self, call: Call, caller: Caller, *, wanted: str, mode: str, goes_to: Callable[[str], None]
+    ) -> Reply | None:
+        """Send a call to its node without a wait. Returns None if the claim store has to wait, or to write first.
+
+        Then the call is not sent, and `call` sends it. The arguments and the errors are those of `call`.
+        """
+        ask = self._ask(call, wanted, mode)
+        standing = self._pending.glance(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
+        if standing is None:
+            return None
+        send = self._decide(ask, standing, goes_to)
+        if not ask.asked.name:
+            return self._send(call, caller, ask, send)
+        attempt = self._begin(ask, send, standing) if send.keeping is Keeping.LATE else None
+        return self._send(call, caller, ask, send, attempt) if attempt is not None else None
+
+    async def call(
+        self, call: Call, caller: Caller, *, wanted: str, mode: str, goes_to: Callable[[str], None]
+    ) -> Reply:
+        """Send a call to its node, once the claim store has answered and has written what it must.
 
         Args:
             call: the call.
+            caller: gets the answer.
             wanted: the node that the caller names, or empty.
             mode: a `Mode` of the proxy driver's; empty: an operator asks by hand, and it is auto.
             goes_to: called with the node, before the hub knows whether it can reach it.
@@ -142,43 +165,31 @@ class Placement:
         Raises:
             CallError: it was not sent.
         """
-        fleet = self._fleets.of(call.driver)
-        ask = ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
+        ask = self._ask(call, wanted, mode)
         for _ in range(_TRIES):
             standing = await self._pending.look(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
-            claims = self._pending.over(standing, ask.driver, ask.asked.name)
-            match decide(ask, self._snapshot(self._fleets.of(call.driver), claims)):
-                case Send() as send:
-                    goes_to(send.node)
-                    if send.passes:
-                        return self._nodes.call(send.node, call)
-                    if not ask.asked.name:
-                        return carry(call, PlacedCall(ask, send, self._pending, self._foreign), self._nodes.call)
-                    attempt = await self._claim(ask, send, standing)
-                    if attempt is not None:
-                        return carry(
-                            call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call
-                        )
-                case AskForLists(kind, nodes, error):
-                    self.lists.ask(ask.driver, kind, nodes)
-                    raise error
-                case Refuse(error, node):
-                    if node:
-                        goes_to(node)
-                    raise error
-        holders = claims.name.nodes or [send.node]
+            send = self._decide(ask, standing, goes_to)
+            if not ask.asked.name:
+                return self._send(call, caller, ask, send)
+            attempt = await self._claim(ask, send, standing)
+            if attempt is not None:
+                return self._send(call, caller, ask, send, attempt)
+        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [send.node]
         raise NameElsewhere(ask.driver, ask.asked.name, holders[0], send.node)
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
+
+        What the node makes meanwhile stays: it may come back while the store writes.
 
         Raises:
             PlacementNotKept: the store cannot be written, and nothing is removed.
         """
         self.lists.forget(node, driver)
         self._foreign.forget(node, driver)
+        known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
-        self._pending.forget(node, driver)
+        self._pending.forget(known)
 
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""
@@ -186,7 +197,8 @@ class Placement:
         await self.claims.close()
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
-        return Snapshot(fleet, self._connected, claims, self.affinity, self._losses(), self.claims.lost())
+        lost_reports, lost_claims = self._losses(), self.claims.lost()
+        return Snapshot(fleet, self._connected, claims, self.affinity, lost_reports, lost_claims, self._most_open)
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         return elsewhere(driver, thing, node, self._snapshot(self._fleets.of(driver), NOTHING))
@@ -196,30 +208,66 @@ class Placement:
         owners = [next(iter(self._owners(term) - {node}), "") for term in terms]
         return owners[0] if owners and all(owners) else ""
 
+    def _ask(self, call: Call, wanted: str, mode: str) -> Ask:
+        fleet = self._fleets.of(call.driver)
+        return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
+
+    def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send:
+        """Decide by the store's entries.
+
+        Raises:
+            CallError: the hub sends the call to no node.
+        """
+        claims = self._pending.over(standing, ask.driver, ask.asked.name)
+        match decide(ask, self._snapshot(self._fleets.of(ask.driver), claims)):
+            case Send() as send:
+                goes_to(send.node)
+                return send
+            case AskForLists(kind, nodes, error):
+                self.lists.ask(ask.driver, kind, nodes)
+                raise error
+            case Refuse(error, node):
+                if node:
+                    goes_to(node)
+                raise error
+
+    def _send(self, call: Call, caller: Caller, ask: Ask, send: Send, attempt: Attempt | None = None) -> Reply:
+        if send.passes:
+            return self._nodes.call(send.node, call, caller)
+        return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
+
+    def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
+        """An attempt at the name of a create; None if this hub has a create of that name at another node.
+
+        Raises:
+            CallError: the hub cannot reach the node.
+        """
+        self._nodes.check(send.node, ask.driver)
+        return self._pending.begin(ask.driver, ask.asked.name, send.node, standing.name)
+
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.
 
         Raises:
             CallError: the hub cannot reach the node, or cannot write the claim.
         """
-        driver, node = ask.driver, send.node
-        self._nodes.check(node, driver)
-        attempt = self._pending.begin(driver, ask.asked.name, node, standing.name)
+        attempt = self._begin(ask, send, standing)
         if attempt is None or send.keeping is Keeping.LATE or attempt.name.is_confirmed:
             return attempt
         attempt.name.claims += 1
         try:
-            result = await self.claims.claim(driver, ask.asked.name, node, standing.name)
+            result = await self.claims.claim(ask.driver, ask.asked.name, send.node, standing.name)
         except BaseException as error:
             attempt.name.claims -= isinstance(error, PlacementNotKept)  # which says that the store has nothing of it
             self._pending.end(attempt, in_doubt=None)
             raise
         if isinstance(result, HeldBy):
             attempt.name.claims -= 1
-            attempt.name.is_held = self.claims.owner in result.entry.holds
+            self._pending.hold(attempt.name, is_held=self.claims.owner in result.entry.holds)
             self._pending.end(attempt, in_doubt=None)
             return None
-        attempt.name.is_held = attempt.name.is_confirmed = True
+        self._pending.hold(attempt.name, is_held=True)
+        attempt.name.is_confirmed = True
         return attempt
 
 

@@ -90,6 +90,8 @@ class SqliteClaims:
         self._memory = MemoryRows()
         self._later: dict[Hashable, _Later] = {}
         """The changes that memory has and the file may lack, in the order in which the file gets them."""
+        self._forgetting: list[list[tuple[Hashable, _Later, Statement]]] = []
+        """For each order to forget that waits for the file: the changes of the group `…_later` since it came."""
         self._epochs = itertools.count(1)
         try:
             self.losses = Losses(state_dir / "placement.losses")
@@ -115,10 +117,16 @@ class SqliteClaims:
         return await asyncio.to_thread(self.losses.clear)
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-        """See `ClaimStore`. A store that is alone answers without a wait."""
-        if self._is_alone:
-            return self._memory.standing(driver, name, things)
-        return await self._transact(lambda rows: rows.standing(driver, name, things))
+        """See `ClaimStore`."""
+        things = tuple(things)
+        standing = self.glance(driver, name, things)
+        if standing is None:
+            standing = await self._transact(lambda rows: rows.standing(driver, name, things))
+        return standing
+
+    def glance(self, driver: str, name: str, things: Iterable[Thing]) -> Standing | None:
+        """See `ClaimStore`. A store that is alone answers from its memory."""
+        return self._memory.standing(driver, name, things) if self._is_alone else None
 
     async def claim(
         self, driver: str, name: str, node: str, expected: NameEntry
@@ -175,11 +183,20 @@ class SqliteClaims:
         await _to_the_end(self._forget(node, driver))
 
     async def _forget(self, node: str, driver: str) -> None:
-        await self._change(lambda rows: rows.forget(node, driver))
-        for key in [key for key, later in self._later.items() if later.node == node and driver in ("", later.driver)]:
-            del self._later[key]
-            self._writer.put(key)  # in place of the change
-        self._memory.forget(node, driver)
+        waiting = {key: it for key, it in self._later.items() if it.node == node and driver in ("", it.driver)}
+        came: list[tuple[Hashable, _Later, Statement]] = []
+        self._forgetting.append(came)
+        try:
+            await self._transact(lambda rows: rows.forget(node, driver))
+        finally:
+            self._forgetting = [each for each in self._forgetting if each is not came]
+        for key, later in waiting.items():
+            if self._later.get(key) is later:
+                del self._later[key]
+                self._writer.put(key)  # in place of the change
+        for change in came:  # the file may have got them before it forgot the node
+            self._put(*change)
+        self._remember(lambda rows: rows.forget(node, driver))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""
@@ -227,6 +244,8 @@ class SqliteClaims:
 
     def _put(self, key: Hashable, later: "_Later", statement: Statement) -> None:
         """Change memory now, and the file when that works."""
+        for came in self._forgetting:
+            came.append((key, later, statement))
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(partial(self._written, key, later))
         self._later.pop(key, None)

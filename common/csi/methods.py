@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from google.protobuf import message_factory
 from google.protobuf.message import Message
@@ -57,6 +58,7 @@ def is_csi(path: str) -> bool:
     return path.startswith(PREFIX)
 
 
+@lru_cache(maxsize=256)  # each hop asks for each call
 def is_controller_side(path: str) -> bool:
     """Whether a method may be called from the cloud: all of CSI, except the Node service, which mounts on its node.
 

@@ -11,4 +11,5 @@ Read in this order, each building on the ones before:
 * `pump`: connects it to a socket.
 * `server_call`, `server_connection`, `server`: from a sidecar's request to a handler and back.
 * `library_texts`, `client_call`, `client_connection`, `client`: from a request to the vendor's own status.
+* `unary_receiver`, `awaited_call`: a call with one answer; a call that a coroutine awaits.
 """

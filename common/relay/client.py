@@ -3,35 +3,39 @@
 Rules:
 
 * A status is the vendor's only if the vendor sent it in trailers, on a connection that lived on. Any other end of a
-  call raises a `VendorConnectionError` (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
+  call is a `VendorConnectionError` (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 * The channel dials at the first call. It dials again after the connection has died, or when the socket's file has
-  changed because the driver restarted. It sends no keepalive pings: grpc-go closes connections for them.
+  changed because the driver restarted (`LOOK_S`). It sends no keepalive pings: grpc-go closes connections for them.
 * On each new connection the channel first asks for the driver's name. It sends no call for another driver there.
 * There is one dial at a time. After a failure the next one waits up to a second, unless the socket's file has changed.
 """
 
 import asyncio
 import errno
+import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.relay.client_call import ClientCall
+from common.relay.awaited_call import AwaitedCall
+from common.relay.client_call import CallReceiver, ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorReplaced, VendorUnreachable
 from common.sockets import FileId, file_id
 
-__all__ = ["Ask", "Channel", "ClientCall"]
+log = logging.getLogger("csi_bridge.relay")
 
 _REDIAL = Backoff(first_s=0.02, most_s=1.0)
 """The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
-_OPEN_ATTEMPTS = 3
-"""A driver may close the connection just before a call begins, but not three times in a row."""
+LOOK_S = 0.01
+"""How long the socket's file is taken to be the same after a look. If an old driver goes on beside the new one, it may
+get calls for that long. A sidecar never looks: it keeps its connection to the old one."""
 
-Ask = Callable[[str, bytes], ClientCall]
+Ask = Callable[[str, bytes], AwaitedCall]
 """Makes a call of a method with a request, on one connection."""
 
 
@@ -72,8 +76,10 @@ class Channel:
         self._who_timeout_s = who_timeout_s
         self._connection: ClientConnection | None = None
         self._file_id: FileId = None
+        self._look_at_s = 0.0
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
         self._dialled_file_id: FileId = None
+        self._waiting: dict[ClientCall, None] = {}
         self._failed: VendorUnreachable | None = None
         self._failures = 0
         self._retry_at_s = 0.0
@@ -85,16 +91,25 @@ class Channel:
         """Whether a connection is up."""
         return self._connection is not None and self._connection.usable
 
-    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> ClientCall:
-        """A call, which starts when its first message is awaited.
+    def start(
+        self, receiver: CallReceiver, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+    ) -> ClientCall:
+        """Start a call whose end the receiver hears, maybe before this returns.
 
         Args:
+            receiver: takes the answer.
             method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
             request: the request message.
             timeout_s: the caller's remaining time, for the driver. The channel itself sets no limit.
             to: the name of the driver that the call is for; empty for any.
         """
-        return ClientCall(self, method, request, timeout_s, to)
+        call = ClientCall(self, receiver, method, request, timeout_s=timeout_s, to=to)
+        call.start()
+        return call
+
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> AwaitedCall:
+        """A call for a coroutine, as in `start`. It starts when its first message is awaited."""
+        return AwaitedCall(self, method, request, timeout_s=timeout_s, to=to)
 
     async def close(self) -> None:
         """Close the connections; running calls fail."""
@@ -107,70 +122,94 @@ class Channel:
         while self._connections:
             await next(iter(self._connections)).gone.wait()
 
-    async def open(self, call: ClientCall) -> ClientConnection:
-        """Send a call's request on the current connection (`client_call.Opener`).
+    def open(self, call: ClientCall) -> None:
+        """Send a call's request on the current connection, or once one is dialled (`client_call.Opener`).
 
-        Raises:
-            VendorUnreachable: no connection could be made.
-            VendorReplaced: another driver than the call's serves the socket.
+        The call fails with `VendorUnreachable` if no connection can be made, and with `VendorReplaced` if another
+        driver than the call's serves the socket.
         """
-        for _ in range(_OPEN_ATTEMPTS):
-            connection = self._current() or await self._dialled()
-            if call.to and connection.name != call.to:
-                self._renew()  # the next call asks for the name again
-                raise VendorReplaced(self.path, connection.name)
-            if await connection.begin(call):
-                return connection
-        raise VendorUnreachable(self.path, "it closes every connection before a call can begin")
+        connection = self._current()
+        if connection is None:
+            self._await_dial(call)
+        elif call.to and connection.name != call.to:
+            self._renew()  # the next call asks for the name again
+            call.fail(VendorReplaced(self.path, connection.name))
+        else:
+            connection.begin(call)
 
     def _current(self) -> ClientConnection | None:
         connection = self._connection
         if connection is None:
             return None
-        if connection.usable and self._file_id == (file_id(self.path) or self._file_id):
+        if connection.usable and not self._is_replaced():
             return connection
         self._renew()
         return None
 
+    def _is_replaced(self) -> bool:
+        """Whether another process listens at the path. It looks at most once in `LOOK_S`."""
+        now = time.monotonic()
+        if now < self._look_at_s:
+            return False
+        self._look_at_s = now + LOOK_S
+        return self._file_id != (file_id(self.path) or self._file_id)
+
     def _renew(self) -> None:
         """Use the connection for no more calls; running ones go on."""
-        if self._connection is not None:
-            self._connection.retire()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.retire()
 
-    async def _dialled(self) -> ClientConnection:
-        """The connection of the present dial, which all waiting calls share."""
+    def _await_dial(self, call: ClientCall) -> None:
+        """Open a call when the present dial ends, which all waiting calls share."""
         if self._dial is None:
-            self._refuse_during_backoff()
+            if why := self._refusal():
+                call.fail(VendorUnreachable(self.path, why))
+                return
             self._dial = asyncio.get_running_loop().create_task(self._connect(), name=f"dial {self.path}")
             self._dial.add_done_callback(self._dial_ended)
-        dialled = await asyncio.shield(self._dial)
-        if isinstance(dialled, VendorUnreachable):
-            raise VendorUnreachable(self.path, dialled.why)  # an exception of its own for each call
-        return dialled
+        call.queue = self._waiting
+        self._waiting[call] = None
 
     def _dial_ended(self, dial: asyncio.Task[ClientConnection | VendorUnreachable]) -> None:
         self._dial = None
-        if dial.cancelled():
-            return
-        dialled = dial.result()
-        if self._closed and isinstance(dialled, ClientConnection):
-            dialled.shut()
-        elif isinstance(dialled, VendorUnreachable):
+        dialled = self._outcome_of(dial)
+        if isinstance(dialled, VendorUnreachable):
             self._failed = dialled
             self._failures += 1
             self._retry_at_s = asyncio.get_running_loop().time() + _REDIAL.wait_s(self._failures)
+        elif self._closed:
+            dialled.shut()
         else:
             self._failed, self._failures = None, 0
             self._connection, self._file_id = dialled, self._dialled_file_id
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting:
+            call.queue = None
+            if isinstance(dialled, VendorUnreachable):
+                call.fail(VendorUnreachable(self.path, dialled.why))  # an exception of its own for each call
+            elif dialled.usable:
+                self.open(call)
+            else:
+                call.open_again()
 
-    def _refuse_during_backoff(self) -> None:
+    def _outcome_of(
+        self, dial: asyncio.Task[ClientConnection | VendorUnreachable]
+    ) -> ClientConnection | VendorUnreachable:
+        if dial.cancelled():
+            return VendorUnreachable(self.path, "CSI Bridge is stopping")
+        if (error := dial.exception()) is not None:
+            log.error("a bug in CSI Bridge ended a dial to %s", self.path, exc_info=error)
+            return VendorUnreachable(self.path, "CSI Bridge failed; its log has the details")
+        return dial.result()
+
+    def _refusal(self) -> str:
+        """The reason why no dial may begin now; empty if one may."""
         if self._closed:
-            raise VendorUnreachable(self.path, "the channel is closed")
+            return "the channel is closed"
         if self._failed is None or self._dialled_file_id != file_id(self.path):
-            return
-        if asyncio.get_running_loop().time() < self._retry_at_s:
-            raise VendorUnreachable(self.path, self._failed.why)
+            return ""
+        return self._failed.why if asyncio.get_running_loop().time() < self._retry_at_s else ""
 
     async def _connect(self) -> ClientConnection | VendorUnreachable:
         self._dialled_file_id = file_id(self.path)
@@ -197,7 +236,9 @@ class Channel:
         alone = _Alone(self.path, self.max_message_bytes, connection)
         try:
             async with asyncio.timeout(self._who_timeout_s):
-                return await self._who(lambda method, request: ClientCall(alone, method, request, self._who_timeout_s))
+                return await self._who(
+                    lambda method, request: AwaitedCall(alone, method, request, timeout_s=self._who_timeout_s)
+                )
         except TimeoutError:
             raise ValueError(f"it did not give its name within {self._who_timeout_s:g} s") from None
 
@@ -229,11 +270,12 @@ class _Alone:
         self.max_message_bytes = max_message_bytes
         self._connection = connection
 
-    async def open(self, call: ClientCall) -> ClientConnection:
+    def open(self, call: ClientCall) -> None:
         """Send a call's request."""
-        if not await self._connection.begin(call):
-            raise VendorUnreachable(self.path, "it closed the connection before it gave its name")
-        return self._connection
+        if self._connection.usable:
+            self._connection.begin(call)
+        else:
+            call.fail(VendorUnreachable(self.path, "it closed the connection before it gave its name"))
 
 
 _DIAL_ERRORS = {

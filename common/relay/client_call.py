@@ -1,9 +1,18 @@
-"""A client call: one RPC to the vendor's driver, its messages and its end."""
+"""A client call: one RPC to the vendor's driver, from its request to the driver's own status.
+
+Nothing here waits: a call tells its receiver, at once. A coroutine uses `common.relay.awaited_call`.
+
+Rules:
+
+* The receiver hears of the end once: `ended` with the vendor's status, or `failed`. After `cancel` it hears no more.
+* A call that the driver refused to begin is sent again, a few times.
+* A part of a message goes back to the stream's window at once, because the message may be larger than the window. A
+  whole message goes back when the receiver has used it.
+"""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from typing import Protocol, Self
+import logging
+from typing import Protocol
 
 from common.relay.errors import (
     MalformedField,
@@ -13,15 +22,34 @@ from common.relay.errors import (
     VendorAnswerTooLarge,
     VendorConnectionError,
     VendorStreamRefused,
+    VendorUnreachable,
 )
 from common.relay.framing import Deframer
 from common.relay.hpack import Header
-from common.relay.metadata import is_grpc, status_of
+from common.relay.metadata import CONTENT_TYPE, is_grpc, status_of
 from common.status import Status
+
+log = logging.getLogger("csi_bridge.relay")
 
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
 """The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
 yet that other streams have ended."""
+
+_OPENINGS = 3
+"""A driver may close the connection just before a call begins, but not three times in a row."""
+
+
+class CallReceiver(Protocol):
+    """Takes what comes of one call, at once: no method waits."""
+
+    def took(self, call: "ClientCall", message: bytes) -> None:
+        """A whole message of the answer came. Call `call.consumed()` when its memory is free again."""
+
+    def ended(self, status: Status) -> None:
+        """The call is over, with the vendor's status, unchanged."""
+
+    def failed(self, error: VendorConnectionError) -> None:
+        """The call is over without a status of the vendor's."""
 
 
 class Opener(Protocol):
@@ -30,11 +58,11 @@ class Opener(Protocol):
     path: str
     max_message_bytes: int
 
-    async def open(self, call: "ClientCall") -> "Stream":
-        """Send the call's request, and return its stream."""
+    def open(self, call: "ClientCall") -> None:
+        """Send the call's request, now or later. Calls `call.fail` if that is impossible."""
 
 
-class Stream(Protocol):
+class Connection(Protocol):
     """The connection of a call that has a stream."""
 
     def consumed(self, call: "ClientCall", flow_bytes: int) -> None:
@@ -43,15 +71,19 @@ class Stream(Protocol):
     def cancel(self, call: "ClientCall") -> None:
         """Cancel the call."""
 
-    async def believe(self, status: Status) -> None:
-        """Raise `VendorStatusDoubtful` if a status is not the vendor's own."""
+    def judge(self, call: "ClientCall", status: Status) -> None:
+        """Call `call.believed(status)` if a status is the vendor's own, else `call.fail`; now or later."""
+
+
+class Later(Protocol):
+    """Something that the call waits for: a timer, or the task that examines its status."""
+
+    def cancel(self) -> object:
+        """Wait for it no more."""
 
 
 class ClientCall:
-    """One call: iterate over it for the answer's messages, then read `status`. Or await `unary`.
-
-    It starts when the first message is awaited. To stop early, call `cancel`. Cancelling the task that awaits a message
-    cancels the call as well (RST_STREAM CANCEL).
+    """One call. Begin it with `start`.
 
     Attributes:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
@@ -59,141 +91,109 @@ class ClientCall:
         timeout_s: sent as `grpc-timeout`; the client itself sets no limit.
         to: the name of the driver that the call is for; empty for any.
         stream_id: the id of the HTTP/2 stream, 0 before there is one.
+        connection: the connection that carries it; None before.
+        queue: the calls with which it waits for a connection or a stream; None if it does not.
+        later: a timer or a task that it waits for; None if it does not.
+        over: whether it has ended, or was cancelled.
     """
 
-    def __init__(self, opener: Opener, method: str, request: bytes, timeout_s: float | None, to: str = "") -> None:
+    __slots__ = ("_deframer", "_has_headers", "_opener", "_openings", "_receiver", "_refusals", "_unread",
+                 "_unread_flow_bytes", "connection", "later", "method", "over", "queue", "request", "stream_id",
+                 "timeout_s", "to")  # fmt: skip
+
+    def __init__(
+        self,
+        opener: Opener,
+        receiver: CallReceiver,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None,
+        to: str = "",
+    ) -> None:
         self.method = method
         self.request = request
         self.timeout_s = timeout_s
         self.to = to
         self.stream_id = 0
+        self.connection: Connection | None = None
+        self.queue: dict[ClientCall, None] | None = None
+        self.later: Later | None = None
+        self.over = False
         self._opener = opener
-        self._stream: Stream | None = None
+        self._receiver = receiver
         self._deframer = Deframer(opener.max_message_bytes)
-        self._messages: deque[bytes] = deque()
+        self._unread = False
         self._unread_flow_bytes = 0
         self._has_headers = False
+        self._openings = 0
         self._refusals = 0
-        self._ended = False
-        self._received: Status | None = None
-        self._status: Status | None = None
-        self._error: VendorConnectionError | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
     @property
-    def status(self) -> Status:
-        """The vendor's status, unchanged; known once the messages are exhausted."""
-        if self._status is None:
-            raise RuntimeError(f"{self.method}: the status was read before the answer's messages were")
-        return self._status
+    def path(self) -> str:
+        """The driver's socket."""
+        return self._opener.path
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The messages of the answer."""
-        return self
+    # The receiver's side.
 
-    async def __anext__(self) -> bytes:
-        """The next message; the iteration ends with the driver's status.
+    def start(self) -> None:
+        """Send the request. If it cannot be sent, the receiver hears so before this returns."""
+        self._opener.open(self)
 
-        Raises:
-            VendorConnectionError: the call has no status of the vendor.
-        """
-        if (message := await self._next()) is None:
-            raise StopAsyncIteration
-        return message
-
-    async def unary(self) -> tuple[Status, bytes | None]:
-        """The whole answer of a call that has one message: the status, and the message if the status is OK.
-
-        Raises:
-            VendorConnectionError: the call has no status of the vendor's, or is OK without exactly one message.
-        """
-        first = await self._next()
-        if first is not None and await self._next() is not None:
-            self.cancel()
-            raise VendorAnswerInvalid(self._opener.path, "answered with more than one message")
-        if not self.status.ok:
-            return self.status, None
-        if first is None:
-            raise VendorAnswerInvalid(self._opener.path, "answered OK without a message")
-        return self.status, first
+    def consumed(self) -> None:
+        """Let the driver send more: the memory of all messages so far is free again."""
+        self._unread = False
+        if self._unread_flow_bytes and not self.over and self.connection is not None:
+            self.connection.consumed(self, self._unread_flow_bytes)
+        self._unread_flow_bytes = 0
 
     def cancel(self) -> None:
         """Cancel the call with RST_STREAM (CANCEL), unless it is over."""
-        if not self._ended or isinstance(self._error, VendorStreamRefused):
-            if self._stream is not None:
-                self._stream.cancel(self)
-            self._ended = False
-            self.fail(VendorConnectionError(self._opener.path, "CSI Bridge cancelled the call", sent=True))
-        self._messages.clear()
+        if self.over:
+            return
+        self.over = True
+        if self.queue is not None:
+            self.queue.pop(self, None)
+        if self.later is not None:
+            self.later.cancel()
+        if self.connection is not None:
+            self.connection.cancel(self)
 
-    async def __aenter__(self) -> Self:
-        """A block that cancels the call at its end, if it is still running."""
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        """Cancel the call if it is still running."""
-        self.cancel()
-
-    # The reader's side.
-
-    async def _next(self) -> bytes | None:
-        if self._stream is None and self._error is None:
-            self._stream = await self._opener.open(self)
-        while True:
-            if self._messages:
-                return self._take()
-            if self._error is not None:
-                await self._begin_again(self._error)
-            if self._ended:
-                await self._conclude()
-                return None
-            await self._wait()
-
-    async def _begin_again(self, error: VendorConnectionError) -> None:
-        """Send the call again if the driver refused to begin it; raise any other error."""
-        if not isinstance(error, VendorStreamRefused) or self._has_headers or self._refusals == len(_PAUSES_S):
-            raise error
-        await asyncio.sleep(_PAUSES_S[self._refusals])
-        self._refusals += 1
-        if self._error is not error:
-            raise self._error or error
-        self._ended, self._error = False, None
-        self._stream = await self._opener.open(self)
-
-    def _take(self) -> bytes:
-        message = self._messages.popleft()
-        if not self._messages and self._stream is not None and not self._ended:
-            self._stream.consumed(self, self._unread_flow_bytes)
-            self._unread_flow_bytes = 0
-        return message
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        except asyncio.CancelledError:
+    def give_up(self, error: VendorConnectionError) -> None:
+        """Cancel the call because of its answer, and tell the receiver why."""
+        if not self.over:
             self.cancel()
-            raise
-        finally:
-            self._waiter = None
+            self._tell(error)
 
-    async def _conclude(self) -> None:
-        if self._status is None and self._received is not None and self._stream is not None:
-            await self._stream.believe(self._received)
-            self._status = self._received
+    # The connection's side.
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    # The connection's side. Each returns at once.
+    def open_again(self) -> None:
+        """Open the call again: its connection took no more calls before any byte of this one was written."""
+        self._openings += 1
+        if self._openings < _OPENINGS:
+            self._opener.open(self)
+        else:
+            self.fail(VendorUnreachable(self.path, "it closes every connection before a call can begin"))
 
     def fail(self, error: VendorConnectionError) -> None:
-        """End the call without a status."""
-        if not self._ended:
-            self._ended = True
-            self._error = error
-            self._wake()
+        """End the call without a status; or send it again, if the driver refused to begin it."""
+        if self.over:
+            return
+        if isinstance(error, VendorStreamRefused) and not self._has_headers and self._refusals < len(_PAUSES_S):
+            pause_s = _PAUSES_S[self._refusals]
+            self._refusals += 1
+            self._openings = 0
+            self.connection = None
+            self.later = asyncio.get_running_loop().call_later(pause_s, self._opener.open, self)
+            return
+        self.over = True
+        self._tell(error)
+
+    def believed(self, status: Status) -> None:
+        """End the call with a status that is the vendor's."""
+        if not self.over:
+            self.over = True
+            self._tell(status)
 
     def headers_received(self, headers: list[Header], *, ended: bool) -> None:
         """Take response headers or trailers (`ended`)."""
@@ -202,71 +202,66 @@ class ClientCall:
             status = fields.get(b":status", b"")
             if status.startswith(b"1") and not ended:
                 return
-            if why := _not_grpc(status, fields.get(b"content-type")):
-                self._give_up(VendorAnswerInvalid(self._opener.path, why))
+            content_type = fields.get(b"content-type")
+            if (status != b"200" or content_type != CONTENT_TYPE) and (why := _not_grpc(status, content_type)):
+                self.give_up(VendorAnswerInvalid(self.path, why))
                 return
             self._has_headers = True
         elif not ended:
-            self._give_up(VendorAnswerInvalid(self._opener.path, "sent response headers twice"))
+            self.give_up(VendorAnswerInvalid(self.path, "sent response headers twice"))
         if ended:
             self._trailers_received(headers)
 
     def data_received(self, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
         """Take bytes of the answer's messages."""
-        if self._ended:
-            return
         if not self._has_headers:
-            self._give_up(VendorAnswerInvalid(self._opener.path, "sent data before response headers"))
+            self.give_up(VendorAnswerInvalid(self.path, "sent data before response headers"))
             return
         try:
             self._deframe(data)
         except MessageTooLarge as error:
-            self._give_up(VendorAnswerTooLarge(self._opener.path, error.size_bytes, error.limit_bytes))
+            self.give_up(VendorAnswerTooLarge(self.path, error.size_bytes, error.limit_bytes))
         except MessageCompressed:
-            self._give_up(
-                VendorAnswerInvalid(self._opener.path, "sent a compressed message, although no compression was offered")
+            self.give_up(
+                VendorAnswerInvalid(self.path, "sent a compressed message, although no compression was offered")
             )
         if ended:
-            self.fail(VendorAnswerInvalid(self._opener.path, "ended the answer without trailers (no grpc-status)"))
-        elif not self._ended:
-            self._account(flow_bytes)
+            self.fail(VendorAnswerInvalid(self.path, "ended the answer without trailers (no grpc-status)"))
+        elif self._unread:
+            self._unread_flow_bytes += flow_bytes
+        elif not self.over and self.connection is not None:
+            self.connection.consumed(self, flow_bytes)
 
     def _deframe(self, data: memoryview) -> None:
         self._deframer.feed(data)
-        had_messages = bool(self._messages)
-        while (message := self._deframer.pop()) is not None:
-            self._messages.append(message)
-        if self._messages and not had_messages:
-            self._wake()
-
-    def _account(self, flow_bytes: int) -> None:
-        """Give parts of a message back to the window at once: the message may be larger than the window."""
-        if self._messages:
-            self._unread_flow_bytes += flow_bytes
-        elif self._stream is not None:
-            self._stream.consumed(self, flow_bytes)
+        while not self.over and (message := self._deframer.pop()) is not None:
+            self._unread = True
+            self._receiver.took(self, message)
 
     def _trailers_received(self, headers: list[Header]) -> None:
-        if self._ended:
+        if self.over:
             return
         try:
             status = status_of(headers)
         except MalformedField as error:
-            self.fail(VendorAnswerInvalid(self._opener.path, f"sent {error}"))
+            self.fail(VendorAnswerInvalid(self.path, f"sent {error}"))
             return
         if status is None:
-            self.fail(VendorAnswerInvalid(self._opener.path, "sent no grpc-status"))
-        elif status.ok and self._deframer.pending_bytes:
-            self.fail(VendorAnswerInvalid(self._opener.path, "sent OK after a message that is cut short"))
-        else:
-            self._ended = True
-            self._received = status
-            self._wake()
+            self.fail(VendorAnswerInvalid(self.path, "sent no grpc-status"))
+        elif not status.code and self._deframer.pending_bytes:
+            self.fail(VendorAnswerInvalid(self.path, "sent OK after a message that is cut short"))
+        elif self.connection is not None:
+            self.connection.judge(self, status)
 
-    def _give_up(self, error: VendorConnectionError) -> None:
-        if not self._ended and self._stream is not None:
-            self._stream.cancel(self)
-        self.fail(error)
+    def _tell(self, end: Status | VendorConnectionError) -> None:
+        """Tell the receiver of the end. Its mistake must not end the connection, which other calls share."""
+        try:
+            if isinstance(end, Status):
+                self._receiver.ended(end)
+            else:
+                self._receiver.failed(end)
+        except Exception:
+            log.exception("a bug in CSI Bridge: the end of a call of %s was not handled", self.method)
 
 
 def _not_grpc(http_status: bytes, content_type: bytes | None) -> str | None:

@@ -1,7 +1,6 @@
 """A client connection: one HTTP/2 connection to the vendor's driver, and the calls on it."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from common.relay.client_call import ClientCall
@@ -58,7 +57,7 @@ class ClientConnection(Pump):
         self._leaving = False
         self._on_closed = on_closed
         self._calls: dict[int, ClientCall] = {}
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: dict[ClientCall, None] = {}
         self._pings = _Pings()
 
     @property
@@ -81,84 +80,97 @@ class ClientConnection(Pump):
 
     # Calls.
 
-    async def begin(self, call: ClientCall) -> bool:
+    def begin(self, call: ClientCall) -> None:
         """Open a stream for a call and send its request, once the driver's limit of streams allows.
 
-        Returns:
-            False if the connection became unusable before any byte was written.
+        If the connection becomes unusable first, the call opens again elsewhere.
         """
-        while self.usable and len(self._calls) >= self._http2.peer_max_streams:
-            turn = self._loop.create_future()
-            self._queue.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                self._admit()  # this caller may have had its turn already
-                raise
-        if not self.usable:
-            return False
+        if len(self._calls) < self._http2.peer_max_streams:
+            self._send(call)
+        else:
+            call.queue = self._queue
+            self._queue[call] = None
+
+    def _send(self, call: ClientCall) -> None:
+        call.connection = self
         call.stream_id = self._http2.open_stream(request_block(call.method, call.timeout_s))
         self._calls[call.stream_id] = call
-        self._send_message(call.stream_id, frame(call.request), end=True, watch=False)
+        self._send_message(call.stream_id, frame(call.request), end=True)
         self._flush()
-        return True
 
     def _admit(self) -> None:
-        """Wake as many waiting callers as there is room for, or all of them if the connection takes no more calls."""
-        room = self._http2.peer_max_streams - len(self._calls) if self.usable else len(self._queue)
-        while self._queue and room > 0:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                room -= 1
+        """Send the waiting calls for which there is room, or let all open again if the connection takes no more."""
+        while self._queue and (not self.usable or len(self._calls) < self._http2.peer_max_streams):
+            call = next(iter(self._queue))
+            del self._queue[call]
+            call.queue = None
+            if self.usable:
+                self._send(call)
+            else:
+                call.open_again()
 
     def _end(self, stream_id: int) -> ClientCall | None:
         call = self._calls.pop(stream_id, None)
         if call is not None:
-            self._drop_outgoing(stream_id)
-            self._admit()
-            self._loop.call_soon(self._close_if_idle)  # not now: the call may still need a PING on this connection
+            if self._outgoing:
+                self._drop_outgoing(stream_id)
+            if self._queue:
+                self._admit()
         return call
 
     def _close_if_idle(self) -> None:
         if self.retired and not self._calls and not self._pings.waiting and self._transport is not None:
             self._transport.close()
 
-    # `client_call.Stream`.
+    # `client_call.Connection`.
 
     def consumed(self, call: ClientCall, flow_bytes: int) -> None:
         """Let the driver send as many bytes again."""
         self._http2.consumed(call.stream_id, flow_bytes)
-        self._flush_soon()
+        if self._http2.queued:
+            self._flush_soon()
 
     def cancel(self, call: ClientCall) -> None:
         """Cancel the call with RST_STREAM (CANCEL)."""
         if self._end(call.stream_id) is not None and self.open:
             self._http2.reset(call.stream_id, ErrorCode.CANCEL)
             self._flush()
+            self._close_if_idle()
 
-    async def believe(self, status: Status) -> None:
-        """Raise unless a status is the vendor's own.
+    def judge(self, call: ClientCall, status: Status) -> None:
+        """Tell a call whether its status is the vendor's own: at once, or after a PING.
 
         When a driver stops, its library ends running calls with one of `DYING_CODES` before it closes the connection. A
         driver that goes on answers a PING and sends no GOAWAY.
-
-        Raises:
-            VendorStatusDoubtful: the text is a gRPC library's, or the driver was stopping.
         """
-        name = code_name(status.code)
-        if made_by_library(status.code, status.message):
-            why = f"the driver's gRPC library, not the driver, answered {name}"
-            raise VendorStatusDoubtful(self.path, status.code, status.message, why)
-        if status.code in DYING_CODES and not await self._lives():
-            why = f"the driver answered {name} as it was stopping"
-            raise VendorStatusDoubtful(self.path, status.code, status.message, why)
+        if not status.code:
+            call.believed(status)
+        elif made_by_library(status.code, status.message):
+            why = f"the driver's gRPC library, not the driver, answered {code_name(status.code)}"
+            call.fail(VendorStatusDoubtful(self.path, status.code, status.message, why))
+        elif status.code in DYING_CODES:
+            call.later = self._loop.create_task(
+                self._believe(call, status, self._ping()), name=f"proof of life of {self.path}"
+            )
+        else:
+            call.believed(status)
 
-    async def _lives(self) -> bool:
+    def _ping(self) -> asyncio.Future[bool] | None:
+        """The answer to the next PING; None if the connection is over."""
         if not self.open:
-            return False
+            return None
         answer = self._pings.join(self._loop)
         self._ping_if_due()
+        return answer
+
+    async def _believe(self, call: ClientCall, status: Status, answer: asyncio.Future[bool] | None) -> None:
+        if answer is not None and await self._lives(answer):
+            call.believed(status)
+        else:
+            why = f"the driver answered {code_name(status.code)} as it was stopping"
+            call.fail(VendorStatusDoubtful(self.path, status.code, status.message, why))
+
+    async def _lives(self, answer: asyncio.Future[bool]) -> bool:
         try:
             async with asyncio.timeout(PROOF_OF_LIFE_S):
                 answered = await asyncio.shield(answer)
@@ -185,27 +197,25 @@ class ClientConnection(Pump):
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
         """Give response headers or trailers to their call."""
-        call = self._calls.get(stream_id)
-        if call is None:
-            return
-        call.headers_received(headers, ended=ended)
-        if ended:
-            self._answer_ended(stream_id)
+        call = self._answer_ended(stream_id) if ended else self._calls.get(stream_id)
+        if call is not None:
+            call.headers_received(headers, ended=ended)
+            if self.retired:
+                self._close_if_idle()
 
     def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
         """Give bytes of an answer to their call."""
-        call = self._calls.get(stream_id)
-        if call is None:
-            return
-        call.data_received(data, flow_bytes, ended=ended)
-        if ended:
-            self._answer_ended(stream_id)
+        call = self._answer_ended(stream_id) if ended else self._calls.get(stream_id)
+        if call is not None:
+            call.data_received(data, flow_bytes, ended=ended)
+            if self.retired:
+                self._close_if_idle()
 
-    def _answer_ended(self, stream_id: int) -> None:
-        """End a call that the driver has answered. If it has not read the whole request, reset the stream."""
+    def _answer_ended(self, stream_id: int) -> ClientCall | None:
+        """End the stream of a call that the driver has answered, also if it has not read the whole request."""
         if stream_id in self._outgoing:
             self._http2.reset(stream_id, ErrorCode.CANCEL)
-        self._end(stream_id)
+        return self._end(stream_id)
 
     def stream_reset(self, stream_id: int, code: int) -> None:
         """End a call whose stream the driver has reset."""
@@ -216,6 +226,7 @@ class ClientConnection(Pump):
             call.fail(VendorStreamRefused(self.path, "the driver refused the call before it began (too many streams?)"))
         else:
             call.fail(VendorStreamReset(self.path, code, error_name(code)))
+        self._close_if_idle()
 
     def ping_acknowledged(self, data: bytes) -> None:
         """Wake the waiters for this PING: the driver is alive."""
@@ -240,13 +251,14 @@ class ClientConnection(Pump):
         """End every running call: the connection is gone."""
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
-        for call in list(self._calls.values()):
-            call.fail(self._lost(why))
+        calls = list(self._calls.values())
         self._calls.clear()
         self._pings.lost()
-        self._admit()
         self.gone.set()
         self._on_closed(self)
+        self._admit()
+        for call in calls:
+            call.fail(self._lost(why))
 
     def _lost(self, why: Exception | None) -> VendorConnectionError:
         if isinstance(why, Http2Error):

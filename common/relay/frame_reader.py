@@ -62,6 +62,9 @@ class FrameReader:
             if end < start + size:
                 break
             at = start + size
+            if kind == frames.DATA and not flags & frames.PADDED and self._block is None:  # the most frequent
+                yield kind, flags, stream_id & frames.MAX_STREAM_ID, view[start:at], size
+                continue
             frame = self._checked(kind, flags, stream_id & frames.MAX_STREAM_ID, view[start:at])
             if frame is not None:
                 yield frame

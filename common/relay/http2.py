@@ -223,7 +223,9 @@ class Http2:
     def _data(self, flags: int, stream_id: int, payload: memoryview, size: int) -> None:
         stream = self._streams.get(stream_id)
         self._receive_window -= size
-        self._return_to_connection(size)
+        self._unreturned += size
+        if self._receive_window < 0 or self._unreturned >= CONNECTION_WINDOW_BYTES // 2:
+            self._return_to_connection()
         if stream is None:
             self._check_not_idle(stream_id, "DATA")
             return
@@ -239,14 +241,12 @@ class Http2:
             self._remote_end(stream_id, stream)
         self._listener.body_received(stream_id, payload, size, ended=ended)
 
-    def _return_to_connection(self, size: int) -> None:
+    def _return_to_connection(self) -> None:
         if self._receive_window < 0:
             raise Http2Error("it sent more than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
-        self._unreturned += size
-        if self._unreturned >= CONNECTION_WINDOW_BYTES // 2:
-            self._out.append(frames.window_update(0, self._unreturned))
-            self._receive_window += self._unreturned
-            self._unreturned = 0
+        self._out.append(frames.window_update(0, self._unreturned))
+        self._receive_window += self._unreturned
+        self._unreturned = 0
 
     def _headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if not stream_id & 1:

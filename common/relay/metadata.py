@@ -25,6 +25,7 @@ RESPONSE_HEADERS: list[Header] = [
 """The headers before the first message of every answer."""
 
 RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
+_OK = Status(0)
 _OK_BLOCK = encode([(b"grpc-status", b"0")])
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -42,6 +43,7 @@ def is_grpc(content_type: bytes | None) -> bool:
     )
 
 
+@lru_cache(maxsize=256)  # most calls of a method have the same time
 def request_block(method: str, timeout_s: float | None) -> bytes:
     """The header block of a call to a driver.
 
@@ -145,6 +147,8 @@ def status_of(fields: Iterable[Header]) -> Status | None:
             message = value
     if code is None:
         return None
+    if code == b"0" and not message:
+        return _OK
     if not code.isdigit() or len(code) > 9:
         raise MalformedField("grpc-status", code)
     return Status(int(code), decode_message(message))

@@ -6,9 +6,11 @@ answer is complete. While a window or the socket is full, messages wait here, no
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Callable
 from typing import cast
 
-from common.relay.errors import Http2Error, PeerGone
+from common.relay.errors import Http2Error
 from common.relay.frames import ErrorCode
 from common.relay.hpack import Header
 from common.relay.http2 import Http2
@@ -28,33 +30,31 @@ PATIENCE_S = 0.005
 """How long the answer to a ping waits for other bytes to leave with."""
 
 
+Taken = Callable[[bool], None]
+"""Told once: True when the socket has taken bytes, False when their stream has ended first."""
+
+
 class Outgoing:
-    """The rest of a message that could not leave in one piece.
+    """The messages of a stream that could not leave at once, and its end.
 
     Attributes:
-        view: the remaining bytes.
-        done: the future of a sender that waits for them to leave, or None.
-        end: whether they end the stream.
-        trailers: the trailers that end the stream after them, if they are known already.
+        pieces: the rest of each message, each with the callback for its end.
+        end: whether the last piece ends the stream.
+        trailers: the trailers that end the stream after the last piece, with the callback for their end.
     """
 
-    __slots__ = ("done", "end", "trailers", "view")
+    __slots__ = ("end", "pieces", "trailers")
 
-    def __init__(self, view: memoryview, done: asyncio.Future[None] | None, *, end: bool) -> None:
-        self.view = view
-        self.done = done
-        self.end = end
-        self.trailers: bytes | None = None
-
-    def finish(self) -> None:
-        """Wake the sender: all bytes have left."""
-        if self.done is not None and not self.done.done():
-            self.done.set_result(None)
+    def __init__(self) -> None:
+        self.pieces: deque[tuple[memoryview, Taken | None]] = deque()
+        self.end = False
+        self.trailers: tuple[bytes, Taken | None] | None = None
 
     def fail(self) -> None:
-        """Fail the sender: the stream ended first."""
-        if self.done is not None and not self.done.done():
-            self.done.set_exception(PeerGone())
+        """Tell everybody that the stream ended first."""
+        for taken in (*(taken for _, taken in self.pieces), self.trailers[1] if self.trailers is not None else None):
+            if taken is not None:
+                taken(False)  # noqa: FBT003
 
 
 class Pump(asyncio.Protocol):
@@ -141,9 +141,8 @@ class Pump(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell every waiting sender, then the subclass."""
         self._transport = None
-        for outgoing in self._outgoing.values():
-            outgoing.fail()
-        self._outgoing.clear()
+        for stream_id in list(self._outgoing):
+            self._drop_outgoing(stream_id)
         self.closed(self._failure or exc)
 
     # For subclasses.
@@ -162,28 +161,26 @@ class Pump(asyncio.Protocol):
             self._transport.close()
             self._loop.call_later(1.0, self._transport.abort)
 
-    def _send_message(self, stream_id: int, data: bytes, *, end: bool, watch: bool) -> asyncio.Future[None] | None:
-        """Send DATA, at once or as windows and the socket allow.
+    def _send_message(self, stream_id: int, data: bytes, *, end: bool, taken: Taken | None = None) -> None:
+        """Send DATA, at once or as windows and the socket allow. The caller flushes.
 
         Args:
-            stream_id: an open stream on which nothing else is being sent.
+            stream_id: an open stream.
             data: a framed message.
-            end: whether it is the stream's last.
-            watch: return a future for bytes that cannot leave at once; it fails with `PeerGone` if the stream ends
-                first.
-
-        Returns:
-            The future, or None if all bytes have left or `watch` is False.
+            end: whether it ends the stream.
+            taken: told, perhaps now, how the message ended.
         """
         if not self._paused and not self._outgoing and len(data) <= self._http2.sendable_bytes(stream_id):
             self._http2.send_data(stream_id, data, end=end)
-            self._flush_soon()
-            return None
-        done = self._loop.create_future() if watch else None
-        self._outgoing[stream_id] = Outgoing(memoryview(data), done, end=end)
+            if taken is not None:
+                taken(True)  # noqa: FBT003
+            return
+        outgoing = self._outgoing.get(stream_id)
+        if outgoing is None:
+            outgoing = self._outgoing[stream_id] = Outgoing()
+        outgoing.pieces.append((memoryview(data), taken))
+        outgoing.end = end
         self.window_opened()
-        self._flush_soon()
-        return done
 
     def _drop_outgoing(self, stream_id: int) -> None:
         """Drop the unsent bytes of a stream that is over."""
@@ -205,19 +202,26 @@ class Pump(asyncio.Protocol):
                 self._flush()  # so that the transport can say that it is full
 
     def _send_frame(self, stream_id: int, outgoing: Outgoing) -> int:
-        """Send one frame of a message. Returns its size, 0 if the windows are full."""
-        view = outgoing.view
+        """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
+        view, taken = outgoing.pieces[0]
         size = min(len(view), self._http2.sendable_bytes(stream_id))
         if not size:
             return 0
-        last = size == len(view)
-        self._http2.send_data(stream_id, view[:size], end=last and outgoing.end)
-        outgoing.view = view[size:]
-        if last:
+        is_whole, is_last = size == len(view), len(outgoing.pieces) == 1
+        self._http2.send_data(stream_id, view[:size], end=is_whole and is_last and outgoing.end)
+        if not is_whole:
+            outgoing.pieces[0] = view[size:], taken
+            return size
+        outgoing.pieces.popleft()
+        if is_last:
             del self._outgoing[stream_id]
-            if outgoing.trailers is not None:
-                self._http2.send_headers(stream_id, outgoing.trailers, end=True)
-            outgoing.finish()
+        if taken is not None:
+            taken(True)  # noqa: FBT003
+        if is_last and outgoing.trailers is not None:
+            block, all_taken = outgoing.trailers
+            self._http2.send_headers(stream_id, block, end=True)
+            if all_taken is not None:
+                all_taken(True)  # noqa: FBT003
         return size
 
     def _flush(self) -> None:

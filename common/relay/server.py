@@ -4,7 +4,7 @@ Rules, together with `server_connection`:
 
 * While the server runs, it sends no GOAWAY to a client that keeps to HTTP/2, and closes no idle connection
   (docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends). `drain` lets running calls finish first.
-* Every failure of a handler goes through `on_error`. So no call ends with UNKNOWN or INTERNAL unless the handler says
+* Every failure of a callee goes through `on_error`. So no call ends with UNKNOWN or INTERNAL unless the handler says
   so.
 * A status has no details (CSI spec, "Error Scheme").
 """
@@ -14,17 +14,17 @@ import logging
 import socket
 from collections.abc import Callable
 
-from common.relay.server_call import CancelReason, ServerCall
+from common.relay.server_call import Callee, CancelReason, ServerCall, in_task
 from common.relay.server_connection import Handler, ServerConnection, ServerSettings
 from common.sockets import UnixListener
 from common.status import Code, Origin, Status
 
-__all__ = ["CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "serve"]
+__all__ = ["Callee", "CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "in_task", "serve"]
 
 log = logging.getLogger("csi_bridge.relay")
 
 CANCEL_GRACE_S = 5.0
-"""How long `close` waits for cancelled handlers to end."""
+"""How long `close` waits for cancelled calls to end."""
 
 GOODBYE_S = 1.0
 """How long `close` waits for clients to read their last bytes."""
@@ -35,7 +35,7 @@ class Server:
 
     Attributes:
         connections: the clients' connections.
-        calls_in_flight: how many handlers run.
+        calls_in_flight: how many calls are not over.
         draining: whether new calls are refused.
     """
 
@@ -76,7 +76,7 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Stop now: cancel the handlers, answer their callers with `on_error(ServerClosing())`, end the connections."""
+        """Stop now: cancel the calls, answer their callers with `on_error(ServerClosing())`, end the connections."""
         self._stop_listening()
         for connection in list(self.connections):
             connection.cancel_calls()
@@ -104,12 +104,12 @@ class Server:
             self._no_connections.set()
 
     def call_began(self) -> None:
-        """Count a handler that starts."""
+        """Count a call that begins."""
         self.calls_in_flight += 1
         self._idle.clear()
 
     def call_ended(self) -> None:
-        """Count a handler whose task is over."""
+        """Count a call that is over."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
@@ -138,10 +138,10 @@ async def serve(
 
     Args:
         sock: a bound socket; it is closed with the server.
-        handler: answers each call. Its task is cancelled when the client resets the stream, when its connection ends
-            and when its `grpc-timeout` passes.
+        handler: takes each call; `in_task(…)` for one that waits. The call is cancelled when the client resets the
+            stream, when its connection ends and when its `grpc-timeout` passes.
         max_message_bytes: the largest request message; larger ones are refused at their length prefix.
-        on_error: returns the status for a handler that raised an error or returned without a status (None), and (with
+        on_error: returns the status for a call whose callee raised an error or gave no status (None), and (with
             `ServerClosing`) for calls that were cut or refused because the server stops.
         too_large: returns the status for a request of this many bytes.
         on_deadline: returns the status for a call whose deadline passed; DEADLINE_EXCEEDED with a plain text by

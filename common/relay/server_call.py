@@ -1,14 +1,21 @@
-"""A server call: one RPC of a sidecar, as its handler sees it."""
+"""A server call: one RPC of a sidecar, and who answers it.
 
+A `Callee` answers a call. One that has the answer soon needs no task: it is the hot path. `in_task` makes a callee of a
+coroutine.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Protocol
 
 from common.relay.errors import PeerGone
-from common.status import Status
+from common.relay.pump import Taken
+from common.status import Code, Status
 
 
 class CancelReason(StrEnum):
-    """The reason why the server cancelled a call's handler."""
+    """The reason why the server cancelled a call."""
 
     CALLER_CANCELLED = "the caller cancelled the call"
     CALLER_LOST = "the caller's connection ended"
@@ -16,14 +23,24 @@ class CancelReason(StrEnum):
     CLOSING = "the server is closing"
 
 
+class Callee(Protocol):
+    """Answers one call: any number of `ServerCall.put`, then one `finish` or `fail`."""
+
+    def cancelled(self) -> None:
+        """The call needs no answer any more (`ServerCall.cancelled_by`). Finish it now or soon."""
+
+
 class AnswerWriter(Protocol):
     """The connection of a call, which sends its answer."""
 
-    async def send_message(self, call: "ServerCall", message: bytes) -> None:
-        """Send one message, after the headers if it is the first."""
+    def send_message(self, call: "ServerCall", message: bytes, taken: Taken) -> None:
+        """Send one message, after the headers if it is the first. It leaves at the end of the loop's turn."""
 
-    def send_status(self, call: "ServerCall", status: Status) -> bool:
-        """Send the trailers. Returns whether the stream was still open."""
+    def send_status(self, call: "ServerCall", status: Status, taken: Taken) -> None:
+        """Send the trailers, and all that waits."""
+
+    def status_for(self, call: "ServerCall", error: BaseException | None) -> Status:
+        """The status of a call that failed with this error, or was cancelled."""
 
 
 class ServerCall:
@@ -33,13 +50,15 @@ class ServerCall:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
         request: the whole request message.
         timeout_s: the caller's limit, counted from the arrival of the headers, or None.
-        cancelled_by: the reason why the server cancelled the handler, or None. After DEADLINE and CLOSING a handler may
+        cancelled_by: the reason why the server cancelled the call, or None. After DEADLINE and CLOSING the callee may
             still `finish` with a status of its own.
-        finished: whether `finish` was called.
+        finished: whether the call has its status.
+        callee: answers the call.
     """
 
     __slots__ = (
         "_writer",
+        "callee",
         "cancelled_by",
         "finished",
         "headers_sent",
@@ -60,34 +79,111 @@ class ServerCall:
         self.headers_sent = False
         self.finished = False
         self.cancelled_by: CancelReason | None = None
+        self.callee: Callee | None = None
 
     @property
     def gone(self) -> bool:
         """Whether the caller has cancelled the call or is disconnected."""
         return self.cancelled_by in (CancelReason.CALLER_CANCELLED, CancelReason.CALLER_LOST)
 
+    def put(self, message: bytes, taken: Taken) -> None:
+        """Send one message of the answer.
+
+        Args:
+            message: the message.
+            taken: called once, perhaps now: with True when the caller's socket has taken the message, or with False
+                when the caller has left first.
+        """
+        if self.finished or self.gone:
+            taken(False)  # noqa: FBT003
+        else:
+            self._writer.send_message(self, message, taken)
+
     async def send(self, message: bytes) -> None:
-        """Send one message of the answer. Returns when the socket has taken it: a slow caller slows the handler.
+        """Send one message of the answer. Returns when the socket has taken it: a slow caller slows the sender.
 
         If it is cancelled, the rest of the message still leaves before a status.
 
         Raises:
             PeerGone: the caller cancelled, or its connection ended.
-            RuntimeError: the call is finished, or an earlier `send` has not returned (the handler's mistake).
+            RuntimeError: the call is finished (the callee's mistake).
         """
         if self.finished:
             raise RuntimeError(f"{self.method}: a message was sent after the status")
-        if self.gone:
+        wait = _Wait()
+        self.put(message, wait)
+        if not await wait.taken():
             raise PeerGone
-        await self._writer.send_message(self, message)
 
-    def finish(self, status: Status) -> bool:
-        """End the call with a status. Only the first `finish` counts.
+    def finish(self, status: Status, taken: Taken | None = None) -> None:
+        """End the call with a status. Only the first end counts.
 
-        Returns:
-            True only if the stream was still open, and took every message and the status.
+        Args:
+            status: the status.
+            taken: called once, perhaps now: with True when the caller's socket has taken every message and the status,
+                else with False.
         """
+        taken = taken or _ignored
         if self.finished:
-            return False
+            taken(False)  # noqa: FBT003
+            return
         self.finished = True
-        return not self.gone and self._writer.send_status(self, status)
+        self._writer.send_status(self, status, taken)
+
+    def fail(self, error: BaseException | None) -> None:
+        """End the call with the server's status for an error; without one, for the reason of its cancellation."""
+        if self.gone:  # nobody gets the status, and it is no fault
+            self.finish(Status(Code.CANCELLED, str(self.cancelled_by)))
+        elif not self.finished:
+            self.finish(self._writer.status_for(self, error))
+
+
+def _ignored(_taken: bool) -> None:  # noqa: FBT001
+    """Nobody asks whether an answer was taken."""
+
+
+class _Wait:
+    """Waits for the end of a message (`pump.Taken`). It has no future if the message leaves at once."""
+
+    __slots__ = ("_taken", "_waiter")
+
+    def __init__(self) -> None:
+        self._taken: bool | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+
+    def __call__(self, taken: bool) -> None:  # noqa: FBT001
+        self._taken = taken
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(taken)
+
+    async def taken(self) -> bool:
+        if self._taken is not None:
+            return self._taken
+        self._waiter = asyncio.get_running_loop().create_future()
+        return await self._waiter
+
+
+class _InTask:
+    """A callee that runs a coroutine."""
+
+    __slots__ = ("_call", "_task")
+
+    def __init__(self, call: ServerCall, handler: Callable[[ServerCall], Awaitable[None]]) -> None:
+        self._call = call
+        self._task = asyncio.get_running_loop().create_task(_run(handler, call), name=call.method)
+        self._task.add_done_callback(self._over)
+
+    def cancelled(self) -> None:
+        self._task.cancel()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._call.fail(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+
+async def _run(handler: Callable[[ServerCall], Awaitable[None]], call: ServerCall) -> None:
+    await handler(call)
+
+
+def in_task(handler: Callable[[ServerCall], Awaitable[None]]) -> Callable[[ServerCall], Callee]:
+    """A handler whose calls a task answers each. The task is cancelled with its call."""
+    return lambda call: _InTask(call, handler)

@@ -1,12 +1,12 @@
 """A server connection: one sidecar's HTTP/2 connection, with its incoming requests and running calls."""
 
 import asyncio
-import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from common.deadlines import Deadlines
 from common.relay.errors import (
     FramingError,
     Http2Error,
@@ -19,14 +19,14 @@ from common.relay.frames import ErrorCode
 from common.relay.framing import Deframer, frame
 from common.relay.hpack import Header, encode
 from common.relay.metadata import RESPONSE_BLOCK, RESPONSE_HEADERS, is_grpc, parse_timeout, trailer_block
-from common.relay.pump import Pump
-from common.relay.server_call import CancelReason, ServerCall
+from common.relay.pump import Pump, Taken
+from common.relay.server_call import Callee, CancelReason, ServerCall
 from common.status import Code, Origin, Status
 
 logger = logging.getLogger("csi_bridge.relay")
 
-Handler = Callable[[ServerCall], Awaitable[None]]
-"""Answers one call. It is cancelled when the caller gives up (see `ServerCall.cancelled_by`)."""
+Handler = Callable[[ServerCall], Callee | None]
+"""Takes a call. Returns its callee, or None if it has finished the call already."""
 
 PREFACE_TIMEOUT_S = 120.0
 """How long a new connection may be silent before it is closed, as in grpc-go's server (connectionTimeout)."""
@@ -43,7 +43,7 @@ class ServerSettings:
         max_message_bytes: the largest request message.
         on_error: returns the status for a failed, cut or refused call.
         too_large: returns the status for a request message of this many bytes.
-        on_deadline: returns the status for a call whose deadline passed in its handler.
+        on_deadline: returns the status for a call whose deadline passed.
         max_connections: connections above this number are closed; accepted ones stay open, however idle.
         origin: the hop named in the server's own statuses.
     """
@@ -70,10 +70,10 @@ class Owner(Protocol):
         """Remove a connection that is over."""
 
     def call_began(self) -> None:
-        """Count a handler that starts."""
+        """Count a call that begins."""
 
     def call_ended(self) -> None:
-        """Count a handler whose task is over."""
+        """Count a call that is over."""
 
 
 class _Request:
@@ -89,17 +89,6 @@ class _Request:
         self.message: bytes | None = None
 
 
-class _Running:
-    """A call whose handler runs."""
-
-    __slots__ = ("call", "task", "timer")
-
-    def __init__(self, call: ServerCall) -> None:
-        self.call = call
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-
-
 class ServerConnection(Pump):
     """One client's connection."""
 
@@ -108,7 +97,9 @@ class ServerConnection(Pump):
         self._owner = owner
         self._settings = owner.settings
         self._requests: dict[int, _Request] = {}
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, ServerCall] = {}
+        self._deadlines = Deadlines()
+        self._timer: asyncio.TimerHandle | None = None
         self._silent: asyncio.TimerHandle | None = None
 
     # The connection's life.
@@ -137,6 +128,8 @@ class ServerConnection(Pump):
             )
         if self._silent is not None:
             self._silent.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._requests.clear()
         for stream_id in list(self._running):
             self._cancel(stream_id, CancelReason.CALLER_LOST)
@@ -150,7 +143,7 @@ class ServerConnection(Pump):
             self._transport.close()
 
     def cancel_calls(self) -> None:
-        """Cancel every handler because the server closes."""
+        """Cancel every call because the server closes."""
         for stream_id in list(self._running):
             self._cancel(stream_id, CancelReason.CLOSING)
 
@@ -249,78 +242,90 @@ class ServerConnection(Pump):
 
     def _dispatch(self, stream_id: int, request: _Request, message: bytes) -> None:
         call = ServerCall(self, stream_id, method=request.method, request=message, timeout_s=request.timeout_s)
-        running = self._running[stream_id] = _Running(call)
+        self._running[stream_id] = call
         if request.deadline is not None:
-            running.timer = self._loop.call_at(request.deadline, self._cancel, stream_id, CancelReason.DEADLINE)
+            self._deadlines.add(request.deadline, stream_id, self._running)
+            self._arm()
         self._owner.call_began()
-        running.task = self._loop.create_task(self._run(call), name=call.method)
-        running.task.add_done_callback(functools.partial(self._over, running))
-
-    async def _run(self, call: ServerCall) -> None:
         try:
-            await self._owner.handler(call)
-        except asyncio.CancelledError:
-            raise
+            call.callee = self._owner.handler(call)
         except Exception as error:  # noqa: BLE001 - the caller gets the owner's status for every error
-            call.finish(self._settings.on_error(error))
+            call.fail(error)
 
-    def _over(self, running: _Running, task: asyncio.Task[None]) -> None:
-        """Finish a call whose handler ended, or was cancelled before it began, without a status."""
-        call = running.call
-        if running.timer is not None:
-            running.timer.cancel()
-        self._running.pop(call.stream_id, None)
-        if not call.finished and not call.gone:
-            call.finish(self._status_for(call, task))
-        self._owner.call_ended()
+    def _expire(self) -> None:
+        """Cancel the calls whose time is up."""
+        self._timer = None
+        for stream_id in self._deadlines.passed(self._loop.time()):
+            self._cancel(stream_id, CancelReason.DEADLINE)
+        self._arm()
 
-    def _status_for(self, call: ServerCall, task: asyncio.Task[None]) -> Status:
-        if call.cancelled_by is CancelReason.DEADLINE:
-            return self._settings.on_deadline(call)
-        if call.cancelled_by is CancelReason.CLOSING:
-            return self._settings.on_error(ServerClosing())
-        return self._settings.on_error(asyncio.CancelledError() if task.cancelled() else task.exception())
+    def _arm(self) -> None:
+        """Keep one timer, no later than the first deadline."""
+        first = self._deadlines.first
+        if first is None or (self._timer is not None and self._timer.when() <= first):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(first, self._expire)
 
     def _cancel(self, stream_id: int, reason: CancelReason) -> None:
-        running = self._running.get(stream_id)
-        if running is None or running.call.gone:
+        call = self._running.get(stream_id)
+        if call is None or call.gone:
             return
-        running.call.cancelled_by = reason
-        if running.task is not None:
-            running.task.cancel()
+        call.cancelled_by = reason
+        if not call.finished and call.callee is not None:
+            call.callee.cancelled()
+        elif reason is CancelReason.DEADLINE and stream_id in self._outgoing:
+            self._cut(stream_id)
 
     # The answer (`server_call.AnswerWriter`).
 
-    async def send_message(self, call: ServerCall, message: bytes) -> None:
-        """See `ServerCall.send`."""
-        if call.stream_id in self._outgoing:
-            raise RuntimeError(f"{call.method}: a message was sent while another is under way")
+    def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
+        """See `ServerCall.put`."""
         if not call.headers_sent:
             call.headers_sent = True
             self._http2.send_headers(call.stream_id, RESPONSE_BLOCK, end=False)
-        waiting = self._send_message(call.stream_id, frame(message), end=False, watch=True)
-        if waiting is not None:
-            await waiting
+        self._send_message(call.stream_id, frame(message), end=False, taken=taken)
+        self._flush_soon()
 
-    def send_status(self, call: ServerCall, status: Status) -> bool:
+    def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
         """See `ServerCall.finish`."""
-        if not self.open:
-            return False
+        outgoing = self._outgoing.get(call.stream_id)
+        if call.gone or not self.open or (outgoing is not None and call.cancelled_by is CancelReason.DEADLINE):
+            if outgoing is not None:
+                self._cut(call.stream_id)
+            self._over(call)
+            taken(False)  # noqa: FBT003
+            return
         block = trailer_block(status, self._message_limit_bytes)
-        if call.stream_id in self._outgoing:
-            self._finish_cut(call, block)
-            return False
-        if not call.headers_sent:
-            block = RESPONSE_BLOCK + block
-        self._http2.send_headers(call.stream_id, block, end=True)
-        self._flush()
-        return True
+        if outgoing is not None:
 
-    def _finish_cut(self, call: ServerCall, block: bytes) -> None:
-        """End a call whose last `send` was cancelled: send the whole message and the trailers, or reset the stream."""
-        if call.cancelled_by is CancelReason.DEADLINE:
-            self._drop_outgoing(call.stream_id)
-            self._http2.reset(call.stream_id, ErrorCode.CANCEL)
-            self._flush()
-        else:
-            self._outgoing[call.stream_id].trailers = block
+            def left(whole: bool) -> None:  # noqa: FBT001  # as `pump.Taken`
+                self._over(call)
+                taken(whole)
+
+            outgoing.trailers = block, left
+            return
+        self._http2.send_headers(call.stream_id, block if call.headers_sent else RESPONSE_BLOCK + block, end=True)
+        self._flush()
+        self._over(call)
+        taken(True)  # noqa: FBT003
+
+    def _cut(self, stream_id: int) -> None:
+        """Reset the stream of a caller that does not read its answer."""
+        self._drop_outgoing(stream_id)
+        self._http2.reset(stream_id, ErrorCode.CANCEL)
+        self._flush()
+
+    def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
+        """See `ServerCall.fail`."""
+        if not isinstance(error, Exception):
+            if call.cancelled_by is CancelReason.DEADLINE:
+                return self._settings.on_deadline(call)
+            if call.cancelled_by is CancelReason.CLOSING:
+                return self._settings.on_error(ServerClosing())
+        return self._settings.on_error(error)
+
+    def _over(self, call: ServerCall) -> None:
+        if self._running.pop(call.stream_id, None) is not None:
+            self._owner.call_ended()

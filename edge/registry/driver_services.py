@@ -25,6 +25,7 @@ Rules:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
@@ -74,7 +75,7 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
         DriverAmbiguous: several sockets serve the method, even if one of them is away now.
     """
     service = _service_of(method)
-    sockets = _by_name(drivers).get(name)
+    sockets = _of_name(drivers, name)
     if not sockets:
         raise DriverMissing(name, node)
     found = _foremost(sockets, service)
@@ -119,22 +120,24 @@ def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
 
 def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
     """Whether the controller of a driver may be at a named socket that has not answered yet."""
-    sockets = _by_name(drivers).get(name, [])
     unheard = [driver for driver in drivers if driver.named and driver.report is None]
+    if not unheard:
+        return False
+    sockets = _of_name(drivers, name)
     if all(_refuses(driver, _CONTROLLER) for driver in sockets):
-        return bool(unheard)
+        return True
     return any(not driver.asked for driver in unheard) and not any(driver.named for driver in sockets)
 
 
 def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
     """Whether a driver has a node plugin that has not answered, while another of its sockets has."""
-    sockets = _by_name(drivers).get(name, [])
+    sockets = _of_name(drivers, name)
     return any(driver.has_node_plugin for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
 
 
 def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
     """Return the one unnamed socket of a driver that serves Node; None if there is none or more than one."""
-    found = _foremost(_by_name(drivers).get(name, []), NODE)
+    found = _foremost(_of_name(drivers, name), NODE)
     return found[0] if len(found) == 1 and not found[0].named and not _refuses(found[0], NODE) else None
 
 
@@ -146,7 +149,7 @@ def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> 
         name: the driver's name.
         had: it had one before.
     """
-    sockets = _by_name(drivers).get(name, [])
+    sockets = _of_name(drivers, name)
     had = had or any(driver.had_topology for driver in sockets)
     unheard = any(driver.named and driver.report is None for driver in drivers) or awaits_node_plugin(drivers, name)
     return any(map(_announces_topology, sockets)) or (had and unheard)
@@ -179,6 +182,11 @@ def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
         if driver.report is not None:
             found.setdefault(driver.report.driver, []).append(driver)
     return found
+
+
+def _of_name(drivers: Iterable[Driver], name: str) -> list[Driver]:
+    """Return the sockets that have given this name."""
+    return [driver for driver in drivers if driver.report is not None and driver.report.driver == name]
 
 
 def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
@@ -226,6 +234,7 @@ def _answer(driver: Driver, method: str) -> Answer | None:
     return driver.report.answers.get(method) if driver.report is not None else None
 
 
+@lru_cache(maxsize=256)  # asked for each call
 def _service_of(method: str) -> str:
     """`/csi.v1.Controller/CreateVolume` → `Controller`."""
     return method.removeprefix(PREFIX).partition("/")[0]

@@ -14,7 +14,7 @@ from common.relay import frames
 from common.relay.errors import Http2Error
 from common.relay.hpack import Decoder, encode
 from common.relay.http2 import Http2
-from common.relay.server import Server
+from common.relay.server import Server, in_task
 from common.relay.server_connection import ServerConnection, ServerSettings
 from common.sockets import file_id
 from common.status import Code, Status
@@ -89,7 +89,7 @@ def serving(data: bytes) -> None:
 
 
 async def _serving(cut: Cutter) -> None:
-    server = Server(_echo, _SETTINGS)
+    server = Server(in_task(_echo), _SETTINGS)
     connection = ServerConnection(server)
     wire = _Wire(connection)
     connection.connection_made(wire)
@@ -223,9 +223,9 @@ class _Wire(asyncio.Transport):
         pass
 
 
-async def _echo(call: ServerCall) -> Status:
+async def _echo(call: ServerCall) -> None:
     await call.send(call.request)
-    return Status(Code.OK)
+    call.finish(Status(Code.OK))
 
 
 _SETTINGS = ServerSettings(

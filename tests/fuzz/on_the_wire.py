@@ -10,12 +10,13 @@ from common import enrolment, messages, sync_messages
 from common.codec import LARGEST_NUMBER, UnknownFrame
 from common.digest import Digest as Sums
 from common.errors import MessageTooLarge, Overloaded, RemoteProtocolError, TunnelClosed
-from common.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from common.objects import Object, Ref, Stamp
-from common.session import Session, State
+from common.session import State
 from common.status import Code, Status
 from common.sync import Learner, Teller
 from tests.fuzz.cutter import Cutter
+from tests.support.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, hello_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class _Driven:
 
     def __init__(self, *, dialler: bool) -> None:
         self.now = 0.0
-        self.session = Session(hello_of("hub"), dialler=dialler, limits=SMALL, now=self.now)
+        self.session = RecordedSession(hello_of("hub"), dialler=dialler, limits=SMALL, now=self.now)
         self.waiting: set[int] = set()
         self.theirs: set[int] = set()
         self.held: list[tuple[int, int]] = []

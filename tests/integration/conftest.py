@@ -82,9 +82,12 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = ()) -> World:
-    """Start one of everything, and wait until calls go through. The agent looks at further sockets too."""
-    bridge.start_hub()
+def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = (), serve: str = "") -> World:
+    """Start one of everything, and wait until calls go through. The agent looks at further sockets too.
+
+    With `serve`, the name of the vendor's driver, the proxy driver is inside the hub.
+    """
+    bridge.start_hub(serve=serve)
     agent = bridge.start_agent("n1", vendor.socket, *sockets, flags=agent_flags, wait=False)
     proxy = bridge.start_proxy(vendor.identity.name)
     sidecar = proxy.sidecar()

@@ -77,6 +77,16 @@ WRONG = {
     "wss://HOST:PORT": ("ws://h:1", "wss://h", "h:1", "wss://:1", ""),
     "KEY=VALUE,...": ("edge", "a=b=c", "-a=b", "a=b,a=c"),
     "KEY=VALUE:EFFECT,...": ("edge", "a=b", "a=b:Never", "a:NoSchedule,a=b:NoSchedule"),
+    "NAME=unix:///PATH,...": (
+        "",
+        "d.example",
+        "=unix:///x.sock",
+        "d.example=tcp://h:1",
+        "d.example=unix:///x.sock,placement=here",
+        "d.example=unix:///x.sock,colour=red",
+        "d.example=unix:///x.sock,nodeid=n1,nodeid=n2",
+        "d.example=unix:///x.sock,nodeid=n1,placement=local",
+    ),
     "PATTERN": ("", "two\nlines", "a\x00b"),
     "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }
@@ -91,6 +101,7 @@ OUT_OF_BOUNDS = {
     "max_connections": ("0", "1000001"),
     "max_handshakes": ("0", "1000001"),
     "max_nodes": ("0", "1000001"),
+    "max_open_creates": ("0", "10000001"),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),
@@ -181,6 +192,16 @@ def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
         (COMMANDS[0], ["--listen=127.0.0.1:1"], "CSI_BRIDGE_HUB_LISTEN or --listen=127.0.0.1:1: needs --tls-ca"),
         (COMMANDS[0], ["--listen=0.0.0.0:1", "--insecure"], "CSI_BRIDGE_HUB_INSECURE or --insecure=true: is for loop"),
         (COMMANDS[0], ["--uds-group=root"], "CSI_BRIDGE_HUB_UDS_GROUP or --uds-group=root: needs at least one"),
+        (
+            COMMANDS[0],
+            ["--serve=d.example=unix:///a.sock", "--serve=d.example=unix:///b.sock"],
+            "HUB_SERVE or --serve=d.example=unix:///b.sock,endpoint-mode=0660,placement=auto: is the second one",
+        ),
+        (
+            COMMANDS[0],
+            ["--serve=d.example=unix:///a.sock", "--serve=e.example=unix:///a.sock"],
+            "--serve=e.example=unix:///a.sock,endpoint-mode=0660,placement=auto: needs a socket of its own",
+        ),
         (COMMANDS[0], ["--tls-cert=/x"], "CSI_BRIDGE_HUB_TLS_CA or --tls-ca=unset: CA, certificate and key are n"),
         (COMMANDS[0], ["--max-message=64MiB"], "CSI_BRIDGE_HUB_SESSION_WINDOW or --session-window=67108864: must be"),
         (

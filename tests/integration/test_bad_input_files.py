@@ -126,11 +126,16 @@ class Serving:
 
     def wait_logged(self, text: str) -> None:
         """Wait for a line of the log."""
-        wait_for(lambda: self.logged(text), what=f"log line {text!r}", instead=self._process.log_tail, timeout_s=60)
+        wait_for(
+            lambda: text in self._process.output(),
+            what=f"log line {text!r}",
+            instead=self._process.log_tail,
+            timeout_s=60,
+        )
 
     def logged(self, text: str) -> list[str]:
         """The log's messages that contain a text. None may hold a traceback."""
-        lines = [json.loads(line) for line in self._process.lines()]
+        lines = [json.loads(line) for line in self._process.settled_lines()]
         assert not [line for line in lines if "exc" in line]
         return [line["msg"] for line in lines if text in line["msg"]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import os
 import socket
@@ -21,7 +22,8 @@ from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
 from common.sockets import listen_unix
-from common.transport import RawTcp, WebSocket, overlook_lost_handshakes
+from common.tcp import RawTcp, overlook_lost_handshakes
+from common.transport import WebSocket
 from common.version import introduce
 from tests.support.certificates import Authority
 from tests.support.linked import Peer
@@ -276,3 +278,26 @@ async def test_any_other_exception_in_a_callback_is_told(caplog: pytest.LogCaptu
     asyncio.get_running_loop().call_soon(lambda: 1 / 0)
     await asyncio.sleep(0)
     assert "Exception in callback" in caplog.text
+
+
+async def test_a_dial_tries_the_next_address_of_a_host_whose_first_one_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with server(b"HTTP/1.1 404 Not Found\r\n\r\n") as address:
+        port = int(address.rpartition(":")[2])
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.3", "127.0.0.1")]
+
+        async def resolve(*_: Any, **__: Any) -> list[Any]:
+            return found
+
+        with contextlib.ExitStack() as opened:
+            full = opened.enter_context(socket.socket())
+            full.bind(("127.0.0.3", port))
+            full.listen(0)
+            for _ in range(4):  # more than its queue takes: it answers nobody
+                one = opened.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(("127.0.0.3", port))
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+            why = await refusal_of(f"ws://hub.example:{port}", limits=Limits(hello_timeout_s=1.0))
+    assert why == "what listens there is no hub: HTTP 404"

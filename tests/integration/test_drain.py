@@ -16,7 +16,7 @@ from common.limits import Limits
 from common.listener import Listener
 from common.messages import Kind, Reason
 from common.sockets import listen_unix
-from common.transport import LINGER_S
+from common.tcp import LINGER_S
 from common.version import introduce
 from tests.support.linked import Peer
 from tests.support.waiting import settle

@@ -36,7 +36,7 @@ def opened(directory: Path) -> set[str]:
     return files | {thread.name for thread in threading.enumerate()} | {f"{sockets} sockets"}
 
 
-@pytest.mark.parametrize("what", ["listen", "uds", "http", "manifests"])
+@pytest.mark.parametrize("what", ["listen", "uds", "http", "manifests", "serve"])
 async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, taken: str, what: str) -> None:
     await asyncio.to_thread(str)  # the loop's own threads and sockets are there
     before = opened(short_dir)
@@ -48,8 +48,9 @@ async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, take
         "http": "127.0.0.1:0",
     }
     wrong = {"uds": f"unix://{short_dir}/none/hub.sock", "manifests": "kubeconfig"}
+    wrong |= {"serve": f"d.example=unix://{short_dir}/none/csi.sock"}
     flags |= {"kubeconfig": "/nowhere"} if what == "manifests" else {what: wrong.get(what, taken)}
-    with pytest.raises(SettingsError):
+    with pytest.raises(SettingsError, match="kubeconfig" if what == "manifests" else f"--{what}"):
         await hub_process.run(HUB_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
     store = Store(short_dir / "state")  # whose lock is free

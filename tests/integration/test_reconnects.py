@@ -14,7 +14,7 @@ from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.messages import Kind
 from common.status import Origin
 from common.version import introduce
@@ -96,7 +96,7 @@ async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they
         assert after == before
 
 
-class _Visitor:
+class _Visitor(ServedByTasks):
     """A link's handler of an agent that only comes and goes."""
 
     origin = Origin.EDGE

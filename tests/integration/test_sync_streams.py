@@ -17,7 +17,7 @@ from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.streams import PATIENCE_S, SyncServer
 from common.backoff import Backoff
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
 from common.status import Code, Status
@@ -132,7 +132,7 @@ class Sink:
             raise OSError(self.trouble)
 
 
-class World:
+class World(ServedByTasks):
     """A hub and an agent, and the link between them."""
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A log that cannot be written, on a full disk or to a reader that is gone: the process lives, and ends as it would."""
+"""The log of a process: written to its end, and where it cannot be written, the process lives and ends as it would."""
 
 from __future__ import annotations
 
@@ -65,6 +65,57 @@ def test_a_process_whose_log_cannot_be_written_lives_and_ends_with_its_own_statu
         check=False,
     )
     assert (done.returncode, done.stdout) == (status, "lives\n")
+
+
+_ENDS = """
+import logging, sys
+from common import logs
+logs.configure(log_format="text", level="info")
+for number in range(1000):
+    logging.getLogger("csi_bridge.kiln").info("line %d", number)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise RuntimeError", 1), ("sys.exit('why')", 1)]
+)
+def test_a_process_that_ends_by_itself_has_written_every_line(end: str, status: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS + end], stderr=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=False
+    )
+    written = [line.rpartition("kiln: ")[2] for line in done.stderr.splitlines() if "kiln: " in line]
+    assert (done.returncode, written) == (status, [f"line {number}" for number in range(1000)])
+
+
+_NEVER_WAITS = """
+import logging, sys
+from common import logs
+logs.configure(log_format="text", level="info")
+for number in range(20_000):
+    logging.getLogger("csi_bridge.kiln").info("line %d", number)
+print("lives", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_whose_log_nobody_reads_goes_on_and_counts_the_lines_that_it_loses() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _NEVER_WAITS], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"lives\n"
+        _, log = process.communicate(timeout=_LIMIT_S)
+    *written, lost = [line.partition(": ")[2] for line in log.decode().splitlines()]
+    assert written == [f"line {number}" for number in range(len(written))]
+    assert lost == f"… and {20_000 - len(written):,} more lines were lost"
+
+
+def test_a_process_whose_log_nobody_ever_reads_ends_as_it_would() -> None:
+    reader, place = os.pipe()
+    process = [sys.executable, "-c", _NEVER_WAITS]
+    done = subprocess.run(process, input=b"", stdout=subprocess.PIPE, stderr=place, timeout=_LIMIT_S, check=False)
+    os.close(reader)
+    os.close(place)
+    assert (done.returncode, done.stdout) == (0, b"lives\n")
 
 
 def test_a_hub_whose_log_cannot_be_written_drains_and_ends_with_0(

@@ -17,7 +17,7 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
@@ -76,11 +76,11 @@ class Member:
 
     def logged(self, message: str) -> list[dict[str, Any]]:
         """Return its log lines, of all its lives, whose message or call status contains a text."""
-        return [line for line in self.lines() if message in line["msg"] or message in line.get("status", "")]
+        return _about(message, self.lines())
 
     def lines(self) -> list[dict[str, Any]]:
         """Return its log lines. A line that is no JSON is a fault of the process."""
-        return [json.loads(line) for line in self.process.lines()]
+        return [json.loads(line) for line in self.process.settled_lines()]
 
     def complaints(self) -> list[str]:
         """Return its lines with a traceback, of asyncio, or in no log format: each is a bug in any test."""
@@ -89,11 +89,15 @@ class Member:
     def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = _REDIAL_LIMIT_S) -> None:
         """Wait until a message was logged `times` times."""
         wait_for(
-            lambda: len(self.logged(message)) >= times,
+            lambda: len(_about(message, map(json.loads, self.process.lines()))) >= times,
             what=f"log line {message!r} of {self.process.name}",
             timeout_s=timeout_s,
             instead=self.process.log_tail,
         )
+
+
+def _about(message: str, lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if message in line["msg"] or message in line.get("status", "")]
 
 
 class Hub(Member):
@@ -104,7 +108,8 @@ class Hub(Member):
         address: the address for agents, `host:port`.
     """
 
-    def __init__(self, directory: Path, logs: Path, flags: Sequence[str]) -> None:
+    def __init__(self, directory: Path, logs: Path, flags: Sequence[str], *, sockets: Sequence[Path] = ()) -> None:
+        """A hub; `sockets` are those of the drivers that its flags make it serve."""
         (port,) = free_ports(1)
         self.uds = directory / "hub.sock"
         self.address = f"127.0.0.1:{port}"
@@ -118,7 +123,8 @@ class Hub(Member):
             *_TIMES,
             *flags,
         ]
-        super().__init__("hub", command, logs, ready=lambda: listens_on(self.uds) and listens_on(port))
+        where = (self.uds, port, *sockets)
+        super().__init__("hub", command, logs, ready=lambda: all(map(listens_on, where)))
 
 
 class Agent(Member):
@@ -213,6 +219,16 @@ class Proxy(Member):
             sidecar.close()
 
 
+class Served(Proxy):
+    """A proxy driver inside the hub's process: it starts, stops and logs with the hub."""
+
+    def __init__(self, driver: str, hub: Hub, socket_path: Path, state: Path) -> None:
+        self.socket = socket_path
+        self.cache = state / f"identity-{driver}.json"
+        self.process, self._ready = hub.process, hub._ready
+        self._sidecars = []
+
+
 class Bridge:
     """The members, and the links between them.
 
@@ -234,12 +250,25 @@ class Bridge:
         self.members: list[Member] = []
         self.links: list[RemoteLink] = []
         self._proxies: list[Proxy] = []
+        self._served: dict[str, Served] = {}
         self._foreseen: list[str] = []
 
-    def start_hub(self, *flags: str) -> Hub:
-        """Start the hub."""
-        self.hub = Hub(self._directory, self._logs, flags)
+    def start_hub(self, *flags: str, serve: str = "", options: str = "") -> Hub:
+        """Start the hub.
+
+        Args:
+            flags: further flags.
+            serve: a driver whose proxy driver runs inside the hub; `start_proxy` then returns that one.
+            options: of `--serve`, such as `,placement=local`.
+        """
+        path = self._directory / "served.sock"
+        if serve:
+            flags = (f"--serve={serve}=unix://{path}{options}", *flags)
+        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if serve else [])
         self._start(self.hub)
+        if serve:
+            served = self._served[serve] = Served(serve, self.hub, path, self._directory / "hub/drivers")
+            self._proxies.append(served)
         return self.hub
 
     def start_agent(
@@ -267,7 +296,12 @@ class Bridge:
         return agent
 
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
-        """Start a proxy driver; `cache` is the content of its cache file from an earlier life."""
+        """Start a proxy driver; `cache` is the content of its cache file from an earlier life.
+
+        If the hub serves the driver, this is the one inside the hub.
+        """
+        if driver in self._served:
+            return self._served.pop(driver)
         directory = self._directory / f"p{len(self._proxies)}"
         proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
         self._proxies.append(proxy)

@@ -69,9 +69,10 @@ def arguments(container: Object, **values: str) -> list[str]:
 
 
 def added_arguments(overlay: str) -> list[str]:
-    """Return the arguments that an overlay below deploy/ appends to its only container's."""
+    """Return the arguments that an overlay below deploy/ appends to those of the first container."""
     patches = yaml.safe_load((DEPLOY / overlay / "kustomization.yaml").read_text())["patches"]
-    changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
+    lists = [found for patch in patches if isinstance(found := yaml.safe_load(patch.get("patch", "")), list)]
+    changes = [change for found in lists for change in found]
     return [
         it["value"] for it in changes if (it["op"], it["path"].rpartition("/containers/0/")[2]) == ("add", "args/-")
     ]

@@ -23,9 +23,9 @@ import yaml
 from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
+from common.fault_points import VARIABLE
 from common.pages.json_form import plain
 from common.settings import INSECURE
-from edge.fault_points import VARIABLE
 from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Agent, Bridge
 from tests.support.machine import Machine

@@ -5,14 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.limits import Limits
-from common.link import Link, LinkHandler, Stream
+from common.link import Link, LinkHandler, ServedByTasks, Stream
+from common.local_dial import join
 from common.messages import Hello
 from common.session import Session
 from common.status import Code, Origin, Status
 from common.version import introduce
 
 
-class Peer:
+class Peer(ServedByTasks):
     """A `LinkHandler` that accepts every peer, serves streams as a test says, and records the ends of links.
 
     Attributes:
@@ -106,8 +107,20 @@ def link_pair(
     return at_hub, at_peer
 
 
+def local_pair(
+    hub: LinkHandler, peer: LinkHandler, hello: Hello | None = None, *, limits: Limits | None = None
+) -> tuple[Link, Link]:
+    """The same over the way inside one process."""
+    limits = limits or Limits()
+    dialler = hello or introduce("edge", "n1", instance="i"), peer, limits
+    at_peer, at_hub = join(dialler, (introduce("hub", "hub", instance="h"), hub, limits))
+    return at_hub, at_peer
+
+
 def cut(*links: Link) -> None:
     """Cut the connection."""
     for link in links:
-        assert isinstance(link.writer, _Wire)
-        link.writer.cut()
+        if isinstance(link.writer, _Wire):
+            link.writer.cut()
+        else:
+            link.lost("the other end is gone")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import time
 from typing import TYPE_CHECKING, Self
 
 from cli.demo.leash import leash
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 30
 _STOP_LIMIT_S = 10.0
+
+_LOG_S = 0.25
+"""A process writes its log every 50 ms (`common.line_writer`), and on a busy machine later."""
 
 
 class ProcessDiedError(AssertionError):
@@ -82,6 +86,12 @@ class Process:
     def output(self) -> str:
         """Return all its output, of all its lives."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def settled_lines(self) -> list[str]:
+        """Return the complete lines, with all that it has logged by now, although it writes its log in blocks."""
+        if self.running:
+            time.sleep(_LOG_S)
+        return self.lines()
 
     def lines(self) -> list[str]:
         """Return the complete lines of its output; the last one may be incomplete."""

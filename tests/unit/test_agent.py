@@ -1,29 +1,89 @@
-"""What an agent makes of a call before a driver sees it. The drivers and the stream are fakes."""
+"""What an agent makes of a hub's calls: over a link in memory, to a driver that answers when a test says."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.errors import NotCarried
-from common.messages import Kind, Open
+from common.csi import csi_pb2
+from common.errors import MessageTooLarge, VendorBroken
+from common.limits import Limits
+from common.messages import Kind
 from common.metrics import Metrics
+from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport
+from common.status import Code, Origin, Status
 from edge.agent import Agent
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, parsed
+from edge.drivers import Driver
 from edge.operations import Operations
+from tests.support.linked import Peer, cut, link_pair
+from tests.support.waiting import settle, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from common.link import Link, Stream
+
+NAME = "d.example"
+CONTROLLER = "/csi.v1.Controller/"
+CREATE, DELETE, CAPACITY = CONTROLLER + "CreateVolume", CONTROLLER + "DeleteVolume", CONTROLLER + "GetCapacity"
+ALLOCATED = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
+OK = Status(Code.OK)
+VOLUME = csi_pb2.CreateVolumeResponse(volume={"volume_id": "v1"}).SerializeToString()
 
 
-class FakeStream:
-    """A stream that the hub opened."""
+def create(name: str = "pvc-1", **fields: Any) -> bytes:
+    return csi_pb2.CreateVolumeRequest(name=name, **fields).SerializeToString()
 
-    def __init__(self, kind: int, method: str) -> None:
-        self.opened = Open(2, kind, 1, "d.example", method, "n1", "c1", 0)
 
-    async def receive(self) -> bytes:
-        return b""
+class FakeCall(DriverCall):
+    """A call that a driver was asked for."""
 
-    def remaining_s(self) -> float | None:
-        return None
+    def __init__(self, driver: FakeDriver, method: str, request: bytes, told: Callable[[Outcome], None]) -> None:
+        super().__init__(driver, method, NAME, told)
+        self.method, self.request, self.told = method, request, told
+        self.timeout_s: float | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def answer(self, body: bytes = b"", code: int = 0) -> None:
+        status = Status(code, "" if not code else "no")
+        self.told(Result(status, None if code else body, parsed(self._driver, self.method, body)))
+
+
+class FakeDriver(Driver):
+    """A driver with a controller, which answers when a test says. A bug is an error that it raises at once."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/d.sock"), "n1", max_message_bytes=1, changed=lambda: None)
+        self.report = DriverReport(NAME, "n1", {CONTROLLER_GET_CAPABILITIES: Answer(0)})
+        self.asked = True
+        self.calls: list[FakeCall] = []
+        self.bug: Exception | None = None
+
+    def start(
+        self, method: str, request: bytes, told: Callable[[Outcome], None], *, timeout_s: float | None, to: str = ""
+    ) -> FakeCall:
+        if self.bug is not None:
+            raise self.bug
+        assert to == NAME
+        self.calls.append(FakeCall(self, method, request, told))
+        self.calls[-1].timeout_s = timeout_s
+        return self.calls[-1]
+
+    async def stream(
+        self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
+    ) -> AsyncGenerator[bytes | Status, None]:
+        yield request
+        if self.bug is not None:
+            raise self.bug
+        yield method.encode()
+        yield OK
 
 
 class NoStreams:
@@ -36,12 +96,366 @@ class NoStreams:
         pass
 
 
-def agent() -> Agent:
-    return Agent("n1", Operations(600.0, "n1"), Metrics(), drivers=tuple, streams=NoStreams())
+class World:
+    """A hub's link to an agent with one driver.
+
+    Attributes:
+        ends: code and duration's sign of each finished call that the agent counted.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None) -> None:
+        self.driver = FakeDriver()
+        self.operations = Operations(600.0, "n1")
+        self.metrics = Metrics()
+        self.ends: list[int] = []
+        monkeypatch.setattr(self.metrics, "observe_call", lambda _driver, _method, code, _s: self.ends.append(code))
+        self.agent = Agent("n1", self.operations, self.metrics, drivers=lambda: [self.driver], streams=NoStreams())
+        self.hub, self.edge = link_pair(Peer(), self.agent, limits=limits)
+
+    async def call(
+        self, method: str, request: bytes | None = b"", *, kind: Kind = Kind.CALL, timeout_s: float | None = None
+    ) -> Stream:
+        """Open a call, and let it come as far as it can."""
+        stream = self.hub.open(kind, request, subject=NAME, method=method, call="c1", timeout_s=timeout_s)
+        await settle()
+        return stream
+
+    async def answered(self, stream: Stream) -> tuple[list[bytes], Status]:
+        """The answer of a call, acknowledged."""
+        found = [message async for message in stream]
+        assert stream.status is not None
+        stream.acknowledge(delivered=True)
+        await settle()
+        return found, stream.status
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing of any call is left in the agent."""
+        calls = [stream for stream in self.edge.session._streams.values() if not stream.mine]
+        left = (calls, self.operations._running, self.operations.limit._until)
+        return not any(left) and self.metrics.calls_in_flight == 0
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(monkeypatch)
+    await settle()
+    return world
+
+
+# -------------------- what is carried --------------------
 
 
 @pytest.mark.parametrize("method", ["/grpc.health.v1.Health/Check", "/csi.v0.Node/NodePublishVolume", ""])
-async def test_what_is_no_method_of_csi_is_not_called(method: str) -> None:
-    stream: Any = FakeStream(Kind.CALL, method)
-    with pytest.raises(NotCarried, match="only methods of CSI"):
-        await agent().serve(stream)
+async def test_what_is_no_method_of_csi_is_not_called(world: World, method: str) -> None:
+    _, status = await world.answered(await world.call(method))
+    assert (status.code, status.origin) == (Code.UNIMPLEMENTED, Origin.EDGE)
+    assert "only methods of CSI" in status.message
+    assert (world.driver.calls, world.ends) == ([], [Code.UNIMPLEMENTED])
+
+
+async def test_a_call_of_node_is_not_made(world: World) -> None:
+    request = csi_pb2.NodePublishVolumeRequest(volume_id="v1", target_path="/etc").SerializeToString()
+    _, status = await world.answered(await world.call("/csi.v1.Node/NodePublishVolume", request))
+    assert status.code == Code.UNIMPLEMENTED
+    assert world.driver.calls == []
+    assert world.at_rest
+
+
+async def test_a_stream_of_another_kind_is_refused(world: World) -> None:
+    _, status = await world.answered(await world.call(CREATE, create(), kind=Kind.WATCH))
+    assert (status.code, world.driver.calls) == (Code.UNIMPLEMENTED, [])
+
+
+@pytest.mark.parametrize("method", [ALLOCATED, CONTROLLER + "Imagined"])
+async def test_a_stream_and_a_method_that_nobody_knows_pass_message_by_message(world: World, method: str) -> None:
+    stream = await world.call(method, b"request")
+    assert await world.answered(stream) == ([b"request", method.encode()], OK)
+    assert world.at_rest
+
+
+# -------------------- the answer --------------------
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
+async def test_a_call_with_one_answer_needs_no_task(world: World, method: str, request_bytes: bytes) -> None:
+    before = asyncio.all_tasks()
+    stream = await world.call(method, request_bytes)
+    assert asyncio.all_tasks() == before
+    world.driver.calls[0].answer(VOLUME if method == CREATE else b"")
+    assert await world.answered(stream) == ([VOLUME if method == CREATE else b""], OK)
+    assert world.driver.calls[0].request == request_bytes
+    assert (world.ends, world.at_rest) == ([Code.OK], True)
+    assert not world.operations._kept
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
+async def test_the_vendors_status_passes_as_it_is(world: World, method: str, request_bytes: bytes) -> None:
+    stream = await world.call(method, request_bytes)
+    world.driver.calls[0].answer(code=99)
+    assert await world.answered(stream) == ([], Status(99, "no"))
+    assert world.at_rest
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
+async def test_a_driver_that_dies_with_the_call_under_way_is_unavailable(
+    world: World, method: str, request_bytes: bytes
+) -> None:
+    stream = await world.call(method, request_bytes)
+    world.driver.calls[0].told(VendorBroken(NAME, "n1", "it died"))
+    _, status = await world.answered(stream)
+    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
+    assert world.at_rest
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
+async def test_a_bug_ends_its_own_call_and_neither_the_link_nor_the_next_call(
+    world: World, method: str, request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.driver.bug = ZeroDivisionError()
+    _, status = await world.answered(await world.call(method, request_bytes))
+    assert (status.code, status.message) == (
+        Code.UNAVAILABLE, "an internal error in the edge agent; its log has the details"
+    )  # fmt: skip
+    assert "a call failed inside the edge agent" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+    assert world.at_rest
+    world.driver.bug = None
+    stream = await world.call(method, request_bytes)
+    world.driver.calls[0].answer(VOLUME)
+    assert (await world.answered(stream))[1] == OK
+
+
+async def test_a_bug_ends_its_own_stream(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.driver.bug = ZeroDivisionError()
+    messages, status = await world.answered(await world.call(ALLOCATED, b"request"))
+    assert (messages, status.code) == ([b"request"], Code.UNAVAILABLE)
+    assert "ZeroDivisionError" in caplog.text
+    assert world.at_rest
+
+
+async def test_an_answer_larger_than_the_hub_takes_is_unavailable_and_a_create_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, Limits(max_message_bytes=100))
+    await settle()
+    stream = await world.call(CREATE, create())
+    large = csi_pb2.CreateVolumeResponse(volume={"volume_id": "v" * 200}).SerializeToString()
+    world.driver.calls[0].answer(large)
+    _, status = await world.answered(stream)
+    assert status.code == Code.UNAVAILABLE
+    assert str(MessageTooLarge(len(large), 100, "a CSI message")) in status.message
+    assert len(world.operations._kept) == 1
+    assert world.at_rest
+
+
+async def test_an_answer_after_the_answer_changes_nothing(world: World) -> None:
+    stream = await world.call(CAPACITY)
+    world.driver.calls[0].answer(b"")
+    world.driver.calls[0].told(VendorBroken(NAME, "n1", "it died"))
+    assert await world.answered(stream) == ([b""], OK)
+    assert world.ends == [Code.OK]
+
+
+async def test_a_second_request_is_dropped_and_its_credit_goes_back(world: World) -> None:
+    stream = await world.call(CAPACITY)
+    for _ in range(20):
+        await stream.send(b"x" * 100_000)
+        await settle()
+    world.driver.calls[0].answer(b"")
+    assert await world.answered(stream) == ([b""], OK)
+    assert len(world.driver.calls) == 1
+
+
+async def test_the_memory_of_a_request_counts_until_its_call_is_over(world: World) -> None:
+    stream = await world.call(CREATE, create(parameters={"a": "x" * 100_000}))
+    held = world.edge.session._inbox.granted + world.edge.session._inbox.owed
+    world.driver.calls[0].answer(VOLUME)
+    await world.answered(stream)
+    assert world.edge.session._inbox.granted + world.edge.session._inbox.owed >= held + 100_000
+
+
+# -------------------- time --------------------
+
+
+async def test_the_driver_is_told_the_callers_time_of_a_plain_call_and_the_whole_limit_of_an_operation(
+    world: World,
+) -> None:
+    await world.call(CAPACITY, timeout_s=10.0)
+    await world.call(CAPACITY)
+    await world.call(CREATE, create(), timeout_s=10.0)
+    told = [call.timeout_s or 0.0 for call in world.driver.calls]
+    assert 9.0 < told[0] <= 10.0
+    assert told[1:] == [600.0, 600.0]
+
+
+@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
+async def test_a_driver_that_hangs_is_cancelled_at_the_limit(world: World, method: str, request_bytes: bytes) -> None:
+    world.operations.limit.limit_s = 0.0
+    stream = await world.call(method, request_bytes)
+    _, status = await world.answered(stream)
+    assert status.code == Code.DEADLINE_EXCEEDED
+    assert "did not finish within --operation-limit" in status.message
+    assert world.driver.calls[0].cancelled
+    assert world.at_rest
+
+
+# -------------------- callers that leave --------------------
+
+
+@pytest.mark.parametrize("how", ["cancel", "cut"])
+async def test_a_plain_call_whose_caller_leaves_is_cancelled_at_the_driver(world: World, how: str) -> None:
+    stream = await world.call(CAPACITY)
+    leave(world, stream, how)
+    await settle()
+    assert world.driver.calls[0].cancelled
+    assert (world.ends, world.at_rest) == ([Code.CANCELLED], True)
+
+
+@pytest.mark.parametrize("how", ["cancel", "cut"])
+async def test_an_operation_whose_caller_leaves_goes_on_and_its_outcome_is_counted(world: World, how: str) -> None:
+    stream = await world.call(CREATE, create())
+    leave(world, stream, how)
+    await settle()
+    assert not world.driver.calls[0].cancelled
+    assert (world.ends, world.operations.under_way) == ([], ["CreateVolume pvc-1"])
+    world.driver.calls[0].answer(VOLUME)
+    assert (world.ends, world.at_rest) == ([Code.OK], True)
+    assert len(world.operations._kept) == 1
+
+
+@pytest.mark.parametrize("first", ["the caller leaves", "the driver answers"])
+async def test_a_caller_that_leaves_in_the_turn_of_the_answer_harms_nothing(world: World, first: str) -> None:
+    plain, changing = await world.call(CAPACITY), await world.call(CREATE, create())
+    if first == "the driver answers":
+        for call in world.driver.calls:
+            call.answer(VOLUME)
+    plain.cancel()
+    changing.cancel()
+    if first == "the caller leaves":
+        for call in world.driver.calls:
+            call.answer(VOLUME)
+    await settle()
+    assert world.at_rest
+    assert len(world.ends) == 2
+    assert len(world.operations._kept) == 1
+    stream = await world.call(CREATE, create())
+    assert await world.answered(stream) == ([VOLUME], OK)
+    assert not world.operations._kept
+
+
+async def test_a_caller_that_sends_no_request_and_leaves_is_counted(world: World) -> None:
+    stream = await world.call(CAPACITY, None)
+    stream.cancel()
+    await settle()
+    assert (world.ends, world.at_rest) == ([Code.CANCELLED], True)
+
+
+# -------------------- operations --------------------
+
+
+async def test_two_callers_of_one_operation_get_one_answer_of_the_driver(world: World) -> None:
+    callers = [await world.call(CREATE, create(secrets={"rotated": name})) for name in "ab"]
+    (call,) = world.driver.calls
+    call.answer(VOLUME)
+    assert [await world.answered(stream) for stream in callers] == [([VOLUME], OK)] * 2
+    assert (world.ends, world.at_rest) == ([Code.OK, Code.OK], True)
+
+
+async def test_a_caller_that_joined_and_leaves_stops_nothing(world: World) -> None:
+    first, joined = await world.call(CREATE, create()), await world.call(CREATE, create())
+    joined.cancel()
+    await settle()
+    assert world.ends == [Code.CANCELLED]
+    world.driver.calls[0].answer(VOLUME)
+    assert await world.answered(first) == ([VOLUME], OK)
+    assert world.at_rest
+
+
+async def test_a_caller_that_joined_gets_the_answer_when_the_first_one_has_left(world: World) -> None:
+    first, joined = await world.call(CREATE, create()), await world.call(CREATE, create())
+    first.cancel()
+    await settle()
+    world.driver.calls[0].answer(VOLUME)
+    assert await world.answered(joined) == ([VOLUME], OK)
+    assert world.at_rest
+
+
+async def test_other_arguments_are_aborted_and_the_operation_goes_on(world: World) -> None:
+    first = await world.call(CREATE, create())
+    _, status = await world.answered(await world.call(CREATE, create(parameters={"tier": "fast"})))
+    assert status.code == Code.ABORTED
+    world.driver.calls[0].answer(VOLUME)
+    assert await world.answered(first) == ([VOLUME], OK)
+    assert world.at_rest
+
+
+async def test_a_create_whose_answer_nobody_acknowledged_is_kept_for_the_retry(world: World) -> None:
+    stream = await world.call(CREATE, create())
+    world.driver.calls[0].answer(VOLUME)
+    await settle()
+    stream.acknowledge(delivered=False)
+    await settle()
+    assert await world.answered(await world.call(CREATE, create())) == ([VOLUME], OK)
+    assert len(world.driver.calls) == 1
+    assert not world.operations._kept
+
+
+async def test_draining_waits_for_an_operation_whose_caller_left(world: World) -> None:
+    stream = await world.call(CREATE, create())
+    stream.cancel()
+    draining = asyncio.get_running_loop().create_task(world.operations.drain())
+    await settle()
+    assert not draining.done()
+    world.driver.calls[0].answer(VOLUME)
+    await draining
+
+
+# -------------------- large messages --------------------
+
+
+async def test_a_large_request_is_parsed_in_a_thread_and_is_one_operation(world: World) -> None:
+    request = create(parameters={"a": "x" * PARSE_OFF_LOOP_BYTES})
+    stream = await world.call(CREATE, request)
+    await until(lambda: bool(world.driver.calls))
+    assert world.operations.under_way == ["CreateVolume pvc-1"]
+    world.driver.calls[0].answer(VOLUME)
+    assert await world.answered(stream) == ([VOLUME], OK)
+    assert world.at_rest
+
+
+async def test_a_large_request_whose_caller_left_meanwhile_is_not_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+
+    async def slow(*_args: object) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr("asyncio.to_thread", slow)
+    stream = await world.call(CREATE, create(parameters={"a": "x" * PARSE_OFF_LOOP_BYTES}))
+    stream.cancel()
+    await settle()
+    gate.set()
+    await settle()
+    assert (world.driver.calls, world.ends, world.at_rest) == ([], [Code.CANCELLED], True)
+
+
+async def test_a_large_request_that_cannot_be_parsed_by_a_bug_is_unavailable(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("edge.hub_call.identify", lambda *_: 1 / 0)
+    stream = await world.call(CREATE, create(parameters={"a": "x" * PARSE_OFF_LOOP_BYTES}))
+    _, status = await world.answered(stream)
+    assert status.code == Code.UNAVAILABLE
+    assert "a call failed inside the edge agent" in caplog.text
+    assert world.at_rest
+
+
+def leave(world: World, stream: Stream, how: str) -> None:
+    """End the wait of a call's caller."""
+    if how == "cancel":
+        stream.cancel()
+    else:
+        links: list[Link] = [world.hub, world.edge]
+        cut(*links)

@@ -20,6 +20,7 @@ from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_p
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import admit
+from cloud.hub_settings import HubSettings
 from cloud.trust.policy_text import read_policy
 from common.errors import HandshakeRefused
 from common.peer import Peer, with_certificate
@@ -125,32 +126,30 @@ def test_the_sidecars_are_those_that_the_tests_run() -> None:
         assert re.search(rf"^\t{re.escape(module)} {re.escape(version)}\b", GO_MODULES, re.MULTILINE)
 
 
-def test_in_one_pod_the_containers_are_those_of_a_pod_of_their_own() -> None:
-    """But for the way to the hub."""
+def test_in_one_pod_the_sidecars_are_those_of_a_pod_of_their_own() -> None:
+    """But for the liveness probe: the hub's own probe is about its process, which serves their socket."""
     alone = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/driver/driver.yaml"}
     inside = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/overlays/one-pod/hub.yaml"}
-    driver, beside = alone.pop("driver"), inside.pop("driver")
+    del alone["driver"], alone["liveness-probe"], inside["hub"]
     assert inside == alone
 
-    def of_the_way(text: str) -> bool:
-        return text.startswith(("--hub-endpoint=", "--tls-"))
 
-    assert [it for it in driver.pop("args") if not of_the_way(it)] == [
-        it for it in beside.pop("args") if not of_the_way(it)
-    ]
-    mounts = {"tls": driver.pop("volumeMounts"), "uds": beside.pop("volumeMounts")}
-    shared = [[it for it in found if it["name"] != way] for way, found in mounts.items()]
-    assert shared[0] == shared[1]
-    assert driver == beside
-
-
-def test_a_driver_in_one_pod_finds_the_socket_of_the_hub_there() -> None:
+def test_in_one_pod_the_hub_serves_the_socket_that_the_sidecars_call(
+    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
+) -> None:
     hub = container("cloud/base/hub.yaml", "hub")
-    driver = container("cloud/overlays/one-pod/hub.yaml", "driver")
-    (socket,) = (it.removeprefix("--uds=") for it in hub["args"] if it.startswith("--uds="))
-    assert f"--hub-endpoint={socket}" in driver["args"]
-    (mount,) = (it for it in hub["volumeMounts"] if it["name"] == "uds")
-    assert mount in driver["volumeMounts"]
+    added = [it.replace("$(DRIVER_NAME)", "dirdriver.csi") for it in added_arguments("cloud/overlays/one-pod")]
+    run(monkeypatch, *arguments(hub, **VALUES), *added)
+
+    (settings,) = started
+    assert isinstance(settings, HubSettings)
+    (served,) = settings.serve
+    assert served.name == "dirdriver.csi"
+    for name in ("hub", "csi-provisioner"):
+        inside = container("cloud/overlays/one-pod/hub.yaml", name)
+        (mount,) = (it for it in inside["volumeMounts"] if it["name"] == "socket")
+        assert str(served.endpoint.parent) == mount["mountPath"]
+    assert f"--csi-address={served.endpoint}" in inside["args"]
 
 
 # ---- what the examples promise --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from common.csi import csi_pb2
 from common.errors import MessageTooLarge, VendorBroken
-from common.relay.errors import VendorAnswerTooLarge, VendorReplaced, VendorUnreachable
+from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError, VendorReplaced, VendorUnreachable
 from common.reports import (
     GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
@@ -19,12 +20,17 @@ from common.reports import (
 )
 from common.status import Code, Status
 from edge.drivers import Driver
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from common.relay.client_call import CallReceiver
+    from edge.driver_call import Outcome
+
 SOCKET = Path("/run/d/csi.sock")
 CAPACITY = "/csi.v1.Controller/GetCapacity"
+ALLOCATED = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
 CAPABILITIES = "/csi.v1.Controller/ControllerGetCapabilities"
 OK = Status(Code.OK)
 
@@ -32,15 +38,37 @@ OK = Status(Code.OK)
 class FakeCall:
     """A call that answers what its channel was told."""
 
+    def __init__(self, receiver: CallReceiver) -> None:
+        self.path = str(SOCKET)
+        self.cancelled = False
+        self._receiver = receiver
+
+    def start(self, status: Status, messages: list[bytes], error: VendorConnectionError | None) -> None:
+        for message in messages:
+            self._receiver.took(self, message)  # type: ignore[arg-type]  # what a receiver needs of a ClientCall
+        if error is not None:
+            self.give_up(error)
+        elif not self.cancelled:
+            self._receiver.ended(status)
+
+    def consumed(self) -> None:
+        pass
+
+    def give_up(self, error: VendorConnectionError) -> None:
+        self.cancelled = True
+        self._receiver.failed(error)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeStream:
+    """A call that a coroutine iterates over."""
+
     def __init__(self, status: Status, messages: list[bytes], error: Exception | None) -> None:
         self.status = status
         self.cancelled = False
         self._messages, self._error = messages, error
-
-    async def unary(self) -> tuple[Status, bytes | None]:
-        if self._error is not None:
-            raise self._error
-        return self.status, self._messages[0] if self.status.ok else None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for message in self._messages:
@@ -58,8 +86,8 @@ class FakeChannel:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.asked_of: list[str] = []
-        self.calls: list[FakeCall] = []
-        self.answers: dict[str, tuple[Status, list[bytes], Exception | None]] = {}
+        self.streams: list[FakeStream] = []
+        self.answers: dict[str, tuple[Status, list[bytes], VendorConnectionError | None]] = {}
         self.call_itself("d.example")
 
     def call_itself(self, name: str) -> None:
@@ -72,14 +100,23 @@ class FakeChannel:
     def refuse(self, method: str, code: int, message: str = "") -> None:
         self.answers[method] = (Status(code, message), [], None)
 
-    def fail(self, method: str, error: Exception, *messages: bytes) -> None:
+    def fail(self, method: str, error: VendorConnectionError, *messages: bytes) -> None:
         self.answers[method] = (OK, list(messages), error)
 
-    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> FakeCall:
+    def start(
+        self, receiver: CallReceiver, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+    ) -> FakeCall:
         self.asked.append(method)
         self.asked_of.append(to)
-        self.calls.append(FakeCall(*self.answers.get(method, (OK, [b""], None))))
-        return self.calls[-1]
+        call = FakeCall(receiver)
+        call.start(*self.answers.get(method, (OK, [b""], None)))
+        return call
+
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> FakeStream:
+        self.asked.append(method)
+        self.asked_of.append(to)
+        self.streams.append(FakeStream(*self.answers.get(method, (OK, [b""], None))))
+        return self.streams[-1]
 
 
 class World:
@@ -313,28 +350,61 @@ async def test_an_answer_that_does_not_parse_is_no_answer_however_large(world: W
             await made
 
 
-@pytest.mark.parametrize("messages", [(), (b"", b"")])
-async def test_a_unary_success_without_exactly_one_answer_is_broken(world: World, messages: tuple[bytes, ...]) -> None:
+@pytest.mark.parametrize(
+    ("messages", "why"), [((), "answered OK without a message"), ((b"", b""), "answered with more than one message")]
+)
+async def test_a_unary_success_without_exactly_one_answer_is_broken(
+    world: World, messages: tuple[bytes, ...], why: str
+) -> None:
     world.channel.answer(CAPACITY, *messages)
-    with pytest.raises(VendorBroken, match=f"with {len(messages)} messages instead of one"):
-        await world.stream()
+    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+        with pytest.raises(VendorBroken, match=why):
+            await made
 
 
 async def test_a_stream_may_have_any_number_of_answers(world: World) -> None:
-    method = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
-    world.channel.answer(method)
-    assert await world.stream(method) == [OK]
-    world.channel.answer(method, b"", b"", b"")
-    assert await world.stream(method) == [b"", b"", b"", OK]
+    world.channel.answer(ALLOCATED)
+    assert await world.stream(ALLOCATED) == [OK]
+    world.channel.answer(ALLOCATED, b"", b"", b"")
+    assert await world.stream(ALLOCATED) == [b"", b"", b"", OK]
 
 
 async def test_a_stream_that_is_closed_early_cancels_the_call(world: World) -> None:
-    world.channel.answer(CAPACITY, b"", b"")
-    answers = world.driver.stream(CAPACITY, b"", timeout_s=1.0)
+    world.channel.answer(ALLOCATED, b"", b"")
+    answers = world.driver.stream(ALLOCATED, b"", timeout_s=1.0)
     assert await anext(answers) == b""
-    assert not world.channel.calls[0].cancelled
+    assert not world.channel.streams[0].cancelled
     await answers.aclose()
-    assert world.channel.calls[0].cancelled
+    assert world.channel.streams[0].cancelled
+
+
+@pytest.mark.parametrize("size", [2, 300_000])
+async def test_an_answer_comes_with_its_message_which_is_parsed_once(world: World, size: int) -> None:
+    body = csi_pb2.GetCapacityResponse(available_capacity=7).SerializeToString()
+    body += b"\xfa\x01" + bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14]) + b"x" * size
+    world.channel.answer(CAPACITY, body)
+    told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    world.driver.start(CAPACITY, b"", told.set_result, timeout_s=1.0)
+    assert await told == (OK, body, csi_pb2.GetCapacityResponse.FromString(body))
+
+
+@pytest.mark.parametrize("size", [2, 300_000])
+async def test_a_bug_in_the_check_of_an_answer_ends_the_call(
+    world: World, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.driver_call.parsed", lambda *_: 1 / 0)
+    world.channel.answer(CAPACITY, b"\xff" * size)
+    with pytest.raises(ZeroDivisionError):
+        await world.driver.unary(CAPACITY, b"", timeout_s=1.0)
+
+
+async def test_a_call_that_is_cancelled_while_its_large_answer_is_parsed_tells_nothing(world: World) -> None:
+    told: list[Outcome] = []
+    world.channel.answer(CAPACITY, b"\xff" * 300_000)
+    call = world.driver.start(CAPACITY, b"", told.append, timeout_s=1.0)
+    call.cancel()
+    await settle()
+    assert told == []
 
 
 # -------------------- the node's segment --------------------

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.edge_nodes import Call, Nodes
+from cloud.edge_nodes import Nodes
+from cloud.node_call import Call, Reply
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.policy import Policy
@@ -29,12 +30,12 @@ from common.errors import (
 from common.limits import Limits
 from common.messages import Hello, Reason
 from common.metrics import Metrics
-from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
 from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
+from tests.support.shown_peer import ShownPeer
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
@@ -72,16 +73,50 @@ def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> 
     return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
 
 
-def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
-    return Call(driver, CREATE, b"request", "c-1", timeout_s)
-
-
 RENEWED = "k-2"
 """A key that was issued to n1 while it was connected with another one."""
 
 
 def follows(node: str, live: str, key: str) -> bool:
     return key in (live, RENEWED)
+
+
+class Asked:
+    """A call to a node, and what its caller is told (`cloud.node_call.Caller`).
+
+    Attributes:
+        reply: the hub's side of it.
+        messages: the answer's messages so far.
+        status: its status, once it has ended.
+        is_sent: whether the request has left.
+    """
+
+    def __init__(self, nodes: Nodes, node: str, asked: Call) -> None:
+        self.messages: list[bytes] = []
+        self.status: Status | None = None
+        self.is_sent = False
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reply: Reply = nodes.call(node, asked, self)
+
+    async def read(self) -> list[bytes]:
+        """All messages of the answer."""
+        await self._over
+        return self.messages
+
+    def sent(self) -> None:
+        self.is_sent = True
+
+    def answered(self, message: bytes) -> None:
+        self.messages.append(message)
+
+    def ended(self, status: Status, message: bytes | None) -> None:
+        self.messages += [message] if message is not None else []
+        self.status = status
+        self._over.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        self._over.set_exception(error)
+        self._over.exception()
 
 
 class World:
@@ -109,7 +144,7 @@ class World:
 
         The agent shows a certificate with a key and a serial number.
         """
-        identity = Address(f"10.0.0.{len(self._ends) // 2 + 1}:7", local=False, key=key, serial=serial)
+        identity = ShownPeer(f"10.0.0.{len(self._ends) // 2 + 1}:7", local=False, key=key, serial=serial)
         at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits), identity=identity)
         await settle()
         self._ends += [at_hub, at_agent]
@@ -167,6 +202,10 @@ class World:
         """Since when n1 is as it is, to the fraction of a second."""
         return self.nodes._nodes["n1"].stored.since
 
+    def ask(self, node: str = "n1", *, timeout_s: float | None = None, driver: str = DRIVER) -> Asked:
+        """Send a call to a node."""
+        return Asked(self.nodes, node, Call(driver, CREATE, b"request", "c-1", timeout_s))
+
     def described(self, name: str = "n1") -> NodeStatus:
         return next(node for node in self.nodes.describe() if node.node == name)
 
@@ -198,7 +237,7 @@ async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World
     assert world.nodes.connected == 0
     since = world.since
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(since)}"):
-        world.nodes.call("n1", call())
+        world.ask()
 
 
 async def test_what_is_told_of_a_node_away_is_the_same_from_retry_to_retry(world: World) -> None:
@@ -207,7 +246,7 @@ async def test_what_is_told_of_a_node_away_is_the_same_from_retry_to_retry(world
     said = set()
     for _ in range(2):
         with pytest.raises(NodeOffline) as error:
-            world.nodes.call("n1", call())
+            world.ask()
         said.add(str(error.value))
     assert len(said) == 1
 
@@ -242,9 +281,9 @@ async def test_after_a_replacement_calls_go_over_the_new_link(world: World) -> N
     await world.connected(old_one)
     new, _ = await world.links()
     world.nodes.connect(hello(), new)
-    reply = world.nodes.call("n1", call())
-    assert await read(reply) == []
-    assert reply.status == Status(Code.OK)
+    asked = world.ask()
+    assert await asked.read() == []
+    assert asked.status == Status(Code.OK)
 
 
 async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
@@ -405,18 +444,18 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
 
     first, _ = await world.connected(slow)
     since = world.since
-    under_way = world.nodes.call("n1", call())
+    under_way = world.ask()
     await settle()
     second, _ = await world.beside(quick)
-    later = world.nodes.call("n1", call())
-    await read(later)
+    later = world.ask()
+    await later.read()
     assert later.status == Status(Code.OK, "over the second")
 
     assert not first.over
     gate.set()
-    await read(under_way)
+    await under_way.read()
     assert under_way.status == Status(Code.OK, "over the first")
-    under_way.acknowledge(delivered=True)
+    under_way.reply.acknowledge(delivered=True)
     await settle()
     assert first.over
     assert not world.nodes.disconnect("n1", first)
@@ -436,12 +475,12 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
         stream.end(Status(Code.OK))
 
     first, _ = await world.connected(slow)
-    under_way = world.nodes.call("n1", call())
+    under_way = world.ask()
     await settle()
     second, _ = await world.beside()
     assert world.nodes.disconnect("n1", second)
     with pytest.raises(NodeOffline):
-        world.nodes.call("n1", call())
+        world.ask()
     with pytest.raises(OperatorRefused, match="it is connected"):
         world.nodes.forget("n1")
     assert (await world.refused(hello(instance="i-2"))).reason == Reason.CONFLICT
@@ -449,7 +488,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     third = await world.come(hello(), key=RENEWED)
     assert not first.over
     gate.set()
-    await read(under_way)
+    await under_way.read()
     assert under_way.status == Status(Code.OK)
     world.nodes.disconnect("n1", first)
     assert world.nodes.disconnect("n1", third)
@@ -462,10 +501,10 @@ async def test_an_agent_has_two_links_at_most(world: World) -> None:
         await gate.wait()
 
     first, _ = await world.connected(slow)
-    world.nodes.call("n1", call())
+    world.ask()
     await settle()
     second, _ = await world.beside(slow)
-    world.nodes.call("n1", call())
+    world.ask()
     await settle()
     await world.beside(serial=3)
     assert (first.over, second.over) == (True, False)
@@ -615,7 +654,7 @@ async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(wo
     for again in (world, restarted := await world.restart()):
         assert (again.nodes.known, list(again.nodes.with_driver(DRIVER))) == (0, [])
         with pytest.raises(NodeUnknown):
-            again.nodes.call("n1", call())
+            again.ask()
     await restarted.close()
 
 
@@ -719,9 +758,9 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> 
         stream.end(Status(Code.NOT_FOUND, "no"), b"two")
 
     await world.connected(serve)
-    reply = world.nodes.call("n1", call(timeout_s=9.0))
-    assert await read(reply) == [b"one", b"two"]
-    assert reply.status == Status(Code.NOT_FOUND, "no")
+    asked = world.ask(timeout_s=9.0)
+    assert await asked.read() == [b"one", b"two"]
+    assert asked.status == Status(Code.NOT_FOUND, "no")
     ((opened, request),) = seen
     assert opened is not None
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
@@ -731,65 +770,58 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> 
 
 async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: World) -> None:
     with pytest.raises(NodeUnknown, match="edge node n9 has never connected to this hub; compare --nodeid"):
-        world.nodes.call("n9", call())
+        world.ask("n9")
 
 
 async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: World) -> None:
     await world.connected()
     with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e.example"):
-        world.nodes.call("n1", call(driver="e.example"))
+        world.ask(driver="e.example")
 
 
 async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
     _, at_agent = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
-    world.nodes.call("n1", call())
+    world.ask()
     await settle()
     at_agent.drain("bye")
     await settle()
     with pytest.raises(Draining, match="the agent of edge node n1 is shutting down"):
-        world.nodes.call("n1", call())
+        world.ask()
 
 
 async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: World) -> None:
     at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
-    world.nodes.call("n1", call())
+    world.ask()
     await settle()
     at_hub.drain("the hub is shutting down")
     with pytest.raises(Draining, match="the hub is shutting down"):
-        world.nodes.call("n1", call())
+        world.ask()
 
 
 async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: World) -> None:
     at_hub, _ = await world.connected()
     cut(at_hub)
     with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
-        world.nodes.call("n1", call())
+        world.ask()
 
 
 async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World) -> None:
     await world.connected(lambda stream: asyncio.Event().wait(), max_streams=2)  # type: ignore[arg-type,return-value]  # never ends
     for _ in range(2):
-        world.nodes.call("n1", call())
+        world.ask()
     with pytest.raises(Overloaded, match=r"the agent of edge node n1 has 2 calls under way.*\(--max-calls\)"):
-        world.nodes.call("n1", call())
+        world.ask()
 
 
 async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_the_node(world: World) -> None:
     await world.connected(lambda stream: asyncio.Event().wait(), max_streams=8)  # type: ignore[arg-type,return-value]  # never ends
     world.nodes.report("n1", [report(), report("other.example")])
-    replies = [world.nodes.call("n1", call()) for _ in range(6)]
+    asked = [world.ask() for _ in range(6)]
     with pytest.raises(Overloaded, match=r"the driver \S+ on edge node n1 has 6 calls under way"):
-        world.nodes.call("n1", call())
-    world.nodes.call("n1", call(driver="other.example")).cancel()
-    replies[0].cancel()
-    world.nodes.call("n1", call())
-
-
-async def read(reply: object) -> list[bytes]:
-    found: list[bytes] = []
-    while (message := await reply.receive()) is not None:  # type: ignore[attr-defined]  # a cloud.edge_nodes.Reply
-        found.append(message)
-    return found
+        world.ask()
+    world.ask(driver="other.example").reply.cancel()
+    asked[0].reply.cancel()
+    world.ask()
 
 
 async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) -> None:
@@ -800,7 +832,7 @@ async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) 
         await asyncio.Event().wait()
 
     at_hub, _ = await world.connected(serve)
-    reading = asyncio.ensure_future(read(world.nodes.call("n1", call())))
+    reading = asyncio.ensure_future(world.ask().read())
     await begun.wait()
     cut(at_hub)
     with pytest.raises(LinkLost, match="the link to edge node n1 was lost with the call under way"):
@@ -809,10 +841,10 @@ async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) 
 
 async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World) -> None:
     at_hub, _ = await world.connected()
-    reply = world.nodes.call("n1", call())
+    asked = world.ask()
     cut(at_hub)  # before the loop's next turn, in which the call would have left
     with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
-        await read(reply)
+        await asked.read()
 
 
 async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_is_back(
@@ -821,14 +853,16 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
     now = [1_000.0]
     monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
     at_hub, _ = await world.connected()
-    reply = world.nodes.call("n1", call())
-    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    asked = world.ask()
     now[0] = 2_000.0
+    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    now[0] = 2_001.0
     world.nodes.disconnect("n1", at_hub)
+    assert world.since == 2_000.0
     now[0] = 3_000.0
     await world.come(hello())
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await read(reply)
+        await asked.read()
 
 
 async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
@@ -838,22 +872,21 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
     await world.connected()
     newer, _ = await world.links()
-    reply = world.nodes.call("n1", call())
+    asked = world.ask()
     now[0] = 2_000.0
     world.nodes.connect(hello(), newer)
     now[0] = 3_000.0
     world.nodes.disconnect("n1", newer)
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await read(reply)
+        await asked.read()
 
 
 async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
     at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
-    reply = world.nodes.call("n1", call(timeout_s=60.0))
-    reading = asyncio.ensure_future(read(reply))
+    asked = world.ask(timeout_s=60.0)
+    reading = asyncio.ensure_future(asked.read())
     await settle()
     at_hub.session.tick(at_hub.loop.time() + 61.0)
-    at_hub.pump()
     with pytest.raises(CallTimeout, match="edge node n1 did not answer before the caller's deadline"):
         await reading
 
@@ -867,10 +900,10 @@ async def test_the_agent_hears_whether_its_answer_was_delivered(world: World, de
         stream.end(Status(Code.OK))
 
     await world.connected(serve)
-    reply = world.nodes.call("n1", call())
-    await read(reply)
+    asked = world.ask()
+    await asked.read()
     assert heard == []
-    reply.acknowledge(delivered=delivered)
+    asked.reply.acknowledge(delivered=delivered)
     await settle()
     assert heard == [delivered]
 
@@ -886,10 +919,10 @@ async def test_a_cancel_reaches_the_agent(world: World) -> None:
             ended.set()
 
     await world.connected(serve)
-    reply = world.nodes.call("n1", call())
+    asked = world.ask()
     await begun.wait()
     assert world.described().streams == 1
-    reply.cancel()
+    asked.reply.cancel()
     await ended.wait()
     await settle()
     assert world.described().streams == 0

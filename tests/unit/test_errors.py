@@ -49,6 +49,7 @@ from common.errors import (
     SettingsError,
     SeveralNodes,
     SourceElsewhere,
+    TooManyOpen,
     TunnelClosed,
     VendorBroken,
     status_of,
@@ -119,6 +120,15 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"),
         Code.UNAVAILABLE,
         "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there",
+    ),
+    TooManyOpen: (
+        lambda: TooManyOpen("dir.csi", "n7", 20_000),
+        Code.UNAVAILABLE,
+        (
+            "edge node n7 gets no create of a new name of driver dir.csi, because the outcome of too many others is "
+            "not known; their retries settle them: look at the driver on n7 and at the node's link, or raise "
+            "--max-open-creates of the hub (20000)"
+        ),
     ),
     NameElsewhere: (
         lambda: NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"),

@@ -5,54 +5,52 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cloud import proxy_rights
-from cloud.hub_process import assemble
-from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
-from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
-from cloud.trust.policy_file import PolicyFile
-from cloud.trust.trust_store import TrustStore
-from common.certificate_ends import CertificateEnds
-from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
+from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
-from common.limits import Limits
-from common.messages import Hello, Kind, Ping, encode
-from common.metrics import Metrics
+from common.messages import Kind, Ping, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall, VolumeStatus
 from common.peer import Peer as Address
-from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
+from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
-from tests.support.audit import RecordedAudit
+from tests.support.hub_world import (
+    CREATE,
+    DRIVER,
+    NETWORK,
+    SETTINGS,
+    SOCKET,
+    World,
+    called,
+    report,
+    running,
+    with_driver,
+)
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from common.link import Link, Stream
     from common.pages.hub import NodeStatus, Refusal
 
-DRIVER = "d.example"
-SETTINGS = {"state_dir": ["/var/lib/x"]}
-CREATE = "/csi.v1.Controller/CreateVolume"
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 STAGE = "/csi.v1.Node/NodeStageVolume"
-NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
 FOREIGN = Status(
     Code.UNAVAILABLE,
     "proxy driver other.example may call only its own driver at this hub, not d.example; check its --drivername",
@@ -60,99 +58,10 @@ FOREIGN = Status(
 )
 
 
-class World:
-    """A hub in memory, and the links of those who came."""
-
-    def __init__(
-        self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3, policy: str | None = None
-    ) -> None:
-        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
-        self.policy_path = directory / "policy.yaml"
-        if policy is not None:
-            self.policy_path.write_text(policy)
-        self.policy = PolicyFile(self.policy_path if policy is not None else None, directory, audit=self.audit)
-        self.trust = TrustStore(directory)
-        made = assemble(
-            self.store,
-            SqliteClaims(directory),
-            self.metrics,
-            part or SyncPart(),
-            audit=self.audit,
-            trust=self.trust,
-            policy=self.policy,
-            ends=CertificateEnds(None, None, self.metrics),
-            insecure=True,
-            max_nodes=max_nodes,
-            settings=SETTINGS,
-        )
-        self.hub, self.nodes, self.placement, self.pages = made.hub, made.nodes, made.placement, made.pages
-        self.orders, self.credentials, self.generations = made.orders, made.credentials, made.generations
-        self.links: list[Link] = []
-
-    async def come(
-        self,
-        hello: Hello,
-        address: Address = NETWORK,
-        serve: Callable[[Stream], Awaitable[None]] | None = None,
-        **limits: int,
-    ) -> Link:
-        """The link of one who came, at its own end."""
-        at_hub, at_peer = link_pair(
-            self.hub, Peer(serve, accepts=False), hello, limits=Limits(**limits), identity=address
-        )
-        await settle()
-        self.links.append(at_hub)
-        return at_peer
-
-    async def edge(self, name: str = "n1", serve: Callable[[Stream], Awaitable[None]] | None = None) -> Link:
-        """An agent, which serves calls as it is told, or answers every one with OK."""
-        return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1), serve=serve)
-
-    async def driver(self, name: str = DRIVER, **limits: int) -> Link:
-        """A proxy driver."""
-        return await self.come(introduce("driver", name, instance="p"), **limits)
-
-    async def operator(self) -> Link:
-        """An operator."""
-        return await self.come(introduce("operator", "", instance="o"), SOCKET)
-
-
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with running(World(tmp_path)) as world:
         yield world
-
-
-@asynccontextmanager
-async def running(world: World) -> AsyncIterator[World]:
-    """End a hub and its links with the block."""
-    yield world
-    cut(*(link for link in world.links if not link.over))
-    await settle()
-    await world.placement.close()
-    await world.trust.close()
-    await world.store.close()
-
-
-def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
-    info = GetPluginInfoResponse(name=driver, vendor_version=version.decode())
-    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
-
-
-async def with_driver(world: World, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
-    """Node n1 with the driver; its stream of reports."""
-    reports = (await world.edge(serve=serve)).open(Kind.REPORT, encode_reports([report()]))
-    await settle()
-    return reports
-
-
-async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
-    """How a call ends."""
-    stream = link.open(Kind.CALL, b"request", subject=driver, method=method, call="c-1")
-    while await stream.receive() is not None:
-        pass
-    assert stream.status is not None
-    return stream.status
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> str:
@@ -844,14 +753,20 @@ async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_no
 
 # -------------------- certificates --------------------
 
-N1 = Address("10.0.0.1:7", local=False, key="k-1", serial=1, not_after=2_000_000_000.0)
-N2 = Address("10.0.0.2:7", local=False, key="k-2", serial=2, not_after=2_100_000_000.0)
+N1 = Address("10.0.0.1:7", local=False, serial=1, not_after=2_000_000_000.0)
+N2 = Address("10.0.0.2:7", local=False, serial=2, not_after=2_100_000_000.0)
 
 
 async def with_two_nodes(world: World) -> tuple[Link, Link]:
     hellos = (introduce("edge", name, instance=f"i-{name}", boot=1) for name in ("n1", "n2"))
     first, second = [await world.come(said, address) for said, address in zip(hellos, (N1, N2), strict=True)]
     return first, second
+
+
+async def test_an_admission_tells_the_serial_number_of_the_certificate(world: World) -> None:
+    await with_two_nodes(world)
+    admitted = {who: details["serial"] for event, who, _, details in world.audit.lines if event is Event.ADMISSION}
+    assert admitted == {"n1": "1", "n2": "2"}
 
 
 async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(

@@ -12,12 +12,19 @@ import pytest
 
 from common.errors import TunnelClosed
 from common.messages import Kind, Ping, encode
+from common.receiver import NOBODY
 from common.status import Code, Status
-from tests.support.linked import Peer, cut, link_pair
+from tests.support.linked import Peer, cut, link_pair, local_pair
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from common.link import Link, Stream
+
+
+@pytest.fixture(autouse=True, params=[link_pair, local_pair])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test runs over a network and over the way inside one process."""
+    monkeypatch.setattr(f"{__name__}.link_pair", request.param)
 
 
 class Work:
@@ -90,6 +97,7 @@ async def test_a_detached_task_answers_a_caller_who_waits() -> None:
     assert await stream.receive() == b"done"
     assert await stream.receive() is None
     stream.acknowledge(delivered=True)
+    opening.writer.flush()  # else it may wait for the next message
     await settle()
     assert work.released == [True]
 
@@ -174,13 +182,13 @@ async def test_a_link_whose_handler_fails_ends_at_both_ends(where: str, caplog: 
     assert [record.message for record in caplog.records if record.exc_info] != []
 
 
-async def test_events_after_one_whose_handler_failed_are_delivered() -> None:
+async def test_frames_after_one_whose_handler_failed_are_not_taken_and_the_handler_hears_of_the_end_once() -> None:
     handler = Faulty("draining")
     serving, opening = link_pair(handler, Peer(accepts=False))
     await settle()
     opening.drain("the peer stops")  # without a stream that is the end as well, in the same message
     await settle()
-    assert handler.ends == [("drained", "the peer stops, and every call is finished")]
+    assert handler.ends == [("failed", "this end of the link failed; its log has the details")]
     assert await serving.wait_closed() == handler.ends[0]
 
 
@@ -202,7 +210,7 @@ async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_n
     first = opening.open(Kind.CALL)
     assert await first.receive() is None
     opening.session.acknowledge(first.id, delivered=True)
-    opening.session.open(Kind.CALL, now=0.0)
+    opening.session.open(NOBODY, Kind.CALL, now=0.0)
     serving.received(opening.pull())  # one message
     await settle()
     assert serving.over
@@ -219,7 +227,7 @@ async def test_a_link_whose_handler_fails_at_its_end_has_ended(caplog: pytest.Lo
     assert "a bug in closed" in caplog.text
 
 
-async def test_a_peer_that_broke_the_rules_in_the_message_of_its_hello_is_greeted_and_gone(
+async def test_a_peer_that_breaks_the_rules_in_the_message_of_its_hello_is_gone_without_a_greeting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     handler = Peer()
@@ -227,5 +235,6 @@ async def test_a_peer_that_broke_the_rules_in_the_message_of_its_hello_is_greete
     serving.received(opening.pull() + encode(Ping(1)))
     ((reason, _),) = handler.ends
     assert reason == "protocol-error"
+    assert not serving.greeted
     assert serving.over
     assert caplog.records == []

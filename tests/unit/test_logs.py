@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -26,11 +27,9 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     bridge.setLevel(level)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+    if logs._lines is not None:
+        logs._lines.close()
+    logs._lines = None
 
 
 class Call:
@@ -48,18 +47,37 @@ class FullDisk(io.StringIO):
         raise OSError(28, "No space left on device")
 
 
+class Written(io.StringIO):
+    """An output that has every line once it is read."""
+
+    handler: logs.LineHandler
+
+    def getvalue(self) -> str:
+        self.handler.flush()
+        return super().getvalue()
+
+
+class Terminal(Written):
+    def isatty(self) -> bool:
+        return True
+
+
+def configured(log_format: str, level: str = "info", verbosity: int = 0, stream: Written | None = None) -> Written:
+    """Configure the process, and return its output."""
+    stream = Written() if stream is None else stream
+    stream.handler = configure(log_format=log_format, level=level, verbosity=verbosity, stream=stream)
+    return stream
+
+
 @pytest.fixture
 def lines() -> Callable[[], list[dict[str, Any]]]:
-    stream = io.StringIO()
-    configure(log_format="json", level="info", stream=stream)
+    stream = configured("json")
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @pytest.fixture
-def text() -> io.StringIO:
-    stream = io.StringIO()
-    configure(log_format="text", level="info", stream=stream)
-    return stream
+def text() -> Written:
+    return configured("text")
 
 
 Lines = Callable[[], list[dict[str, Any]]]
@@ -72,7 +90,7 @@ def test_a_json_line_has_time_level_logger_and_message(lines: Lines) -> None:
     assert line == {"level": "info", "logger": "csi_bridge.kiln", "msg": "link up"}
 
 
-def test_a_text_line_reads_like_a_sentence(text: io.StringIO) -> None:
+def test_a_text_line_reads_like_a_sentence(text: Written) -> None:
     def work() -> None:
         bind(Call(node="n1"))
         LOGGER.info("link up")
@@ -81,9 +99,9 @@ def test_a_text_line_reads_like_a_sentence(text: io.StringIO) -> None:
     assert text.getvalue()[24:] == " INFO    kiln: link up  node=n1\n"
 
 
-@pytest.mark.parametrize(("stream", "is_json"), [(Terminal(), False), (io.StringIO(), True)])
-def test_auto_is_text_on_a_terminal_and_json_otherwise(stream: io.StringIO, is_json: bool) -> None:
-    configure(log_format="auto", level="info", stream=stream)
+@pytest.mark.parametrize(("stream", "is_json"), [(Terminal(), False), (Written(), True)])
+def test_auto_is_text_on_a_terminal_and_json_otherwise(stream: Written, is_json: bool) -> None:
+    configured("auto", stream=stream)
     LOGGER.info("hello")
     assert stream.getvalue().startswith("{") == is_json
 
@@ -92,8 +110,7 @@ def test_auto_is_text_on_a_terminal_and_json_otherwise(stream: io.StringIO, is_j
     ("level", "verbosity", "shown"), [("info", 0, 1), ("info", 3, 1), ("info", 4, 2), ("error", 0, 0)]
 )
 def test_level_and_verbosity_decide_what_is_written(level: str, verbosity: int, shown: int) -> None:
-    stream = io.StringIO()
-    configure(log_format="text", level=level, verbosity=verbosity, stream=stream)
+    stream = configured("text", level, verbosity)
     LOGGER.info("one")
     LOGGER.debug("two")
     assert len(stream.getvalue().splitlines()) == shown
@@ -105,9 +122,8 @@ def test_other_libraries_write_warnings_only(lines: Lines) -> None:
     assert [line["msg"] for line in lines()] == ["something"]
 
 
-def test_configuring_again_replaces_the_stream(text: io.StringIO) -> None:
-    second = io.StringIO()
-    configure(log_format="text", level="info", stream=second)
+def test_configuring_again_replaces_the_stream(text: Written) -> None:
+    second = configured("text")
     LOGGER.info("hello")
     assert text.getvalue() == ""
     assert second.getvalue().count("\n") == 1
@@ -164,41 +180,79 @@ async def test_a_task_started_inside_a_call_inherits_what_it_is_about(lines: Lin
     assert lines()[0]["node"] == "n1"
 
 
-async def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:
-    async def call() -> None:
-        bind(Call(node="n1"))
-        log_call(LOGGER, Status(Code.OK), duration_s=0.0123456, request_bytes=310, response_bytes=42)
+@dataclass
+class Finished:
+    """A call that has ended."""
 
-    await asyncio.create_task(call())
+    status: Status | None
+    fields: dict[str, Any] = field(default_factory=dict)
+    ended_at: float = 1_800_000_000.5
+    duration_s: float = 0.0
+    request_bytes: int = 0
+    response_bytes: int = 0
+
+    def log_fields(self) -> dict[str, Any]:
+        return self.fields
+
+
+def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:
+    log_call(LOGGER, Finished(Status(Code.OK), {"node": "n1"}, 1_800_000_000.5, 0.0123456, 310, 42))
     (line,) = lines()
-    del line["ts"], line["level"], line["logger"]
-    assert line == {
-        "msg": "call finished",
-        "node": "n1",
-        "code": "OK",
-        "duration_ms": 12.346,
-        "request_bytes": 310,
-        "response_bytes": 42,
-    }
+    assert list(line.items()) == [
+        ("ts", "2027-01-15T08:00:00.500Z"),
+        ("level", "info"),
+        ("logger", "csi_bridge.kiln"),
+        ("msg", "call finished"),
+        ("node", "n1"),
+        ("code", "OK"),
+        ("duration_ms", 12.346),
+        ("request_bytes", 310),
+        ("response_bytes", 42),
+    ]
+
+
+def test_a_finished_call_reads_like_any_other_line_in_text(text: Written) -> None:
+    log_call(LOGGER, Finished(Status(Code.OK), {"node": "n1"}))
+    assert text.getvalue() == (
+        "2027-01-15T08:00:00.500Z INFO    kiln: call finished  "
+        "node=n1 code=OK duration_ms=0.0 request_bytes=0 response_bytes=0\n"
+    )
 
 
 def test_a_failed_call_says_who_said_what(lines: Lines) -> None:
-    status = Status(Code.UNAVAILABLE, "edge node n1 is offline", Origin.HUB)
-    log_call(LOGGER, status, duration_s=0.001, request_bytes=0, response_bytes=0)
+    log_call(LOGGER, Finished(Status(Code.UNAVAILABLE, "edge node n1 is offline", Origin.HUB)))
     (line,) = lines()
     assert (line["code"], line["origin"], line["status"]) == ("UNAVAILABLE", "hub", "edge node n1 is offline")
 
 
+def test_finished_calls_and_other_lines_keep_their_order(lines: Lines) -> None:
+    for number in range(100):
+        LOGGER.info("%d", 2 * number)
+        log_call(LOGGER, Finished(Status(Code.OK), {"msg": str(2 * number + 1)}))
+    assert [line["msg"] for line in lines()] == [str(number) for number in range(200)]
+
+
 def test_a_finished_call_costs_nothing_when_info_is_off() -> None:
-    stream = io.StringIO()
-    configure(log_format="json", level="warning", stream=stream)
-    log_call(LOGGER, Status(Code.OK), duration_s=1, request_bytes=1, response_bytes=1)
+    stream = configured("json", level="warning")
+    log_call(LOGGER, Finished(Status(Code.OK)))
     assert stream.getvalue() == ""
 
 
-def test_a_vendors_text_cannot_forge_a_second_line(text: io.StringIO) -> None:
+def test_a_process_that_did_not_configure_its_log_writes_no_finished_calls(capfd: pytest.CaptureFixture[str]) -> None:
+    log_call(LOGGER, Finished(Status(Code.INTERNAL, "x" * 3_000)))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_line_tells_what_its_arguments_were_when_it_was_logged(lines: Lines) -> None:
+    batch = ["bread"]
+    LOGGER.info("%s", batch)
+    batch.append("cake")
+    assert lines()[0]["msg"] == "['bread']"
+
+
+def test_a_vendors_text_cannot_forge_a_second_line(text: Written) -> None:
     status = Status(Code.INTERNAL, 'x\n2026-11-21T00:00:00.000Z ERROR   hub: forged "\x1b[2J')
-    log_call(LOGGER, status, duration_s=0, request_bytes=0, response_bytes=0)
+    log_call(LOGGER, Finished(status))
     LOGGER.info("y\nforged\x1b[2J\u2028")
     first, second = text.getvalue().splitlines()
     assert "\\n2026" in first
@@ -206,14 +260,14 @@ def test_a_vendors_text_cannot_forge_a_second_line(text: io.StringIO) -> None:
     assert "\x1b" not in text.getvalue()
 
 
-def test_a_long_text_is_cut(text: io.StringIO) -> None:
+def test_a_long_text_is_cut(text: Written) -> None:
     status = Status(Code.INTERNAL, "x" * 1_000_000)
-    log_call(LOGGER, status, duration_s=0, request_bytes=0, response_bytes=0)
+    log_call(LOGGER, Finished(status))
     assert len(text.getvalue()) < 3_000
 
 
 def test_a_long_status_is_cut_in_json_too(lines: Lines) -> None:
-    log_call(LOGGER, Status(Code.INTERNAL, "x" * 1_000_000), duration_s=0, request_bytes=0, response_bytes=0)
+    log_call(LOGGER, Finished(Status(Code.INTERNAL, "x" * 1_000_000)))
     assert len(lines()[0]["status"]) < 3_000
 
 
@@ -234,7 +288,7 @@ def test_a_traceback_stays_in_its_json_line(lines: Lines) -> None:
     assert line["exc"].endswith("RuntimeError: broken kiln")
 
 
-def test_a_traceback_follows_its_text_line(text: io.StringIO) -> None:
+def test_a_traceback_follows_its_text_line(text: Written) -> None:
     log_an_exception()
     first, *_, last = text.getvalue().splitlines()
     assert first.endswith("ERROR   kiln: cannot bake")
@@ -248,28 +302,42 @@ def test_a_line_that_cannot_be_written_is_counted_and_lost(stream: io.StringIO) 
         stream.close()
     LOGGER.info("lost")
     LOGGER.info("lost too")
-    assert isinstance(handler, logs.LineHandler)
+    handler.flush()
     assert handler.lost_lines == 2
 
 
 def test_a_closed_stream_is_no_terminal() -> None:
     stream = io.StringIO()
     stream.close()
-    configure(log_format="auto", level="info", stream=stream)
+    handler = configure(log_format="auto", level="info", stream=stream)
     LOGGER.info("lost")
+    handler.flush()
+    assert handler.lost_lines == 1
 
 
 def test_a_process_without_standard_error_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    configure(log_format="auto", level="info")
+    handler = configure(log_format="auto", level="info")
     LOGGER.info("lost")
+    handler.flush()
+    assert handler.lost_lines == 1
 
 
-def test_a_line_whose_arguments_do_not_fit_its_text_is_counted_and_lost() -> None:
-    stream = io.StringIO()
-    handler = logs.LineHandler(stream)
-    handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "kiln.py", 1, "%d", ("seven",), None))
-    assert (handler.lost_lines, stream.getvalue()) == (1, "")
+def test_a_line_whose_arguments_do_not_fit_its_text_is_counted_and_lost(text: Written) -> None:
+    text.handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "kiln.py", 1, "%d", ("seven",), None))
+    assert text.getvalue() == ""
+    assert text.handler.lost_lines == 1
+
+
+def test_a_stream_that_takes_lines_again_is_told_how_many_were_lost(lines: Lines) -> None:
+    assert logs._lines is not None
+    logs._lines._writer._refused = 4_311
+    LOGGER.info("here again")
+    here, lost = lines()
+    assert here["msg"] == "here again"
+    assert (lost["level"], lost["msg"]) == ("warning", "… and 4,311 more lines were lost")
+    LOGGER.info("once")
+    assert len(lines()) == 3
 
 
 class Clock:
@@ -281,11 +349,18 @@ class Clock:
         return self.now
 
 
-def limited(stream: io.StringIO, clock: Clock) -> logs.LineHandler:
-    """A handler of its own, for lines about peers."""
-    handler = logs.LineHandler(stream, clock=clock)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    return handler
+class Messages:
+    """Lines without time, level and fields."""
+
+    def line(self, at: float, level: str, logger: str, message: str, fields: object, *, traceback: str = "") -> str:
+        return message
+
+
+def limited(clock: Clock) -> Written:
+    """The output of a handler of its own, for lines about peers."""
+    stream = Written()
+    stream.handler = logs.LineHandler(stream, Messages(), clock=clock)
+    return stream
 
 
 def tell(handler: logs.LineHandler, text: str, *args: object, peer: str = "10.0.0.7") -> None:
@@ -294,8 +369,9 @@ def tell(handler: logs.LineHandler, text: str, *args: object, peer: str = "10.0.
 
 
 def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
-    stream, clock = io.StringIO(), Clock()
-    handler = limited(stream, clock)
+    clock = Clock()
+    stream = limited(clock)
+    handler = stream.handler
     for number in range(BURST + 4_312):
         tell(handler, "no hello from %s: %d %%", "10.0.0.7", number)
     assert len(stream.getvalue().splitlines()) == BURST
@@ -305,31 +381,31 @@ def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
 
 
 def test_the_counts_are_written_at_the_end_of_the_process() -> None:
-    stream = io.StringIO()
-    handler = limited(stream, Clock())
+    stream = limited(Clock())
+    handler = stream.handler
     for _ in range(BURST + 1):
         tell(handler, "again")
-    handler.give_up_unwritten()
+    handler.close()
     assert stream.getvalue().splitlines() == ["again"] * (BURST + 1)
 
 
 def test_a_line_about_no_peer_is_never_held() -> None:
-    stream = io.StringIO()
-    handler = limited(stream, Clock())
+    stream = limited(Clock())
+    handler = stream.handler
     for _ in range(2 * BURST):
         handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, "mine", (), None))
     assert len(stream.getvalue().splitlines()) == 2 * BURST
 
 
-def test_no_character_of_a_json_line_steers_a_terminal(lines: Lines, text: io.StringIO) -> None:
-    stream = io.StringIO()
-    configure(log_format="json", level="info", stream=stream)
+def test_no_character_of_a_json_line_steers_a_terminal(lines: Lines, text: Written) -> None:
+    stream = configured("json")
     LOGGER.info("\x1b[2J\x9b2J\u202e")
-    assert stream.getvalue().rstrip("\n").isprintable()
-    assert json.loads(stream.getvalue())["msg"] == "\x1b[2J\x9b2J\u202e"
+    written = stream.getvalue()
+    assert written.rstrip("\n").isprintable()
+    assert json.loads(written)["msg"] == "\x1b[2J\x9b2J\u202e"
 
 
-def test_no_line_of_a_traceback_steers_a_terminal(text: io.StringIO) -> None:
+def test_no_line_of_a_traceback_steers_a_terminal(text: Written) -> None:
     try:
         bake("\x1b[2J")
     except RuntimeError:

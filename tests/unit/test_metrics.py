@@ -1,11 +1,11 @@
 """What Prometheus reads: names, labels and buckets, and that no peer can make the labels grow."""
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from common.csi.methods import METHODS
 from common.messages import Reason
-from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, go_code_name
+from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, CallDurations, Metrics, go_code_name
 from common.status import Code
 
 CREATE = "/csi.v1.Controller/CreateVolume"
@@ -28,6 +28,20 @@ def test_a_call_is_counted_as_csi_lib_utils_does() -> None:
 
 def test_the_buckets_are_those_of_csi_lib_utils() -> None:
     assert CALL_BUCKETS_S == (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+
+
+def test_a_scrape_reads_as_if_prometheus_own_histogram_had_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.25)
+    durations, own, theirs = CallDurations(), CollectorRegistry(auto_describe=True), CollectorRegistry()
+    own.register(durations)
+    labels = ("driver_name", "method_name", "grpc_status_code")
+    text = "Container Storage Interface operation duration with gRPC error code status total"
+    histogram = Histogram(CALLS, text, labels, buckets=CALL_BUCKETS_S, registry=theirs)
+    assert generate_latest(own) == generate_latest(theirs)
+    for name, duration_s in [("d", 0.0), ("d", 0.1), ("d", 0.11), ("e", 600), ("e", 601), ("d", 2.5)]:
+        durations.of(name, CREATE, "OK").observe(duration_s)
+        histogram.labels(name, CREATE, "OK").observe(duration_s)
+    assert generate_latest(own) == generate_latest(theirs)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +92,7 @@ def test_drivers_beyond_the_limit_share_one_label() -> None:
 
 
 def kept(metrics: Metrics) -> int:
-    return len(metrics._observers)
+    return len(metrics._kept)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -95,7 +109,7 @@ def test_the_links_are_counted() -> None:
     metrics.link_down("peer-silent")
     metrics.link_down("a reason that nobody planned for")
     metrics.connected_nodes.set(2)
-    metrics.calls_in_flight.inc()
+    metrics.calls_in_flight += 1
     value = metrics.registry.get_sample_value
     assert value("csi_bridge_link_ups_total") == 1
     assert value("csi_bridge_redials_total") == 1

@@ -16,7 +16,8 @@ from common.csi.methods import METHODS
 from common.errors import OperationConflict, OperationLimit, Overloaded, VendorBroken
 from common.status import Code, Status
 from edge import operations as module
-from edge.operations import _RULES, Operation, Operations, Result, identify
+from edge.driver_call import Outcome, Result
+from edge.operations import _RULES, Operation, Operations, Told, identify
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
@@ -56,32 +57,37 @@ def made(volume: str = "v1") -> Result:
     return Result(OK, csi_pb2.CreateVolumeResponse(volume={"volume_id": volume}).SerializeToString())
 
 
+class VendorCall:
+    """A call to the vendor that is not answered yet."""
+
+    def __init__(self, vendor: Vendor, told: Told) -> None:
+        self._vendor = vendor
+        self.told = told
+
+    def cancel(self) -> None:
+        self._vendor.cancelled += 1
+        self._vendor.waiting.remove(self)
+
+
 class Vendor:
     """A vendor: counts what it is asked, and answers when and what a test says."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.cancelled = 0
-        self._answers: list[asyncio.Future[Result]] = []
+        self.waiting: list[VendorCall] = []
 
-    async def run(self) -> Result:
+    def start(self, told: Told) -> VendorCall:
         """One call."""
         self.calls += 1
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._answers.append(answer)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
+        self.waiting.append(VendorCall(self, told))
+        return self.waiting[-1]
 
-    def answer(self, result: Result | Exception) -> None:
+    def answer(self, outcome: Result | Exception) -> None:
         """Answer the oldest call."""
-        future = self._answers.pop(0)
-        if isinstance(result, Exception):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+        if isinstance(outcome, Result) and outcome.body:
+            outcome = outcome._replace(message=csi_pb2.CreateVolumeResponse.FromString(outcome.body))
+        self.waiting.pop(0).told(outcome)
 
 
 class Clock:
@@ -117,11 +123,26 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def begin(operations: Operations, operation: Operation, vendor: Vendor) -> asyncio.Task[Result]:
-    """A caller that waits."""
-    task = asyncio.get_running_loop().create_task(operations.perform(operation, vendor.run))
+async def begin(operations: Operations, operation: Operation, vendor: Vendor) -> asyncio.Future[Result]:
+    """A caller that waits. If its future is cancelled, it leaves."""
+    waiting: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def told(outcome: Outcome) -> None:
+        if waiting.done():  # cancelled in this turn of the loop
+            return
+        if isinstance(outcome, Exception):
+            waiting.set_exception(outcome)
+        else:
+            waiting.set_result(outcome._replace(message=None))
+
+    def left(waiting: asyncio.Future[Result]) -> None:
+        if waiting.cancelled():
+            operations.leave(operation, told)
+
+    if operations.perform(operation, vendor.start, told):
+        waiting.add_done_callback(left)
     await settle()
-    return task
+    return waiting
 
 
 async def finish(operations: Operations, operation: Operation, vendor: Vendor, result: Result | Exception) -> None:
@@ -278,7 +299,7 @@ async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
     with pytest.raises(
         OperationConflict, match="CreateVolume pvc-1 is already under way with other arguments"
     ) as error:
-        await operations.perform(create(parameters={"tier": "fast"}), vendor.run)
+        await begin(operations, create(parameters={"tier": "fast"}), vendor)
     assert "fast" not in str(error.value)
     vendor.answer(made())
     assert await first == made()
@@ -318,22 +339,72 @@ async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
 ) -> None:
     callers = [await begin(operations, create(), vendor) for _ in range(2)]
     monkeypatch.setattr(Operations, "_keep", lambda *_: 1 / 0)
-    vendor.answer(made())
-    await settle()
-    assert [caller.done() for caller in callers] == [True, True]
-    assert callers[1].result() == made()
-    assert isinstance(callers[0].exception(), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):  # which the client logs
+        vendor.answer(made())
+    assert [caller.result() for caller in callers] == [made(), made()]
+    assert operations.under_way == []
 
 
 async def test_an_operation_that_the_process_stops_leaves_nobody_waiting_and_its_key_free(
     operations: Operations, vendor: Vendor
 ) -> None:
     callers = [await begin(operations, create(), vendor) for _ in range(2)]
-    callers[0].cancel()
-    await asyncio.gather(*callers, return_exceptions=True)
-    assert all(caller.cancelled() for caller in callers)
-    assert vendor.cancelled == 1
+    vendor.answer(VendorBroken(DRIVER, "n1", "CSI Bridge closed the connection to the driver during the call"))
+    assert all(isinstance(caller.exception(), VendorBroken) for caller in callers)
     assert operations.under_way == []
+
+
+async def test_an_operation_that_fails_as_it_begins_leaves_its_key_free(operations: Operations) -> None:
+    told: list[Outcome] = []
+
+    def refuse(ended: Told) -> VendorCall:
+        ended(VendorBroken(DRIVER, "n1", "no such socket"))
+        return VendorCall(Vendor(), ended)
+
+    assert not operations.perform(create(), refuse, told.append)
+    assert len(told) == 1
+    assert isinstance(told[0], VendorBroken)
+    assert operations.under_way == []
+    await operations.drain()
+
+
+async def test_an_operation_that_a_bug_keeps_from_beginning_leaves_its_key_free(
+    operations: Operations, vendor: Vendor
+) -> None:
+    def fail(_ended: Told) -> VendorCall:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        operations.perform(create(), fail, lambda _: None)
+    assert operations.under_way == []
+    assert (await begin(operations, create(parameters={"other": "arguments"}), vendor)).done() is False
+
+
+async def test_a_caller_may_ask_again_at_the_end_of_its_operation(operations: Operations, vendor: Vendor) -> None:
+    told: list[Outcome] = []
+
+    def again(outcome: Outcome) -> None:
+        told.append(outcome)
+        operations.perform(delete(), vendor.start, told.append)
+
+    operations.perform(delete(), vendor.start, again)
+    for _ in range(2):
+        vendor.answer(Result(OK, b""))
+    assert [outcome[0] for outcome in told if isinstance(outcome, Result)] == [OK, OK]
+    assert operations.under_way == []
+
+
+async def test_a_joined_caller_that_leaves_is_told_nothing_and_takes_no_memory(
+    operations: Operations, vendor: Vendor
+) -> None:
+    first = await begin(operations, create(), vendor)
+    joined = await begin(operations, create(), vendor)
+    joined.cancel()
+    await settle()
+    (running,) = operations._running.values()
+    assert len(running.callers) == 1
+    vendor.answer(made())
+    assert await first == made()
 
 
 # -------------------- the limits --------------------
@@ -343,7 +414,7 @@ async def test_beyond_its_limit_no_operation_begins_and_a_retry_joins_still(vend
     operations = Operations(600.0, "n1", most=2)
     callers = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(2)]
     with pytest.raises(Overloaded, match=r"agent of edge node n1 has 2 calls under way.*--max-operations"):
-        await operations.perform(create("pvc-2"), vendor.run)
+        await begin(operations, create("pvc-2"), vendor)
     retry = await begin(operations, create("pvc-0"), vendor)
     vendor.answer(made())
     assert await retry == made()
@@ -358,7 +429,7 @@ async def test_a_driver_with_many_operations_leaves_places_to_the_other_drivers_
     operations = Operations(600.0, "n1", most=8, drivers=lambda: 2)
     callers = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(6)]
     with pytest.raises(Overloaded, match=r"driver d\.example on edge node n1 has 6 calls under way"):
-        await operations.perform(create("pvc-6"), vendor.run)
+        await begin(operations, create("pvc-6"), vendor)
     request = csi_pb2.CreateVolumeRequest(name="pvc-0")
     callers.append(await begin(operations, of(CREATE, request, driver="other.example"), vendor))
     for _ in range(7):
@@ -385,12 +456,41 @@ async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(
 
 async def test_after_the_limit_the_key_is_free_and_a_retry_is_a_new_call(no_time: Operations, vendor: Vendor) -> None:
     with pytest.raises(OperationLimit):
-        await no_time.perform(create(), vendor.run)
+        await (await begin(no_time, create(), vendor))
     await settle()
-    no_time.limit_s = 600.0
+    no_time.limit.limit_s = 600.0
     retry = await begin(no_time, create(parameters={"other": "arguments"}), vendor)
-    vendor._answers[-1].set_result(made())
+    vendor.answer(made())
     assert await retry == made()
+
+
+async def test_one_timer_serves_all_operations_and_each_has_its_whole_time(vendor: Vendor, clock: Clock) -> None:
+    operations = Operations(600.0, "n1")
+    first = await begin(operations, create("pvc-1"), vendor)
+    timer = operations.limit._timer
+    clock.advance(400)
+    second = await begin(operations, create("pvc-2"), vendor)
+    ended = await begin(operations, create("pvc-3"), vendor)
+    vendor.waiting.pop().told(made())
+    assert operations.limit._timer is timer
+    clock.advance(300)
+    operations.limit._look()
+    assert (first.done(), second.done(), ended.done()) == (True, False, True)
+    assert isinstance(first.exception(), OperationLimit)
+    clock.advance(300)
+    operations.limit._look()
+    assert isinstance(second.exception(), OperationLimit)
+    assert vendor.cancelled == 2
+    assert operations.limit._timer is None
+
+
+async def test_the_counts_of_drivers_and_objects_end_with_the_last_operation(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1")
+    callers = [await begin(operations, delete(f"v{number}"), vendor) for number in range(3)]
+    for _ in callers:
+        vendor.answer(Result(OK, b""))
+    await asyncio.gather(*callers)
+    assert (dict(operations._own), dict(operations._touched)) == ({}, {})
 
 
 # -------------------- kept results --------------------
@@ -398,7 +498,7 @@ async def test_after_the_limit_the_key_is_free_and_a_retry_is_a_new_call(no_time
 
 async def test_a_success_that_nobody_acknowledged_is_kept_for_the_retry(operations: Operations, vendor: Vendor) -> None:
     await finish(operations, create(), vendor, made())
-    assert await operations.perform(create(secrets={"rotated": "yes"}), vendor.run) == made()
+    assert await (await begin(operations, create(secrets={"rotated": "yes"}), vendor)) == made()
     assert vendor.calls == 1
 
 
@@ -417,30 +517,21 @@ async def test_what_is_delivered_twice_or_was_never_kept_is_no_error(operations:
 async def test_a_create_that_ends_after_a_delete_of_its_volume_is_not_kept(
     operations: Operations, vendor: Vendor
 ) -> None:
-    late = asyncio.ensure_future(operations.perform(create(), lambda: answer_when(deleted, made())))
-    deleted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    await settle()
+    slow = Vendor()
+    late = await begin(operations, create(), slow)
     await finish(operations, delete(), vendor, Result(Status(Code.OK), b""))
-    deleted.set_result(None)
+    slow.answer(made())
     await late
     assert not await is_kept(operations, create())
 
 
 async def test_a_publish_that_ends_after_its_unpublish_is_not_kept(operations: Operations, vendor: Vendor) -> None:
-    late = asyncio.ensure_future(
-        operations.perform(publish(), lambda: answer_when(undone, Result(Status(Code.OK), b"")))
-    )
-    undone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    await settle()
+    slow = Vendor()
+    late = await begin(operations, publish(), slow)
     await finish(operations, unpublish(), vendor, Result(Status(Code.OK), b""))
-    undone.set_result(None)
+    slow.answer(Result(Status(Code.OK), b""))
     await late
     assert not await is_kept(operations, publish())
-
-
-async def answer_when(ready: asyncio.Future[None], result: Result) -> Result:
-    await ready
-    return result
 
 
 async def test_what_is_delivered_late_does_not_drop_a_later_result_of_the_same_key(

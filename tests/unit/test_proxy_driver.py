@@ -9,15 +9,16 @@ import pytest
 
 from cli.process_options import DRIVER_OPTIONS
 from cloud.csi_proxy_driver import ProxyDriver
+from cloud.forwarded_call import SIDECAR_MESSAGE_BYTES
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.backoff import Backoff
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import CallError, timestamp
 from common.limits import Limits
+from common.link import ServedByTasks
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.errors import PeerGone
-from common.relay.server_call import ServerCall
+from common.relay.server_call import CancelReason, ServerCall
 from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.link import Link, Stream
+    from common.relay.pump import Taken
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"
@@ -41,18 +43,54 @@ REPORT = encode_reports(
 
 
 class Sidecar:
-    """A sidecar's connection (`common.relay.server_call.AnswerWriter`): remembers what it was told."""
+    """A sidecar's connection (`common.relay.server_call.AnswerWriter`): remembers what it was told.
 
-    def __init__(self) -> None:
+    Attributes:
+        told: the statuses.
+        messages: the messages, each with who is told that it was taken.
+        reads: whether the sidecar takes everything at once; else `read` and `leave` tell.
+    """
+
+    def __init__(self, proxy: ProxyDriver, *, reads: bool = True) -> None:
         self.told: list[Status] = []
+        self.messages: list[bytes] = []
+        self.reads = reads
+        self._proxy = proxy
+        self._waiting: list[Taken] = []
 
-    async def send_message(self, call: ServerCall, message: bytes) -> None:
-        """Nothing to do."""
+    def call(self, method: str = CREATE) -> ServerCall:
+        """Make a call, as the server does."""
+        call = ServerCall(self, 1, method=method, request=b"", timeout_s=None)
+        try:
+            call.callee = self._proxy.handle(call)
+        except CallError as error:
+            call.fail(error)
+        return call
 
-    def send_status(self, call: ServerCall, status: Status) -> bool:
+    def take(self, taken: bool) -> None:
+        """Take all that waits, or leave."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each(taken)
+
+    def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
+        """Remember."""
+        self.messages.append(message)
+        self._wait(taken)
+
+    def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
         """Remember."""
         self.told.append(status)
-        return True
+        self._wait(taken)
+
+    def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
+        """The proxy driver's status."""
+        return self._proxy.on_error(error)
+
+    def _wait(self, taken: Taken) -> None:
+        self._waiting.append(taken)
+        if self.reads:
+            self.take(True)
 
 
 class World:
@@ -60,28 +98,18 @@ class World:
 
     def __init__(self, directory: Path, *, reopen_s: float = 0.0) -> None:
         settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
-        self.cache = IdentityCache(directory, DRIVER)
-        self.proxy = ProxyDriver(settings, self.cache, Metrics(), reopen=Backoff(first_s=reopen_s, most_s=reopen_s))
+        self.cache, self.metrics = IdentityCache(directory, DRIVER), Metrics()
+        self.proxy = ProxyDriver(settings, self.cache, self.metrics, reopen=Backoff(first_s=reopen_s, most_s=reopen_s))
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
         self.proxy.uplink = self.uplink
         self.links: list[Link] = []
 
-    async def link(self, serve: Callable[[Stream], Awaitable[None]]) -> Link:
+    async def link(self, serve: Callable[[Stream], Awaitable[None]], **limits: int) -> Link:
         """The proxy driver's link to a hub that serves its streams so."""
-        at_hub, at_proxy = link_pair(Peer(serve), self.uplink, HELLO)
+        at_hub, at_proxy = link_pair(Peer(serve), self.uplink, HELLO, limits=Limits(**limits))
         self.links += [at_hub, at_proxy]
         await settle()
         return at_proxy
-
-    async def call(self, method: str = CREATE) -> list[Status]:
-        """What a sidecar is told of a call."""
-        sidecar = Sidecar()
-        call = ServerCall(sidecar, 1, method=method, request=b"", timeout_s=None)
-        try:
-            await self.proxy.handle(call)
-        except CallError as error:
-            call.finish(self.proxy.on_error(error))
-        return sidecar.told
 
 
 @pytest.fixture
@@ -100,11 +128,10 @@ async def never_ends(_stream: Stream) -> None:
 
 
 async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: World) -> None:
-    link = await world.link(never_ends)
-    call = asyncio.ensure_future(world.call())
-    await asyncio.sleep(0)  # it opens its stream, and its frames have not left
+    link, sidecar = await world.link(never_ends), Sidecar(world.proxy)
+    sidecar.call()  # its frames have not left
     cut(link)
-    assert await call == [
+    assert sidecar.told == [
         Status(
             Code.UNAVAILABLE,
             f"the proxy driver has no link to the hub at {world.uplink.endpoint} since "
@@ -115,52 +142,110 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: World) -> No
 
 
 async def test_a_call_that_was_sent_lost_its_link(world: World) -> None:
-    link = await world.link(never_ends)
-    call = asyncio.ensure_future(world.call())
+    link, sidecar = await world.link(never_ends), Sidecar(world.proxy)
+    sidecar.call()
     await settle()
     cut(link)
-    (told,) = await call
+    (told,) = sidecar.told
     assert told.code == Code.UNAVAILABLE
     assert told.message.startswith("the link to the hub was lost with the call under way; ")
 
 
-# -------------------- callers that leave --------------------
+# -------------------- slow callers, and callers that leave --------------------
 
 
-class Gone(Sidecar):
-    """A sidecar that leaves before the answer is written."""
+class Answering:
+    """A hub's end of a call: answers it, and notes whether the answer was delivered."""
 
-    async def send_message(self, call: ServerCall, message: bytes) -> None:
-        """Fail, as a connection does that the caller has closed."""
-        raise PeerGone
+    def __init__(self) -> None:
+        self.released: list[bool] = []
+
+    async def serve(self, stream: Stream) -> None:
+        assert stream.opened is not None
+        if stream.opened.kind == Kind.WATCH:
+            await never_ends(stream)
+        stream.on_released = self.released.append
+        stream.end(Status(Code.OK), b"the answer")
+
+
+async def test_the_hub_hears_that_an_answer_was_delivered_once_the_sidecar_has_taken_it(world: World) -> None:
+    hub = Answering()
+    await world.link(hub.serve)
+    sidecar = Sidecar(world.proxy, reads=False)
+    sidecar.call()
+    await settle()
+    assert (sidecar.messages, sidecar.told) == ([b"the answer"], [Status(Code.OK)])
+    assert hub.released == []
+    sidecar.take(True)
+    await settle()
+    assert hub.released == [True]
 
 
 @pytest.mark.parametrize("method", [CREATE, PROBE])
 async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_the_log(
-    world: World, caplog: pytest.LogCaptureFixture, method: str
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    caplog.set_level("INFO")
+    codes: list[int] = []
+    monkeypatch.setattr(world.metrics, "observe_call", lambda _driver, _method, code, _s: codes.append(code))
+    hub = Answering()
+    await world.link(hub.serve)
+    sidecar = Sidecar(world.proxy, reads=False)
+    sidecar.call(method)
+    await settle()
+    sidecar.take(False)
+    await settle()
+    assert [record.message for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
+    assert codes == ([Code.CANCELLED] if method == CREATE else [])
+    assert hub.released == ([False] if method == CREATE else [])
+
+
+async def test_a_call_whose_caller_leaves_is_cancelled_at_the_hub(world: World) -> None:
+    cancelled: list[bool] = []
+
+    async def serve(stream: Stream) -> None:
+        assert stream.opened is not None
+        try:
+            await never_ends(stream)
+        except asyncio.CancelledError:
+            cancelled.append(stream.opened.kind == Kind.CALL)
+            raise
+
+    await world.link(serve)
+    sidecar = Sidecar(world.proxy)
+    call = sidecar.call()
+    await settle()
+    call.cancelled_by = CancelReason.CALLER_CANCELLED
+    assert call.callee is not None
+    call.callee.cancelled()
+    await settle()
+    assert cancelled == [True]
+    assert call.finished
+
+
+async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_call_at_the_hub(world: World) -> None:
+    released: list[bool] = []
 
     async def serve(stream: Stream) -> None:
         assert stream.opened is not None
         if stream.opened.kind == Kind.WATCH:
             await never_ends(stream)
-        stream.end(Status(Code.OK), b"the answer")
+        stream.on_released = released.append
+        stream.end(Status(Code.OK), b"x" * (SIDECAR_MESSAGE_BYTES + 1))
 
-    await world.link(serve)
-    with pytest.raises(PeerGone) as raised:
-        await world.proxy.handle(ServerCall(Gone(), 1, method=method, request=b"", timeout_s=None))
-    world.proxy.on_error(raised.value)
+    await world.link(serve, max_message_bytes=2 * SIDECAR_MESSAGE_BYTES)
+    sidecar = Sidecar(world.proxy)
+    sidecar.call()
     await settle()
-    assert [record.message for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
-    codes = [record.fields["code"] for record in caplog.records if hasattr(record, "fields")]
-    assert codes == (["CANCELLED"] if method == CREATE else [])
+    (told,) = sidecar.told
+    assert told.code == Code.UNAVAILABLE
+    assert "no stock sidecar takes a larger one" in told.message
+    assert released == [False]
 
 
 # -------------------- the watch --------------------
 
 
-class Hub:
+class Hub(ServedByTasks):
     """Serves watches as it is told; at the end of what it was told, they stay.
 
     Attributes:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.edge_nodes import Call, Nodes
+from cloud.edge_nodes import Nodes
+from cloud.node_call import Call
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.audit_log import Event
@@ -23,6 +24,7 @@ from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.spoken_node import report
 from tests.support.waiting import settle
+from tests.unit.placement.world import Told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -129,7 +131,7 @@ async def test_a_plugin_that_calls_itself_by_another_name_does_not_count(world: 
     assert (world.described("n1").drivers, list(world.nodes.with_driver(DRIVER))) == ([OTHER], [])
     assert world.changes == [OTHER]
     with pytest.raises(ReportRefused, match=r"edge node n1 gets no call of driver d.example, because the hub refuses"):
-        world.nodes.call("n1", call())
+        world.nodes.call("n1", call(), Told())
 
 
 async def test_a_report_of_a_drivers_name_alone_counts(world: World) -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.events import Closed, Event, Message, Opened, Released
 from common.messages import (
     Ack,
     Cancel,
@@ -22,9 +21,11 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session import Session, State
+from common.session import State
 from common.status import Code, Status
+from tests.support.events import Closed, Event, Message, Opened, Released
 from tests.support.examples import examples
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import OK, SMALL, dialled_session, hello_of, open_session, sent_frames
 
 
@@ -36,7 +37,7 @@ def frames(*items: Frame) -> bytes:
     return b"".join(map(encode, items))
 
 
-def broken_rule(session: Session, *items: Frame) -> str:
+def broken_rule(session: RecordedSession, *items: Frame) -> str:
     """What a session says when it gets these frames, of which the last one breaks a rule."""
     session.receive(frames(*items), 0.0)
     closed = session.events()[-1]
@@ -135,7 +136,7 @@ def test_credit_for_a_stream_that_is_gone_is_ignored_because_it_may_have_been_un
 # ---- whose frame it is -----------------------------------------------------------------------------------------------
 
 
-def called() -> Session:
+def called() -> RecordedSession:
     """A session whose stream 2 was opened from here, and stream 1 from there; both were sent."""
     session = open_session()
     session.receive(frames(opening(1)), 0.0)
@@ -323,7 +324,7 @@ def test_an_unknown_frame_is_answered_and_the_session_goes_on() -> None:
 @given(st.lists(st.binary(max_size=60), max_size=5))
 @examples(150)
 def test_no_bytes_make_a_session_raise(messages: list[bytes]) -> None:
-    for session in (open_session(), Session(hello_of(), dialler=True, limits=SMALL, now=0.0)):
+    for session in (open_session(), RecordedSession(hello_of(), dialler=True, limits=SMALL, now=0.0)):
         for data in messages:
             session.receive(data, 0.0)
         assert (session.state is State.CLOSED) == any(isinstance(event, Closed) for event in session.events())

@@ -3,7 +3,6 @@
 import pytest
 
 from common.errors import LocalProtocolError, TunnelClosed
-from common.events import Closed, HelloReceived, Welcomed
 from common.limits import Limits
 from common.messages import (
     Ack,
@@ -22,7 +21,9 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session import Session, State
+from common.session import State
+from tests.support.events import Closed, HelloReceived, Welcomed
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
 UNKNOWN = b"\x92\x63\x00"
@@ -54,7 +55,7 @@ def test_a_welcome_opens_both_ends() -> None:
 
 def test_a_hello_tells_the_limits_of_its_sender() -> None:
     limits = Limits(max_message_bytes=1, stream_window_bytes=2, session_window_bytes=90, max_streams=4)
-    hello = Session(hello_of(), dialler=True, limits=limits, now=0.0).hello
+    hello = RecordedSession(hello_of(), dialler=True, limits=limits, now=0.0).hello
     told = (hello.max_message_bytes, hello.stream_window_bytes, hello.session_window_bytes, hello.max_streams)
     assert told == (1, 2, 90, 4)
 
@@ -75,8 +76,8 @@ def test_versions_that_do_not_meet_end_both_ends_with_a_text_that_names_both(
 ) -> None:
     hubs = hello_of("hub", "hub-1", version=hub[0], oldest=hub[1])
     edges = hello_of("edge", "n7", version=edge[0], oldest=edge[1])
-    acceptor = Session(hubs, dialler=False, limits=SMALL, now=0.0)
-    dialler = Session(edges, dialler=True, limits=SMALL, now=0.0)
+    acceptor = RecordedSession(hubs, dialler=False, limits=SMALL, now=0.0)
+    dialler = RecordedSession(edges, dialler=True, limits=SMALL, now=0.0)
     acceptor.receive(dialler.to_send(), 0.0)
     dialler.receive(acceptor.to_send(), 0.0)
     text = (
@@ -88,7 +89,7 @@ def test_versions_that_do_not_meet_end_both_ends_with_a_text_that_names_both(
 
 
 def test_a_dialler_checks_the_version_of_the_welcome_too() -> None:
-    dialler = Session(hello_of(), dialler=True, limits=SMALL, now=0.0)
+    dialler = RecordedSession(hello_of(), dialler=True, limits=SMALL, now=0.0)
     dialler.receive(encode(hello_of("hub", "hub-1", version=9, oldest=9)), 0.0)
     (closed,) = dialler.events()
     assert isinstance(closed, Closed)
@@ -102,7 +103,7 @@ def test_versions_that_overlap_are_welcome() -> None:
 
 @pytest.mark.parametrize("dialler", [True, False])
 def test_a_hello_that_never_comes_ends_the_session_in_time(dialler: bool) -> None:
-    session = Session(hello_of(), dialler=dialler, limits=SMALL, now=100.0)
+    session = RecordedSession(hello_of(), dialler=dialler, limits=SMALL, now=100.0)
     assert session.next_tick() == 105.0
     session.tick(104.9)
     assert session.events() == []
@@ -113,7 +114,7 @@ def test_a_hello_that_never_comes_ends_the_session_in_time(dialler: bool) -> Non
 
 
 def test_a_decision_that_never_comes_ends_the_session_in_time() -> None:
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
     session.receive(encode(hello_of()), 104.0)
     session.events()
     session.tick(105.0)
@@ -121,7 +122,7 @@ def test_a_decision_that_never_comes_ends_the_session_in_time() -> None:
 
 
 def test_bytes_that_dribble_in_do_not_lengthen_the_time_for_the_hello() -> None:
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
     for now in (101.0, 102.0, 103.0, 104.0):
         session.heard(now, 1)
         session.receive(UNKNOWN, now)
@@ -145,7 +146,7 @@ EARLY: list[Frame] = [
 @pytest.mark.parametrize("frame", EARLY, ids=lambda frame: type(frame).__name__)
 @pytest.mark.parametrize("greeted", [False, True], ids=["before the hello", "before the welcome"])
 def test_a_frame_that_comes_too_early_ends_the_session(frame: Frame, greeted: bool) -> None:
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
     if greeted:
         session.receive(encode(hello_of()), 0.0)
         session.events()
@@ -161,7 +162,7 @@ def test_a_second_hello_ends_the_session() -> None:
 
 
 def test_a_goodbye_before_the_welcome_is_an_end() -> None:
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
     session.receive(encode(hello_of()) + encode(Goodbye("stopping", "never mind")), 0.0)
     assert session.events()[-1] == Closed("stopping", "never mind")
 
@@ -185,7 +186,7 @@ def test_a_newer_acceptors_unknown_frame_before_its_welcome_is_answered_and_harm
 
 
 def refused_hello(hello: Hello) -> str:
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
     session.receive(encode(hello), 0.0)
     (closed,) = session.events()
     assert isinstance(closed, Closed)

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.events import Closed
 from common.limits import Limits
 from common.messages import Ping, Pong, encode
-from common.session import Session, State
+from common.session import State
+from tests.support.events import Closed
 from tests.support.examples import examples
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
 
 
@@ -51,7 +52,7 @@ def test_any_bytes_are_a_sign_of_life(life: str) -> None:
     assert sent_frames(session) == [Ping(2)]
 
 
-def hears(session: Session, pieces: dict[float, int]) -> None:
+def hears(session: RecordedSession, pieces: dict[float, int]) -> None:
     """Let a session hear parts of a message at some times, with every tick between them."""
     for at, size in pieces.items():
         while (due := session.next_tick()) is not None and due <= at:
@@ -141,7 +142,7 @@ def test_a_tick_at_the_time_that_was_asked_for_is_never_in_vain(
         session = dialled_session(limits, now=now)
         session.open(1, now=now, timeout_s=timeout_s)
     else:
-        session = Session(hello_of(), dialler=True, limits=limits, now=now)
+        session = RecordedSession(hello_of(), dialler=True, limits=limits, now=now)
     for _ in range(4):
         due = session.next_tick()
         if due is None:

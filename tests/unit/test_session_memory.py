@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from common.events import Message
 from common.limits import Limits
 from common.messages import Chunk, Open, encode
-from common.session import Session
+from tests.support.events import Message
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import OK, SMALL, SessionPair, hello_of, open_session
 
 
@@ -34,9 +34,9 @@ def measured() -> Iterator[Measured]:
         tracemalloc.stop()
 
 
-def welcomed(number: int) -> Session:
+def welcomed(number: int) -> RecordedSession:
     """A hub's session with an idle edge node, its hello decoded as from a wire."""
-    session = Session(HUB, dialler=False, limits=LIMITS, now=0.0)
+    session = RecordedSession(HUB, dialler=False, limits=LIMITS, now=0.0)
     session.receive(encode(replace(hello_of(), name=f"node-{number}", instance=f"{number:032x}")), 0.0)
     session.accept()
     session.to_send()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from common.events import Event
 from common.limits import Limits
+from tests.support.events import Event
 from tests.support.examples import examples
 from tests.unit.wire.traffic import Call, Traffic
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import TunnelClosed
-from common.events import Failed, Opened
 from common.limits import Limits
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
-from common.session import Session
+from tests.support.events import Failed, Opened
 from tests.support.examples import examples
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import SessionPair, open_session
 
 REAL = Limits()
@@ -60,7 +60,7 @@ def test_large_streams_of_one_priority_share_the_link_evenly() -> None:
     assert [sent[number] for number in numbers] == [30, 30, 30]
 
 
-def chunks_of(session: Session, most: int) -> Counter[int]:
+def chunks_of(session: RecordedSession, most: int) -> Counter[int]:
     """How many chunks each stream sends among the next ones."""
     count: Counter[int] = Counter()
     while count.total() < most:

@@ -15,7 +15,7 @@ from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.relay.frame_reader import FrameReader
 from common.relay.frames import PREFACE
-from common.relay.server import Handler, Server, ServerCall, serve
+from common.relay.server import Server, ServerCall, in_task, serve
 from common.sockets import listen_unix
 from common.status import Code, Status
 
@@ -94,12 +94,16 @@ def too_large(size: int) -> Status:
 
 @contextlib.asynccontextmanager
 async def serving(
-    path: Path, handler: Handler, *, max_message_bytes: int = 8 * MIB, max_connections: int = 1_024
+    path: Path,
+    handler: Callable[[ServerCall], Awaitable[None]],
+    *,
+    max_message_bytes: int = 8 * MIB,
+    max_connections: int = 1_024,
 ) -> AsyncIterator[Server]:
     """Our server."""
     server = await serve(
         listen_unix(path, mode=0o600),
-        handler,
+        in_task(handler),
         max_message_bytes=max_message_bytes,
         on_error=on_error,
         too_large=too_large,
@@ -121,7 +125,7 @@ async def channel_to(path: Path, **settings: Any) -> AsyncIterator[Channel]:
         await channel.close()
 
 
-def forwarding(channel: Channel) -> Handler:
+def forwarding(channel: Channel) -> Callable[[ServerCall], Awaitable[None]]:
     """A handler that passes everything on: the bridge without the link."""
 
     async def handle(call: ServerCall) -> None:

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from common.relay.client import Ask
+from common.relay.client import LOOK_S, Ask
 from common.relay.errors import (
     VendorAnswerTooLarge,
     VendorConnectionError,
@@ -32,6 +32,12 @@ VENDOR_PROCESS = Path(__file__).with_name("vendor_process.py")
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "vendor.sock"
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client looks at the socket's file for each call: the drivers of a test replace each other in no time."""
+    monkeypatch.setattr("common.relay.client.LOOK_S", 0.0)
 
 
 async def test_a_unary_call_gives_status_and_message(path: Path) -> None:
@@ -244,6 +250,7 @@ async def test_60_internal_errors_at_once_are_believed_and_the_connection_surviv
             assert len(channel._connections) == 1
 
 
+@pytest.mark.usefixtures("looking")
 async def test_a_driver_that_restarts_is_called_on_its_new_socket(path: Path) -> None:
     async with channel_to(path) as channel:
         for number in range(3):
@@ -253,6 +260,7 @@ async def test_a_driver_that_restarts_is_called_on_its_new_socket(path: Path) ->
                 os.unlink(path)  # noqa: PTH108 - what drivers do
 
 
+@pytest.mark.usefixtures("looking")
 async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_new(path: Path, tmp_path: Path) -> None:
     release, began = threading.Event(), threading.Event()
 
@@ -275,12 +283,25 @@ async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_ne
                 assert len(channel._connections) == 1
 
 
+async def test_a_driver_that_goes_on_after_another_took_its_socket_gets_no_more_calls(
+    path: Path, tmp_path: Path
+) -> None:
+    with vendor_at(path, Who=lambda _request, _context: b"old"):
+        async with channel_to(path) as channel:
+            assert (await channel.call("/a/Who", b"").unary())[1] == b"old"
+            with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
+                os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
+                await asyncio.sleep(LOOK_S)
+                assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
+
+
 async def who(ask: Ask) -> str:
     """Who is there, as the tests' drivers say it."""
     _, name = await ask("/a/Who", b"").unary()
     return (name or b"").decode()
 
 
+@pytest.mark.usefixtures("looking")
 async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: Path) -> None:
     async with channel_to(path, who=who) as channel:
         with vendor_at(path, Who=lambda _request, _context: b"old"):

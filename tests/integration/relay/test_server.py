@@ -144,8 +144,8 @@ async def test_only_the_first_finish_counts(path: Path) -> None:
     results: list[bool] = []
 
     async def handler(call: ServerCall) -> None:
-        results.append(call.finish(Status(Code.ABORTED, "first")))
-        results.append(call.finish(OK))
+        call.finish(Status(Code.ABORTED, "first"), results.append)
+        call.finish(OK, results.append)
         with pytest.raises(RuntimeError, match="after the status"):
             await call.send(b"late")
 
@@ -181,9 +181,12 @@ class Held:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            self.finished = call.finish(Status(Code.DEADLINE_EXCEEDED, "said the handler"))
+            call.finish(Status(Code.DEADLINE_EXCEEDED, "said the handler"), self._finish)
             self.cancelled.set_result(call.cancelled_by)
             raise
+
+    def _finish(self, taken: bool) -> None:
+        self.finished = taken
 
 
 async def test_a_sidecar_that_cancels_has_the_handler_cancelled(path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from common.csi.methods import METHODS
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
-from common.relay.server import Server, ServerCall, serve
+from common.relay.server import Server, ServerCall, in_task, serve
 from common.sockets import listen_unix
 from common.status import Code, Origin, Status, code_name
 from tests.support.waiting import wait_for
@@ -136,7 +136,7 @@ class Recorder:
         async def start() -> Server:
             return await serve(
                 listen_unix(socket, mode=0o600),
-                handler,
+                in_task(handler),
                 max_message_bytes=_MAX_MESSAGE_BYTES,
                 on_error=lambda error: Status(Code.UNAVAILABLE, f"the recorder failed: {error!r}", Origin.PROXY),
                 too_large=lambda size: Status(Code.UNAVAILABLE, f"{size} bytes are too many", Origin.PROXY),

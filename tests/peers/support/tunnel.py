@@ -27,16 +27,19 @@ class Tunnel:
         driver: the vendor driver's name.
         vendor: the vendor's socket.
         node: the edge node's name.
+        in_hub: whether the proxy driver runs inside the hub. Such a tunnel has no `calls_in_flight` and no `stop`.
 
     Attributes:
         hub, agent, proxy: the processes, for tests that kill one.
         socket: the proxy driver's CSI socket, which sidecars call.
     """
 
-    def __init__(self, bridge: Bridge, *, driver: str, vendor: Path, node: str = "edge-1") -> None:
+    def __init__(
+        self, bridge: Bridge, *, driver: str, vendor: Path, node: str = "edge-1", in_hub: bool = False
+    ) -> None:
         self._bridge, self._vendor = bridge, vendor
         self._http = dict(zip(("hub", "agent", "proxy"), free_ports(3), strict=True))
-        self.hub = bridge.start_hub(self._http_flag("hub"))
+        self.hub = bridge.start_hub(self._http_flag("hub"), serve=driver if in_hub else "")
         self._directory = self.hub.uds.parent
         self._link = bridge.start_link()
         self.agent = bridge.start_agent(node, vendor, flags=[self._http_flag("agent")], through=self._link.address)

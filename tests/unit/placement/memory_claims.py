@@ -7,13 +7,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Hold, Standing
+from cloud.placement.claim_store import Claimed, HeldBy, Hold
 from cloud.placement.memory_rows import MemoryRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place
+    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing
     from cloud.placement.requests import Thing
 
 
@@ -56,9 +56,12 @@ class MemoryClaims:
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         await self._turn()
         found = self._shelf.rows.standing(driver, name, things)
-        found = Standing(found.name, found.ids, set(found.nodes), set(found.lists))
+        found = found._replace(nodes=set(found.nodes), lists=set(found.lists), open=dict(found.open))
         await self._shelf.turn()
         return found
+
+    def glance(self, driver: str, name: str, things: Iterable[Thing]) -> None:
+        """It always waits."""
 
     async def claim(
         self, driver: str, name: str, node: str, expected: NameEntry

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.placement import memory_rows, sqlite_rows
 from cloud.placement.claim_rules import Writer
 from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge
 from cloud.placement.memory_rows import MemoryRows
@@ -73,6 +74,23 @@ async def delete(store: ClaimStore, node: str, thing: Thing = VOL, *, at: float 
     expected = (await store.look(D, "", [thing])).ids
     done = await store.record(D, node, {thing: Holding(NAME, at)}, expected)
     assert isinstance(done, Claimed)
+
+
+# -------------------- reading --------------------
+
+
+async def test_a_glance_sees_what_a_look_sees_or_says_that_it_has_to_wait(one: ClaimStore) -> None:
+    await make(one, "n1", VOL)
+    one.hold_later(D, "CreateVolume pvc-2", "n2")
+    for name in (NAME, "CreateVolume pvc-2", ""):
+        seen = one.glance(D, name, [VOL, OTHER])
+        assert seen is None or seen == await one.look(D, name, [VOL, OTHER])
+
+
+async def test_a_store_that_is_alone_never_has_to_wait_for_a_glance(tmp_path: Path) -> None:
+    store = SqliteClaims(tmp_path)
+    assert store.glance(D, NAME, [VOL]) is not None
+    await store.close()
 
 
 # -------------------- names --------------------
@@ -265,6 +283,33 @@ async def test_deleted_ids_are_forgotten_after_an_hour_also_if_the_clock_was_set
     await delete(one, "n1", third, at=4_601.0)
     assert ((await id_entry(one, OTHER)).holders, (await id_entry(one)).deleted) == ({}, ["n1"])
     await make(one, "n1", OTHER)
+
+
+async def test_it_counts_the_names_that_each_node_holds_for_open_creates(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    first, second = pair
+    await first.claim(D, "CreateVolume 1", "n1", NO_NAME)
+    await second.claim(D, "CreateVolume 2", "n1", NO_NAME)
+    await first.claim(D, "CreateVolume 3", "n2", NO_NAME)
+    await first.claim("other.example", "CreateVolume 4", "n2", NO_NAME)
+    assert (await second.look(D, "CreateVolume 5", ())).open == {"n1": 2, "n2": 1}
+    await second.forget("n1")
+    assert (await second.look(D, "CreateVolume 5", ())).open == {"n2": 1}
+    first.free_later(D, "CreateVolume 3")
+    assert (await first.look(D, "CreateVolume 5", ())).open == {}
+
+
+async def test_it_tells_when_the_oldest_of_the_last_deletions_was(
+    one: ClaimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (memory_rows, sqlite_rows):
+        monkeypatch.setattr(module, "MOST_GONE", 2)
+    await make(one, "n1", VOL, OTHER, third := Thing(VOLUME, "vol-3"))
+    found = []
+    for number, thing in enumerate((VOL, OTHER, third)):
+        await delete(one, "n1", thing, at=1_000.0 + number)
+        found.append((await one.look(D, "", [VOL])).gone_since)
+    assert found == [0.0, 1_000.0, 1_001.0]
+    assert (await one.look("other.example", "", [VOL])).gone_since == 0.0
 
 
 # -------------------- lists --------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.hub_process import Assembled, assemble
+from cloud.placement.decisions import Mode
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
@@ -18,20 +20,20 @@ from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
 from common.reports import encode_reports
-from common.status import Code
+from common.status import Code, Status
 from common.version import introduce
 from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
-from tests.unit.placement.world import DRIVER, Disk, report
+from tests.unit.placement.world import DRIVER, Disk, World, create, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
     from common.link import Link
     from common.messages import Hello
-    from common.status import Status
+    from tests.unit.placement.world import Asked
 
 
 @pytest.fixture
@@ -95,3 +97,32 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
     assert "the hub knows no such node" in (await forgotten(operator, "n1")).message
     cut(at_hub)
     await settle()
+
+
+async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+
+    def create_at_n1(name: str) -> Coroutine[Any, Any, Asked]:
+        return world.ask("CreateVolume", create(name), mode=Mode.PINNED, wanted="n1", delivered=False)
+
+    world.make("n1", "vol-before")
+    await create_at_n1("before")
+    with world.disk.slow():
+        forgetting = asyncio.create_task(world.placement.forget("n1"))
+        await settle()
+        world.make("n1", "vol-meanwhile")
+        await create_at_n1("meanwhile")
+        world.refuse("n1", Code.UNAVAILABLE)
+        await create_at_n1("in doubt")
+        gate = asyncio.get_running_loop().create_future()
+        world.vendors["n1"] = lambda _: gate
+        running = asyncio.create_task(create_at_n1("runs on"))
+        await settle()
+    await forgetting
+    gate.set_result((None, Status(Code.UNAVAILABLE)))
+    await running
+    for _ in range(2):
+        assert [world.places(volume) for volume in ("vol-before", "vol-meanwhile")] == [[], ["n1"]]
+        assert [world.holder(name) for name in ("CreateVolume in doubt", "CreateVolume runs on")] == ["n1", "n1"]
+        await world.restart()
+    await world.placement.close()

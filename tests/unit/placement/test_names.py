@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.edge_nodes import Call
+from cloud.node_call import Call
 from cloud.placement.claim_store import NO_NAME, Hold, NameEntry
 from cloud.placement.decisions import Mode
 from cloud.placement.pending import Pending
@@ -28,13 +28,13 @@ from common.errors import (
 from common.status import Code, Origin, Status
 from tests.support.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
+from tests.unit.placement.world import CONTROLLER, DRIVER, OK, Told, World, create, delete, on, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
-    from cloud.edge_nodes import Reply
+    from cloud.node_call import Reply
     from cloud.placement.claim_store import Claimed, HeldBy, Standing
     from cloud.placement.requests import Thing
 
@@ -159,7 +159,7 @@ async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: W
 async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: World) -> None:
     request = create("pvc-1", on("n1")).SerializeToString()
     call = Call(DRIVER, CONTROLLER + "CreateVolume", request, "c", None)
-    reply = await world.placement.call(call, wanted="", mode=Mode.LOCAL, goes_to=lambda _: None)
+    reply = await world.send(call, Told())
     reply.cancel()
     assert world.holder() == "n1"
 
@@ -551,8 +551,9 @@ async def test_of_two_pinned_successes_of_one_name_that_were_taken_nothing_is_ke
 async def begun(world: World) -> Reply:
     """A pinned create that has succeeded, and whose answer nobody has taken yet."""
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    reply = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
-    assert await reply.receive()
+    told = Told()
+    reply = await world.send(call, told, mode=Mode.PINNED, wanted="n1")
+    assert (await told.end)[1]
     return reply
 
 
@@ -574,7 +575,7 @@ async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_d
 
 async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: World) -> None:
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    reply = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
+    reply = await world.send(call, Told(), mode=Mode.PINNED, wanted="n1")
     assert world.holder() == "n1"
     reply.cancel()
     await world.restart()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.edge_nodes import Call
+from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
@@ -28,7 +28,7 @@ from common.errors import (
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, OK, World, affinity, create, delete, on, report, volumes
+from tests.unit.placement.world import DRIVER, OK, Told, World, affinity, create, delete, on, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +153,7 @@ async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
 async def group(world: World, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
     method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
     call = Call(DRIVER, method, request.SerializeToString(), "c", None)
-    await world.placement.call(call, wanted="", mode=Mode.LOCAL, goes_to=lambda _: None)
+    await world.send(call, Told())
 
 
 async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: World) -> None:

@@ -59,7 +59,7 @@ from tests.unit.placement.world import (
 )
 
 if TYPE_CHECKING:
-    from cloud.edge_nodes import Call
+    from cloud.node_call import Call
     from cloud.placement.claim_store import IdEntry, Standing
     from common.reports import DriverReport
 
@@ -166,18 +166,19 @@ class Play:
                 return self.delete_at(node, csi.DeleteVolumeRequest.FromString(call.request).volume_id)
             request = csi.CreateVolumeRequest.FromString(call.request)
             wanted = [dict(each.segments) for each in request.accessibility_requirements.requisite]
-            return await self.create_at(node, request.name, is_elsewhere=self.own and self.at(node.name) not in wanted)
+            is_elsewhere = self.own and self.at(node.name) not in wanted
+            return await self.create_at(node, request.name, call.call_id, is_elsewhere=is_elsewhere)
 
         return answer
 
-    async def create_at(self, node: Node, name: str, *, is_elsewhere: bool) -> Answer:
+    async def create_at(self, node: Node, name: str, caller: str, *, is_elsewhere: bool) -> Answer:
         for other in self.nodes.values():
             if other is not node and self.may_have(other, name):
                 self.wrong.append(f"{name} is sent to {node.name}, and may be at {other.name}")
         if is_elsewhere:
             return None, Status(Code.RESOURCE_EXHAUSTED)
         running = node.under_way.setdefault(name, asyncio.get_running_loop().create_future())
-        attempt = next(it for it in self.attempts if it.task is asyncio.current_task())
+        attempt = next(it for it in self.attempts if it.task.get_name() == caller)
         await asyncio.wait([running, attempt.link], return_when=asyncio.FIRST_COMPLETED)
         body, status = attempt.link.result() if attempt.link.done() else running.result()
         if status.ok and attempt.how != "placed":  # such a success needs no disk

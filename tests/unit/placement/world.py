@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cloud.edge_nodes import Call
+from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
-from cloud.placement.decisions import Mode
+from cloud.placement.decisions import MOST_OPEN, Mode
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
-from common.errors import DriverMissing, NodeOffline, NodeUnknown, ReportRefused
+from common.errors import CallError, DriverMissing, NodeOffline, NodeUnknown, ReportRefused
 from common.metrics import Metrics
 from common.objects import Ref, Stamp
 from common.reports import (
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from pathlib import Path
 
+    from cloud.node_call import Caller, Reply
     from cloud.placement.claim_store import ClaimStore, Standing
 
 DRIVER = "d.example"
@@ -86,27 +88,56 @@ def report(
 
 
 class _Reply:
-    """One vendor's answer."""
+    """One vendor's answer, which it is asked for in the loop's next turn."""
 
-    def __init__(self, vendor: Vendor, call: Call) -> None:
-        self._vendor, self._call = vendor, call
-        self.status: Status | None = None
-        self.cancelled = False
+    def __init__(self, vendor: Vendor, call: Call, caller: Caller) -> None:
+        self._vendor, self._call, self._caller = vendor, call, caller
+        self._answering = asyncio.ensure_future(self._answer())
 
-    @property
-    def exhausted(self) -> bool:
-        return self.status is not None
+    is_sent = True
 
-    async def receive(self) -> bytes | None:
-        said = self._vendor(self._call)
-        body, self.status = await said if isinstance(said, Awaitable) else said
-        return body
+    async def _answer(self) -> None:
+        try:
+            said = self._vendor(self._call)
+            body, status = await said if isinstance(said, Awaitable) else said
+        except CallError as error:
+            self._caller.failed(error)
+        else:
+            self._caller.ended(status, body)
+
+    def passed_on(self) -> None:
+        pass
 
     def acknowledge(self, *, delivered: bool) -> None:
         pass
 
     def cancel(self) -> None:
-        self.cancelled = True
+        if asyncio.current_task() is not self._answering:
+            self._answering.cancel()
+
+
+class Told:
+    """A caller that keeps what it is told (`cloud.node_call.Caller`).
+
+    Attributes:
+        end: the status and the message, once the call has ended.
+    """
+
+    def __init__(self) -> None:
+        self.end: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
+        self.end.add_done_callback(lambda end: end.cancelled() or end.exception())  # some tests do not wait for it
+
+    def sent(self) -> None:
+        pass
+
+    def answered(self, message: bytes) -> None:
+        raise AssertionError("these answers have one message")
+
+    def ended(self, status: Status, message: bytes | None) -> None:
+        self.end.set_result((status, message or b""))
+
+    def failed(self, error: Exception) -> None:
+        self.end.set_exception(error)
 
 
 class Disk:
@@ -181,12 +212,13 @@ class World:
         *reports: DriverReport,
         lost: tuple[str, ...] = (),
         store: Callable[[], ClaimStore] | None = None,
+        most_open: int = MOST_OPEN,
     ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
-        self.lost = lost
+        self.lost, self._most_open = lost, most_open
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
@@ -205,6 +237,7 @@ class World:
             offers=Offers(self.offers, metrics),
             metrics=metrics,
             losses=lambda: self.lost,
+            most_open=self._most_open,
             now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
@@ -238,29 +271,47 @@ class World:
         if driver != DRIVER:
             raise DriverMissing(driver, name)
 
-    def call(self, name: str, call: Call) -> _Reply:
+    def call(self, name: str, call: Call, caller: Caller) -> _Reply:
         self.check(name, call.driver)
         self.calls.append((name, call.method, call.request))
-        return _Reply(self.vendors.get(name, lambda _: (b"", OK)), call)
+        return _Reply(self.vendors.get(name, lambda _: (b"", OK)), call, caller)
 
     # what a test does
 
     async def ask(
         self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "", delivered: bool = True
     ) -> Asked:
-        """One call from beginning to end; the caller takes the answer, or is gone by then."""
+        """One call from beginning to end; the caller takes the answer, or is gone by then.
+
+        The call's id is the name of the task that asks.
+        """
+        asking = asyncio.current_task()
+        assert asking is not None
         nodes: list[str] = []
         body = request.SerializeToString() if request is not None else b""
-        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, "c-1", 10.0)
-        reply = await self.placement.call(call, wanted=wanted, mode=mode, goes_to=nodes.append)
+        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), 10.0)
+        told = Told()
+        reply = await self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
         try:
-            message = await reply.receive()
+            status, message = await told.end
         except BaseException:
             reply.cancel()
             raise
-        assert reply.status is not None
         reply.acknowledge(delivered=delivered)
-        return Asked(nodes[-1], reply.status, message or b"")
+        return Asked(nodes[-1], status, message)
+
+    async def send(
+        self,
+        call: Call,
+        told: Told,
+        *,
+        mode: str = Mode.LOCAL,
+        wanted: str = "",
+        goes_to: Callable[[str], None] = lambda _: None,
+    ) -> Reply:
+        """Send a call, at once if that is possible."""
+        reply = self.placement.call_now(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
+        return reply or await self.placement.call(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
 
     def standing(self, name: str = "", *volumes: str) -> Standing:
         """What the hub knows of a name and of volumes."""

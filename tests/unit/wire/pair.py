@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from common.codec import UnknownFrame
-from common.events import Closed, Event, HelloReceived, Message
 from common.limits import Limits
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
-from common.session import Session, State
+from common.session import State
 from common.status import Code, Status
+from tests.support.events import Closed, Event, HelloReceived, Message
+from tests.support.recorded_session import RecordedSession
 
 SMALL = Limits(
     chunk_bytes=100,
@@ -49,7 +50,7 @@ def hello_of(role: str = "edge", name: str = "n7", **changes: int) -> Hello:
 class Side:
     """One end: its session, and all events in the order in which they came."""
 
-    session: Session
+    session: RecordedSession
     seen: list[Event] = field(default_factory=list)
     looked_at: int = 0  # of `seen`, by `consume()`
 
@@ -95,8 +96,8 @@ class SessionPair:
         self, hub: Limits = SMALL, edge: Limits = SMALL, *, welcome: bool = True, now: float = 1_000.0
     ) -> None:
         self.now = now
-        self.hub = Side(Session(hello_of("hub", "hub-1"), dialler=False, limits=hub, now=now))
-        self.edge = Side(Session(hello_of(), dialler=True, limits=edge, now=now))
+        self.hub = Side(RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=hub, now=now))
+        self.edge = Side(RecordedSession(hello_of(), dialler=True, limits=edge, now=now))
         if welcome:
             self.pump()
             self.hub.one(HelloReceived)
@@ -171,9 +172,9 @@ def assert_books_agree(pair: SessionPair) -> None:
         assert sender._mine_open == sender._theirs_open == 0
 
 
-def open_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> Session:
+def open_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> RecordedSession:
     """An acceptor's session, open, whose peer is a test that sends bytes by hand: `receive(encode(frame), now)`."""
-    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=limits, now=now)
+    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=limits, now=now)
     session.receive(encode(hello_of("edge", "n7", **peer)), now)
     session.accept()
     session.events()
@@ -182,9 +183,9 @@ def open_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> Se
     return session
 
 
-def dialled_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> Session:
+def dialled_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> RecordedSession:
     """The same for a dialler's session."""
-    session = Session(hello_of(), dialler=True, limits=limits, now=now)
+    session = RecordedSession(hello_of(), dialler=True, limits=limits, now=now)
     session.receive(encode(hello_of("hub", "hub-1", **peer)), now)
     session.events()
     while session.to_send():
@@ -192,7 +193,7 @@ def dialled_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) ->
     return session
 
 
-def sent_frames(session: Session) -> list[Frame | UnknownFrame]:
+def sent_frames(session: RecordedSession) -> list[Frame | UnknownFrame]:
     """Everything that a session has to send, decoded."""
     found: list[Frame | UnknownFrame] = []
     while data := session.to_send():

@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import CallTimeout, MessageTooLarge, Overloaded, TunnelClosed
-from common.events import (
+from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
+from common.messages import Kind
+from common.session import State
+from common.status import Code, Status
+from tests.support.events import (
     Cancelled,
     Closed,
     Ended,
@@ -23,10 +27,7 @@ from common.events import (
     Welcomed,
     Writable,
 )
-from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
-from common.messages import Kind
-from common.session import Session, State
-from common.status import Code, Status
+from tests.support.recorded_session import RecordedSession
 from tests.unit.wire.pair import hello_of
 
 _CLOCKS_DIFFER_S = 86_400.0
@@ -79,7 +80,7 @@ class Party:
     """One side: its session, its limits, its clock, what it holds, and what is on the wire from it."""
 
     name: str
-    session: Session
+    session: RecordedSession
     limits: Limits
     clock_s: float
     held: deque[tuple[int, bytes]] = field(default_factory=deque)
@@ -108,7 +109,9 @@ class Traffic:
         self.parties = {
             name: Party(
                 name,
-                Session(hello_of(name, name), dialler=name == "edge", limits=self.limits[name], now=self._clock(name)),
+                RecordedSession(
+                    hello_of(name, name), dialler=name == "edge", limits=self.limits[name], now=self._clock(name)
+                ),
                 self.limits[name],
                 self._clock(name),
             )
@@ -156,6 +159,7 @@ class Traffic:
             assert size > self.limits[self._other(party.name)].max_message_bytes
         else:
             queued.append(payload)
+            assert party.session.unsent(call.number)  # so that `Writable` follows
         self._hear(party)
 
     def end(self, call: Call, code: int = Code.OK) -> None:
@@ -303,7 +307,7 @@ class Traffic:
             assert not sender._outbox.unopened
             assert not sender._outbox.starved
             assert sender._outbox.held is None
-            assert not any(sender._outbox.rings.values())
+            assert not any(sender._outbox.rings)
 
     def _check_finished(self, call: Call) -> None:
         assert call.given_up + (call.ended is not None) + (call.failed is not None) == 1, "not exactly one end"

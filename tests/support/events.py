@@ -1,4 +1,4 @@
-"""An event: a session's message to its application. Each class says how the application has to respond."""
+"""An event: a call of a session to its application or to a receiver, as a test wrote it down (`recorded_session`)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from common.status import Status
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """The dialler's hello arrived at the acceptor. Answer with `accept()` or `refuse()`."""
+    """The dialler's hello arrived at the acceptor."""
 
     hello: Hello
 
@@ -32,7 +32,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message. Call `consumed(stream, len(payload))` when its memory is free again."""
+    """A whole message."""
 
     stream: int
     payload: bytes
@@ -40,7 +40,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A stream that this side opened ended with the acceptor's status. Answer with `acknowledge()`."""
+    """A stream that this side opened ended with the acceptor's status."""
 
     stream: int
     status: Status
@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A stream that this side opened ended without the acceptor's status. It needs no answer."""
+    """A stream that this side opened ended without the acceptor's status."""
 
     stream: int
     error: TunnelClosed | CallTimeout
@@ -71,7 +71,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """Every message given to `send()` for this stream was handed to the transport."""
+    """Every message of an awaited stream was handed to the transport."""
 
     stream: int
 
@@ -85,7 +85,7 @@ class PeerDraining:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session is over; always the last event. `reason` is a `Reason` or a newer peer's, `message` is for people."""
+    """The session is over; always the last event."""
 
     reason: str
     message: str

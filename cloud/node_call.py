@@ -1,0 +1,191 @@
+"""A node call: one CSI call on its way from the hub to an edge node, and its answer's way back.
+
+`Call` is the call, `Caller` takes the answer, and `Reply` lets the caller acknowledge or cancel it.
+"""
+
+import time
+from typing import NamedTuple, Protocol
+
+from cloud.visit import Visit
+from common.csi.methods import METHODS
+from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
+from common.messages import Kind
+from common.status import Status
+
+_UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
+
+
+class Call(NamedTuple):
+    """One CSI call on its way to a node.
+
+    Attributes:
+        driver: the driver's name.
+        method: the gRPC path.
+        request: the request's bytes.
+        call_id: the same at every hop, for logs.
+        timeout_s: the caller's remaining time, or None.
+    """
+
+    driver: str
+    method: str
+    request: bytes
+    call_id: str
+    timeout_s: float | None
+
+
+class Caller(Protocol):
+    """Takes the answer of a call, at once: no method waits. It hears nothing before `Nodes.call` returns."""
+
+    def sent(self) -> None:
+        """The request has left for the node. Told once after `Reply.is_sent` was False."""
+
+    def answered(self, message: bytes) -> None:
+        """A message of the answer came, and it is not the last one of a unary answer."""
+
+    def ended(self, status: Status, message: bytes | None) -> None:
+        """The node ended the call, with a last message if there is one. Call `Reply.acknowledge` now or later."""
+
+    def failed(self, error: Exception) -> None:
+        """The call ended without the node's status. Call `Reply.cancel`."""
+
+
+class Reply(Protocol):
+    """The hub's side of a call that a node serves. `Caller` gets the answer."""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the request has left for the node."""
+
+    def passed_on(self) -> None:
+        """The messages so far have left for the caller, or nobody needs them: the node may send as many again."""
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """Release an answer that has ended: it reached the caller, or the caller did not take it."""
+
+    def cancel(self) -> None:
+        """Stop waiting for the answer, or release it undelivered. The `Caller` hears no more."""
+
+
+class NodeCall:
+    """A call at a connected node. It receives the node's stream (`common.link.Receiver`), and its errors name the node.
+
+    The message of a unary answer waits for the status, so that both travel on together.
+    """
+
+    __slots__ = ("_caller", "_driver", "_has_ended", "_id", "_is_unary", "_last", "_name", "_owed", "_visit")
+
+    def __init__(self, name: str, visit: Visit, call: Call, caller: Caller) -> None:
+        """Send the call: see `cloud.edge_nodes.Nodes.call`."""
+        self._name = name
+        self._visit = visit
+        self._caller = caller
+        self._driver = call.driver
+        self._is_unary = call.method in _UNARY
+        self._last: bytes | None = None
+        self._owed: list[int] = []
+        """The sizes of the messages whose credit has not gone back to the node."""
+        self._has_ended = False
+        try:
+            self._id = visit.link.start(
+                self,
+                Kind.CALL,
+                call.request,
+                subject=call.driver,
+                method=call.method,
+                node=name,
+                call=call.call_id,
+                timeout_s=call.timeout_s,
+            )
+        except Overloaded as error:
+            raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error
+        except TunnelClosed as error:
+            if visit.link.over:
+                raise self._offline() from error
+            raise Draining("hub") from error  # the link lives and takes no new streams: this hub drains it
+        visit.calls[call.driver] += 1
+
+    @property
+    def is_sent(self) -> bool:
+        """See `Reply`."""
+        return not self._visit.link.unsent(self._id)
+
+    def passed_on(self) -> None:
+        """See `Reply`."""
+        for size in self._owed:
+            self._visit.link.consumed(self._id, size)
+        self._owed.clear()
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """See `Reply`."""
+        self._leave()
+        self._visit.link.acknowledge(self._id, delivered=delivered)
+
+    def cancel(self) -> None:
+        """See `Reply`."""
+        if self._has_ended:
+            self.acknowledge(delivered=False)
+            return
+        self._leave()
+        self._visit.link.cancel(self._id)
+
+    def _leave(self) -> None:
+        """Count the call no more, and give the node its credit back."""
+        self.passed_on()
+        driver, self._driver = self._driver, ""
+        if driver:
+            calls = self._visit.calls
+            calls[driver] -= 1
+            if not calls[driver]:
+                del calls[driver]
+
+    # ---- the node's stream
+
+    def writable(self) -> None:
+        """See `Receiver`: the request has left."""
+        self._caller.sent()
+
+    def took(self, message: bytes) -> None:
+        """See `Receiver`."""
+        self._owed.append(len(message))
+        if not self._is_unary:
+            self._caller.answered(message)
+            return
+        former, self._last = self._last, message
+        if former is not None:
+            self._caller.answered(former)
+
+    def ended(self, status: Status) -> None:
+        """See `Receiver`."""
+        self._has_ended = True
+        self._caller.ended(status, self._last)
+
+    def failed(self, error: TunnelClosed | CallTimeout) -> None:
+        """See `Receiver`. The caller's error is one of these.
+
+        NodeOffline: the node left before anything of the call was sent.
+        LinkLost: the node left with the call under way.
+        CallTimeout: the caller's time is up.
+        """
+        named: CallError
+        if isinstance(error, CallTimeout):
+            named = CallTimeout(f"edge node {self._name}")
+        elif error.sent:
+            named = LinkLost(f"edge node {self._name}", error.why)
+        else:
+            named = self._offline()
+        named.__cause__ = error
+        self._caller.failed(named)
+
+    def left(self) -> None:
+        """Never called: this side opened the stream."""
+
+    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
+        """Never called: this side opened the stream."""
+
+    def _offline(self) -> NodeOffline:
+        """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back.
+
+        The first such call may come before the hub hears that the link is gone. A retry gets the same time.
+        """
+        self._visit.ended = self._visit.ended or time.time()
+        return NodeOffline(self._name, self._visit.ended)

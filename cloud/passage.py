@@ -1,0 +1,200 @@
+"""A passage: one CSI call on its way through the hub, from its caller to a node, and the answer back.
+
+Rules:
+
+* An ordinary call needs no task: the links' callbacks pass each message on when it comes. A task waits for the claim
+  store where placement needs it (`Placement.call`); then it does the same.
+* A call is forwarded as bytes; the hub reads only its `Open` frame.
+* The credit of a message goes back once the message has left the hub. So each side sends at the pace of its reader.
+* If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
+  node leaves, the caller gets an error that names the node.
+* An error ends its call, and never the link.
+"""
+
+import asyncio
+import logging
+
+from cloud.call_streams import CallStreams
+from cloud.node_call import Call, Reply
+from common.errors import CallError, status_of
+from common.link import Link
+from common.logs import bind
+from common.messages import Open
+from common.status import Code, Origin, Status
+
+log = logging.getLogger("csi_bridge.hub")
+
+
+class Passage:
+    """One call on its way through the hub.
+
+    It receives the caller's stream (`common.link.Receiver`), and takes the node's answer (`cloud.node_call.Caller`).
+    The end of either is the end of the call; what the other one tells later is dropped.
+    """
+
+    __slots__ = (
+        "_account", "_calls", "_deadline", "_frame", "_has_request", "_is_checked", "_is_over", "_link", "_owed",
+        "_reply", "_task",
+    )  # fmt: skip
+
+    def __init__(self, calls: CallStreams, link: Link, frame: Open, deadline: float | None) -> None:
+        """A call whose request has not come yet.
+
+        Args:
+            calls: the hub's calls.
+            link: the caller's link.
+            frame: the caller's frame.
+            deadline: when the caller's time is up, in the loop's clock, or None.
+        """
+        self._calls = calls
+        self._link = link
+        self._frame = frame
+        self._deadline = deadline
+        self._reply: Reply | None = None
+        """The call at the node, from its sending on."""
+        self._task: asyncio.Task[None] | None = None
+        """Waits for the claim store before the call is sent."""
+        self._has_request = self._is_checked = self._is_over = False
+        self._owed: int | None = None
+        """The size of the request if its credit has not gone back to the caller."""
+        self._account = calls.accounts.begin(
+            frame.subject, frame.method, frame.call, node=frame.node, timeout_s=self._remaining_s()
+        )
+
+    # ---- the caller's stream
+
+    def took(self, message: bytes) -> None:
+        """Send the request to its node."""
+        if self._has_request:  # no call has two
+            self._link.consumed(self._frame.stream, len(message))
+            return
+        self._has_request = True
+        frame = self._frame
+        self._owed = self._account.request_bytes = len(message)
+        try:
+            self._calls.check(self._link, frame)
+            self._is_checked = True
+            call = Call(frame.subject, frame.method, message, frame.call, self._remaining_s())
+            mode = self._link.context.placement
+            reply = self._calls.placement.call_now(call, self, wanted=frame.node, mode=mode, goes_to=self._goes_to)
+            if reply is not None:
+                self._placed(reply)
+            else:
+                self._task = self._link.loop.create_task(self._place(call, mode), name=f"call {frame.call}")
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            self.failed(error)
+
+    def left(self) -> None:
+        """Cancel the call: the caller no longer waits."""
+        if self._is_over:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._leave()
+
+    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
+        """Release the answer at the node."""
+        self._give_back()
+        if self._reply is not None:
+            self._reply.acknowledge(delivered=delivered)
+
+    def writable(self) -> None:
+        """Let the node send more: what it has sent so far has left for the caller."""
+        if self._reply is not None:
+            self._reply.passed_on()
+
+    # ---- the node's answer
+
+    def sent(self) -> None:
+        """Give the caller the credit of its request back."""
+        self._give_back()
+
+    def answered(self, message: bytes) -> None:
+        """Pass a message of the answer on."""
+        if self._is_over:
+            return
+        self._account.response_bytes += len(message)
+        try:
+            self._link.send(self._frame.stream, message)
+            if not self._link.unsent(self._frame.stream):  # else `writable` follows
+                self.writable()
+        except Exception as error:  # noqa: BLE001  # the caller's limits may refuse the message
+            self.failed(error)
+
+    def ended(self, status: Status, message: bytes | None = None) -> None:
+        """Pass the end of the answer on, with its last message if there is one."""
+        if self._is_over:
+            return
+        if message is not None:
+            self._account.response_bytes += len(message)
+        try:
+            self._link.end(self._frame.stream, status, message)
+        except Exception as error:  # noqa: BLE001  # the caller's limits may refuse the message
+            self.failed(error)
+            return
+        self._is_over = True
+        self._calls.counts.ended(self._account, status)
+        self._account.end(status)
+
+    def failed(self, error: Exception) -> None:
+        """Tell the caller why there is no answer. Nobody waits at the node from now on."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if not isinstance(error, CallError):
+            log.error("a call failed: %s", self._frame, exc_info=error)
+        status = status_of(error, Origin.HUB)
+        self._cancel()
+        self._link.end(self._frame.stream, status)
+        is_of_node = self._is_checked and isinstance(error, CallError)
+        self._calls.counts.ended(self._account, status if is_of_node else None)
+        self._account.end(status)
+
+    # ---- inside
+
+    async def _place(self, call: Call, mode: str) -> None:
+        """Send the request to its node once the claim store allows it."""
+        bind(self._account)
+        try:
+            wanted, goes_to = self._frame.node, self._goes_to
+            self._placed(await self._calls.placement.call(call, self, wanted=wanted, mode=mode, goes_to=goes_to))
+        except asyncio.CancelledError:
+            if not self._is_over:  # the process stops, and the caller may still wait
+                self._leave()
+                stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
+                self._link.end(self._frame.stream, stopped)
+            raise
+        except Exception as error:  # noqa: BLE001  # the caller gets it
+            self.failed(error)
+        finally:
+            self._task = None
+
+    def _placed(self, reply: Reply) -> None:
+        """Note that the call was sent."""
+        self._reply = reply
+        if reply.is_sent:
+            self._give_back()
+
+    def _goes_to(self, node: str) -> None:
+        self._calls.counts.goes_to(self._account, node)
+
+    def _remaining_s(self) -> float | None:
+        """The rest of the caller's time, in seconds; None if it set no limit."""
+        return None if self._deadline is None else max(0.001, self._deadline - self._link.loop.time())
+
+    def _leave(self) -> None:
+        self._is_over = True
+        self._calls.counts.ended(self._account, None)
+        self._account.leave()
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel the call at the node, or release its answer undelivered."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.cancel()
+
+    def _give_back(self) -> None:
+        owed, self._owed = self._owed, None
+        if owed is not None:  # a request without a byte has its credit, too
+            self._link.consumed(self._frame.stream, owed)

@@ -1,0 +1,69 @@
+"""The served drivers of a hub: proxy drivers inside the hub's process, for sidecars of the same pod or host.
+
+Rules:
+
+* Each is an ordinary proxy driver (`cloud.csi_proxy_driver`) on a local link (`common.local_dial`). So the hub treats
+  it as any other one: admission, policy, denials, audit log and drain know it by its name.
+* Its identity is the user id of the hub's process, as on the hub's UNIX socket.
+* The hub's metrics count its calls. Those that it counts itself are the same calls, so nobody scrapes them.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
+
+from cloud.csi_proxy_driver import Serving, serve_sidecars
+from cloud.driver_settings import MAX_CONNECTIONS, DriverSettings
+from cloud.hub_settings import HubSettings
+from cloud.identity_cache import IdentityCache
+from cloud.served_driver import ServedDriver
+from common.endpoint import Endpoint
+from common.errors import SettingsError
+from common.link import LinkHandler
+from common.local_dial import LocalPort
+from common.messages import Hello
+from common.metrics import Metrics
+from common.peer import Peer
+from common.settings import ProcessSettings
+
+
+@asynccontextmanager
+async def serving(settings: HubSettings, hub: LinkHandler, hello: Hello) -> AsyncIterator[list[Serving]]:
+    """Serve the sockets of `--serve` inside this block.
+
+    Args:
+        settings: the hub's.
+        hub: the handler of its links.
+        hello: the hub's own.
+
+    Raises:
+        SettingsError: a socket, a file or the directory for the caches cannot be used.
+    """
+    peer = Peer(f"this process, pid {os.getpid()} uid {os.geteuid()}", local=True, uid=os.geteuid())
+    port = LocalPort(hello, hub, limits=settings.limits(), peer=peer)
+    async with AsyncExitStack() as opened:
+        found = []
+        for served in settings.serve:
+            try:
+                own = _settings_of(served, settings)
+                cache = IdentityCache(own.state_dir, served.name)
+                found.append(await opened.enter_async_context(serve_sidecars(own, cache, Metrics(), dial=port.dial)))
+            except SettingsError as error:
+                raise SettingsError("--serve", str(served), f"{error.value} {error.why}") from error
+        yield found
+
+
+def _settings_of(served: ServedDriver, hub: HubSettings) -> DriverSettings:
+    shared = {field.name: getattr(hub, field.name) for field in fields(ProcessSettings)}
+    return DriverSettings(
+        **shared | {"tls_ca": None, "tls_cert": None, "tls_key": None},
+        drivername=served.name,
+        endpoint=served.endpoint,
+        endpoint_mode=served.endpoint_mode,
+        hub_endpoint=Endpoint(f"unix://{hub.uds}", path=hub.uds),
+        nodeid=served.nodeid,
+        placement=served.placement,
+        max_connections=MAX_CONNECTIONS,
+        state_dir=hub.state_dir / "drivers",
+    )

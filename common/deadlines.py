@@ -1,0 +1,47 @@
+"""Deadlines: those of many calls, for one timer. Pure: the owner has the clock.
+
+A call that ends in time is not taken out, because most do: the owner says at the end which calls still live.
+"""
+
+import heapq
+from collections.abc import Collection
+
+_SPARE = 64
+"""The deadlines of ended calls that may stay."""
+
+
+class Deadlines:
+    """The deadlines of calls with numbers, in any clock."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        """No deadlines."""
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        """How many there are, those of ended calls included."""
+        return len(self._heap)
+
+    @property
+    def first(self) -> float | None:
+        """The earliest deadline, perhaps of a call that has ended; None if there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def add(self, deadline: float, number: int, living: Collection[int]) -> None:
+        """Add a call's deadline. `living` has the numbers of all calls that have not ended."""
+        if len(self._heap) > _SPARE + 2 * len(living):
+            self._heap = [entry for entry in self._heap if entry[1] in living]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (deadline, number))
+
+    def passed(self, now: float) -> list[int]:
+        """Take out the calls whose deadline has passed, the earliest first. They may have ended."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            found.append(heapq.heappop(self._heap)[1])
+        return found
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._heap.clear()

@@ -1,0 +1,161 @@
+"""A local dial: makes a link between two parts of one process, such as the hub and a proxy driver that it serves.
+
+Both ends are ordinary links over ordinary sessions, so that no rule exists twice. Only the way between them is another
+one: no socket, no WebSocket and no chunks.
+
+An end that has something urgent hands it to the other end at once. Two exceptions keep the order that a network has:
+
+* What an end says while it is called goes in a later turn of the loop. So a receiver hears nothing before `Link.start`
+  has returned.
+* Acknowledgements and credit wait for the next message, for some milliseconds at most.
+"""
+
+import asyncio
+import ssl
+from dataclasses import replace
+
+from common.dial import Greeting
+from common.endpoint import Endpoint
+from common.limits import Limits
+from common.link import Link, LinkHandler
+from common.messages import Hello
+from common.peer import Peer
+from common.session import Session
+
+_LATER_S = 0.01
+"""Acknowledgements and credit wait so long, as on a socket."""
+
+_KEEPALIVE_S = 24 * 3600.0
+"""Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one."""
+
+
+class LocalPort:
+    """The place in this process where a handler accepts links from other parts of the process."""
+
+    def __init__(self, hello: Hello, handler: LinkHandler, *, limits: Limits, peer: Peer) -> None:
+        """A port without links.
+
+        Args:
+            hello: the acceptor's.
+            handler: of the accepted links.
+            limits: of each accepted session.
+            peer: the dialler, as the acceptor sees it.
+        """
+        self._hello = hello
+        self._handler = handler
+        self._limits = limits
+        self._peer = peer
+
+    async def dial(
+        self, _endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None
+    ) -> Link:
+        """Make one link, as `common.dial.dial` does.
+
+        Raises:
+            HandshakeRefused: the acceptor refused our hello.
+        """
+        assert tls is None
+        greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        dialled, accepted = join(
+            (hello, Greeting(handler, greeted), limits), (self._hello, self._handler, self._limits), peer=self._peer
+        )
+        try:
+            await greeted
+        except BaseException:
+            greeted.cancel()
+            dialled.lost("the dial was given up")
+            accepted.lost("the dial was given up")
+            raise
+        return dialled
+
+
+Side = tuple[Hello, LinkHandler, Limits]
+"""What one end of a link is made of."""
+
+
+def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Link, Link]:
+    """Return the dialler's link and the acceptor's, before their greeting. `peer`: the dialler, for the acceptor."""
+    loop = asyncio.get_running_loop()
+    way = _Way(loop)
+
+    def make_link(side: Side, *, is_dialler: bool) -> Link:
+        hello, handler, limits = side
+        session = Session(hello, dialler=is_dialler, limits=_local(limits), now=loop.time())
+        return Link(session, handler, loop=loop, writer=_End(way, dialler=is_dialler), peer_identity=peer)
+
+    way.dialled, way.accepted = make_link(dialler, is_dialler=True), make_link(acceptor, is_dialler=False)
+    way.carry_soon()
+    return way.dialled, way.accepted
+
+
+def _local(limits: Limits) -> Limits:
+    return replace(limits, chunk_bytes=limits.max_message_bytes, keepalive_s=_KEEPALIVE_S)
+
+
+class _Way:
+    """The way between the two links."""
+
+    __slots__ = ("_is_busy", "_later", "_loop", "_soon", "accepted", "dialled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.dialled: Link
+        self.accepted: Link
+        self._loop = loop
+        self._is_busy = False
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+
+    def carry(self, *, from_dialler: bool) -> None:
+        """Hand what one end has to say to the other end: now, or soon if an end is being called."""
+        if self._is_busy:
+            self.carry_soon()
+            return
+        self._is_busy = True
+        try:
+            if from_dialler:
+                _carry(self.dialled, self.accepted)
+            else:
+                _carry(self.accepted, self.dialled)
+        finally:
+            self._is_busy = False
+
+    def carry_soon(self) -> None:
+        """Carry in both directions, in the next turn of the loop."""
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._carry_both)
+
+    def carry_later(self) -> None:
+        """Carry in both directions within `_LATER_S`."""
+        if self._later is None and self._soon is None:
+            self._later = self._loop.call_later(_LATER_S, self._carry_both)
+
+    def _carry_both(self) -> None:
+        self._soon = None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self.carry(from_dialler=True)
+        self.carry(from_dialler=False)
+
+
+def _carry(speaker: Link, listener: Link) -> None:
+    while speaker.session.has_output and (data := speaker.pull()):
+        listener.received(data)
+    if speaker.over:
+        listener.lost("the other end is gone")
+
+
+class _End:
+    """One end's transport (`common.link.Writer`)."""
+
+    __slots__ = ("_is_dialler", "_way", "flush_later", "flush_soon")
+
+    def __init__(self, way: _Way, *, dialler: bool) -> None:
+        self._way = way
+        self._is_dialler = dialler
+        self.flush_soon = way.carry_soon
+        self.flush_later = way.carry_later
+
+    def flush(self) -> None:
+        """Carry now: somebody waits for it."""
+        self._way.carry(from_dialler=self._is_dialler)

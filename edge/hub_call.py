@@ -1,0 +1,183 @@
+"""A hub call: one CSI call with one answer that the hub sends, from its request to the delivered answer.
+
+It needs no task: whatever has to happen next happens when its event comes. Rules:
+
+* A call that changes something is an operation: it goes on when its caller leaves (`edge.operations`). Any other call
+  is cancelled at the driver then.
+* A fault ends only its own call, as UNAVAILABLE, with a traceback in the log.
+* The account of the caller that started an operation lasts until the operation's end, so that its outcome is logged.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from common.accounting import Account
+from common.errors import CallError, OperationLimit, status_of
+from common.link import Link
+from common.messages import Open
+from common.status import Origin, Status
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, Cancellable, Outcome, Result
+from edge.drivers import Driver
+from edge.operations import Operation, Operations, Told, identify
+
+log = logging.getLogger("csi_bridge.edge")
+
+
+class Callee(Protocol):
+    """The agent, as its calls see it."""
+
+    node: str
+    operations: Operations
+
+    def driver_for(self, frame: Open) -> Driver:
+        """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
+
+
+class HubCall:
+    """One accepted stream (`common.link.Receiver`)."""
+
+    __slots__ = ("_account", "_agent", "_call", "_deadline", "_frame", "_held_bytes", "_is_over", "_joined", "_link",
+                 "_operation", "_request", "_result")  # fmt: skip
+
+    def __init__(self, agent: Callee, link: Link, frame: Open, deadline: float | None, account: Account) -> None:
+        """A call whose request has not come yet.
+
+        Args:
+            agent: the agent.
+            link: the link of the stream.
+            frame: the hub's frame.
+            deadline: when the caller's time is up, in the loop's clock, or None.
+            account: the call's account, which this call closes.
+        """
+        self._agent = agent
+        self._link = link
+        self._frame = frame
+        self._deadline = deadline
+        self._account = account
+        self._request: bytes | None = None
+        self._held_bytes = 0
+        self._operation: Operation | None = None
+        self._joined = False
+        self._call: Cancellable | None = None
+        self._result: Result | None = None
+        self._is_over = False
+
+    # ---- the link's side (`common.link.Receiver`)
+
+    def took(self, message: bytes) -> None:
+        """Take the request. CSI's calls have one; further messages are dropped."""
+        if self._request is not None:
+            self._link.consumed(self._frame.stream, len(message))
+            return
+        self._request = message
+        self._held_bytes = self._account.request_bytes = len(message)
+        try:
+            self._begin(message)
+        except Exception as error:  # noqa: BLE001  # the call's own end, never the link's
+            self._fail(error)
+
+    def ended(self, status: Status) -> None:
+        """Never: only the opener hears this."""
+
+    def failed(self, error: Exception) -> None:
+        """Never: only the opener hears this."""
+
+    def writable(self) -> None:
+        """Nothing waits for it: a call has one answer."""
+
+    def left(self) -> None:
+        """The caller waits no more. An operation goes on; of those who wait for it, the first one stays."""
+        if self._operation is None:
+            self._stop()
+        elif self._joined:
+            self._agent.operations.leave(self._operation, self.told)
+        else:
+            return
+        self._is_over = True
+        self._account.leave()
+
+    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
+        """The stream is over: the request's memory is free, and a delivered result need not be kept."""
+        if self._request is not None:
+            self._link.consumed(self._frame.stream, self._held_bytes)
+        if delivered and self._operation is not None and self._result is not None:
+            self._agent.operations.delivered(self._operation, self._result)
+
+    # ---- the call
+
+    def _begin(self, request: bytes) -> None:
+        driver = self._agent.driver_for(self._frame)
+        if len(request) > PARSE_OFF_LOOP_BYTES:
+            self._call = asyncio.get_running_loop().create_task(
+                self._identify(driver, request), name=f"identify {self._frame.method}"
+            )
+        else:
+            self._perform(driver, request, identify(self._frame.subject, self._frame.method, request))
+
+    async def _identify(self, driver: Driver, request: bytes) -> None:
+        """Parse a large request in a thread. If the caller leaves meanwhile, nothing is sent."""
+        try:
+            operation = await asyncio.to_thread(identify, self._frame.subject, self._frame.method, request)
+            self._call = None
+            self._perform(driver, request, operation)
+        except Exception as error:  # noqa: BLE001  # as in `took`
+            self._fail(error)
+
+    def _perform(self, driver: Driver, request: bytes, operation: Operation | None) -> None:
+        frame, operations = self._frame, self._agent.operations
+        limit_s = operations.limit_s
+        if operation is None:
+            operations.limit.begin(self)
+            self._call = driver.start(
+                frame.method, request, self.told, timeout_s=self._remaining_s(limit_s), to=frame.subject
+            )
+            return
+
+        def start(told: Told) -> Cancellable:
+            return driver.start(frame.method, request, told, timeout_s=limit_s, to=frame.subject)
+
+        self._operation = operation
+        self._joined = operations.perform(operation, start, self.told)
+
+    def _remaining_s(self, limit_s: float) -> float:
+        if self._deadline is None:
+            return limit_s
+        return min(max(0.001, self._deadline - self._link.loop.time()), limit_s)
+
+    def expire(self) -> None:
+        """The driver has not answered a plain call within the limit of operations (`time_limit.Limited`)."""
+        self._stop()
+        self._fail(OperationLimit(self._frame.subject, self._agent.node, self._agent.operations.limit_s))
+
+    def told(self, outcome: Outcome) -> None:
+        """End the call with the driver's answer, or with an error."""
+        try:
+            if not isinstance(outcome, Result):
+                self._fail(outcome)
+                return
+            self._account.response_bytes = len(outcome.body or b"")
+            self._end(outcome.status, outcome.body)
+            self._result = outcome
+        except Exception as error:  # noqa: BLE001  # as in `took`
+            self._fail(error)
+
+    def _stop(self) -> None:
+        """Cancel a plain call, or the parsing of a large request."""
+        self._agent.operations.limit.end(self)
+        if self._call is not None:
+            self._call.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, CallError):
+            log.error("a call failed inside the edge agent: %s", self._frame, exc_info=error)
+        self._end(status_of(error, Origin.EDGE))
+
+    def _end(self, status: Status, body: bytes | None = None) -> None:
+        if self._is_over:
+            return
+        self._link.end(self._frame.stream, status, body)
+        self._is_over = True
+        self._account.end(status)
+        if self._operation is None:
+            self._agent.operations.limit.end(self)

@@ -1,0 +1,113 @@
+"""A driver that the hub serves itself (`--serve`): sidecars see no difference, and the hub treats it as any other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.status import Code
+from tests.integration.conftest import World, build
+from tests.support.answers import volume
+from tests.support.operator import hub_state
+from tests.support.requests import create
+from tests.support.sidecar import link_lost
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+    from tests.support.vendor import Vendor
+
+DRIVER = "vendor.test"
+
+
+@pytest.fixture
+def world(bridge: Bridge, vendor: Vendor) -> World:
+    return build(bridge, vendor, serve=DRIVER)
+
+
+def test_a_call_goes_to_the_vendor_and_back(world: World, name: str) -> None:
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert world.sidecar.call("NodeGetInfo").code is Code.UNIMPLEMENTED
+    world.vendor.refuse("DeleteVolume", Code.RESOURCE_EXHAUSTED, "the vendor's own words")
+    assert world.sidecar.call("DeleteVolume").refusal == (Code.RESOURCE_EXHAUSTED, "the vendor's own words")
+    assert stat.S_IMODE(world.proxy.socket.stat().st_mode) == 0o660
+
+
+def test_the_hub_shows_it_as_a_proxy_driver_by_its_name(world: World) -> None:
+    (shown,) = hub_state(world.bridge.hub.uds)["drivers"]
+    assert (shown["driver"], shown["placement"]) == (DRIVER, "auto")
+    assert shown["address"].startswith("this process, pid ")
+
+
+def test_after_kill_9_sidecars_have_the_identity_at_once_and_calls_work_again(world: World, name: str) -> None:
+    info = world.sidecar.call("GetPluginInfo").answer
+    wait_for(world.proxy.cache.exists, what="cache")
+    _, call = world.held_create(name)
+    world.bridge.hub.kill()
+    assert call.outcome().code is Code.UNAVAILABLE
+    world.agent.kill()
+    world.bridge.hub.start()
+    assert world.sidecar.call("GetPluginInfo").answer == info
+    assert world.sidecar.call("Probe").answer.ready.value
+    assert world.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
+    world.vendor.as_usual("CreateVolume")
+    world.agent.start()
+    world.bridge.wait_routed(world.sidecar)
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
+def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(world: World, name: str) -> None:
+    gate, call = world.held_create(name)
+    hub = world.bridge.hub
+    hub.ask_to_stop()
+    hub.wait_logged("stopping: calls under way")
+    assert world.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
+    assert not call.done
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    assert hub.process.wait_exit() == 0
+    assert not world.proxy.socket.exists()
+    assert hub.logged("no link to the hub") == []
+
+
+def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(world: World, name: str) -> None:
+    _, call = world.held_create(name)
+    world.agent.kill()
+    assert call.outcome().refusal == link_lost("edge node n1")
+    assert world.sidecar.call("Probe").ok
+    world.vendor.as_usual("CreateVolume")
+    world.agent.start()
+    world.bridge.wait_routed(world.sidecar)
+    assert world.sidecar.call("CreateVolume", create(name)).ok
+
+
+def test_a_separate_proxy_driver_may_serve_the_same_driver(world: World, name: str) -> None:
+    second = world.bridge.start_proxy(DRIVER).sidecar()
+    world.bridge.wait_routed(second)
+    assert len(hub_state(world.bridge.hub.uds)["drivers"]) == 2
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert second.call("CreateVolume", create(name)).answer == volume(name)
+
+
+def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vendor, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text('proxies:\n  - {names: ["uid:999999"], drivers: ["*"]}\n')
+    hub = bridge.start_hub(f"--policy={policy}", serve=DRIVER)
+    bridge.start_agent("n1", vendor.socket)
+    sidecar = bridge.start_proxy(DRIVER).sidecar()
+    wait_for(lambda: f"uid:{os.geteuid()}" in sidecar.call("GetCapacity").message, what="refusal by the policy")
+    assert sidecar.call("GetCapacity").code is Code.UNAVAILABLE
+    assert hub_state(hub.uds)["denied"][0]["identity"] == f"uid:{os.geteuid()}"
+
+
+def test_a_socket_that_cannot_be_made_ends_the_start_with_its_name(bridge: Bridge, short_dir: Path) -> None:
+    with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
+        bridge.start_hub(f"--serve={DRIVER}=unix://{short_dir}/none/csi.sock")
+    assert bridge.hub.process.wait_exit() == 2
+    assert f"CSI_BRIDGE_HUB_SERVE or --serve={DRIVER}=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()

@@ -1,0 +1,18 @@
+"""A peer with the parts of a certificate that a test gives it, and no real certificate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.peer import Peer
+
+
+@dataclass(frozen=True)
+class ShownPeer(Peer):
+    """A peer whose certificate has these parts."""
+
+    certificate: bytes = b"not read"
+    common_names: tuple[str, ...] = ()
+    organizations: tuple[str, ...] = ()
+    issuer: bytes = b""
+    key: str = ""

@@ -1,0 +1,551 @@
+"""A call on its way through the hub, without sockets: each side hears the truth, in whatever order things happen."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.placement.decisions import Mode
+from common.csi import csi_pb2 as csi
+from common.messages import Cancel, Kind, Open, Priority, encode, encode_chunk
+from common.reports import encode_reports
+from common.status import Code, Origin, Status
+from common.version import introduce
+from tests.support.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
+from tests.support.linked import cut
+from tests.support.waiting import settle, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+DELETE = "/csi.v1.Controller/DeleteVolume"
+PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"
+METADATA = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
+
+REQUESTS = {
+    CREATE: csi.CreateVolumeRequest(name="pvc-1").SerializeToString(),
+    DELETE: csi.DeleteVolumeRequest(volume_id="vol-1").SerializeToString(),
+    PUBLISH: csi.ControllerPublishVolumeRequest(volume_id="vol-1", node_id="n").SerializeToString(),
+    METADATA: csi.GetMetadataAllocatedRequest(snapshot_id="snap-1").SerializeToString(),
+}
+MADE = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString()
+BUG = Status(Code.UNAVAILABLE, "an internal error in the hub; its log has the details", Origin.HUB)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with running(World(tmp_path)) as world:
+        yield world
+
+
+async def proxy(world: World, mode: str = Mode.PINNED, **limits: int) -> Link:
+    """A proxy driver."""
+    hello = introduce("driver", DRIVER, instance="p", placement=mode)
+    return await world.come(hello, **limits)
+
+
+def ask(link: Link, method: str = CREATE, request: bytes | None = None, *, timeout_s: float | None = None) -> Stream:
+    """A proxy driver opens a call."""
+    body = REQUESTS[method] if request is None else request
+    return link.open(Kind.CALL, body, subject=DRIVER, method=method, call="c-1", timeout_s=timeout_s)
+
+
+async def answer(stream: Stream) -> tuple[list[bytes], Status | None]:
+    """All that the caller gets."""
+    return [message async for message in stream], stream.status
+
+
+async def forever(_stream: Stream) -> None:
+    """A node that never answers."""
+    await asyncio.Event().wait()
+
+
+def after(gate: asyncio.Event) -> Callable[[Stream], Awaitable[None]]:
+    """A node that answers a create with a volume once it may."""
+
+    async def serve(stream: Stream) -> None:
+        await gate.wait()
+        stream.end(Status(Code.OK), MADE)
+
+    return serve
+
+
+def holder(world: World) -> list[str]:
+    """The nodes that hold the name of the create."""
+    name = "CreateVolume pvc-1"
+    known = world.placement.claims.glance(DRIVER, name, ())
+    assert known is not None
+    return world.placement._pending.over(known, DRIVER, name).name.nodes
+
+
+def in_flight(world: World) -> tuple[int, int]:
+    """The calls that the hub counts: on all links, and at n1."""
+    return world.metrics.calls_in_flight, sum(world.hub._calls.counts.under_way(node) for node in ("n1", "n2"))
+
+
+# -------------------- the ordinary call --------------------
+
+
+@pytest.mark.parametrize("method", [CREATE, DELETE, PUBLISH])
+async def test_an_ordinary_call_needs_no_task_in_the_hub(world: World, method: str) -> None:
+    await with_driver(world)
+    link = await proxy(world)
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
+
+    def noted(_: object, work: Coroutine[Any, Any, Any], **more: Any) -> asyncio.Task[object]:
+        tasks.append(asyncio.Task(work, loop=loop, **more))
+        return tasks[-1]
+
+    loop.set_task_factory(noted)  # type: ignore[arg-type]  # typeshed knows no task's type
+    assert await answer(ask(link, method)) == ([], Status(Code.OK))
+    loop.set_task_factory(None)
+    assert [task.get_name() for task in tasks] == [f"stream 2 {method}"]  # the agent's: the hub's streams are even
+
+
+async def test_the_answer_and_its_end_travel_together_in_one_write(world: World) -> None:
+    gate = asyncio.Event()
+    await with_driver(world, after(gate))
+    link = await proxy(world)
+    stream = ask(link)
+    await settle()
+    wire = world.links[-1].writer
+    wire.other = reader = Reader(link)  # type: ignore[attr-defined]  # a wire of `linked`
+    gate.set()
+    assert await answer(stream) == ([MADE], Status(Code.OK))
+    assert len(reader.written) == 1
+
+
+class Reader:
+    """Counts what is written to a link.
+
+    Attributes:
+        written: the size of each write.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.written: list[int] = []
+        self.lost = link.lost
+        self._link = link
+
+    def received(self, data: bytes) -> None:
+        """Pass a write on."""
+        self.written.append(len(data))
+        self._link.received(data)
+
+
+async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for(world: World) -> None:
+    gate = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        await stream.send(MADE)
+        await gate.wait()
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    stream = ask(await proxy(world))
+    await settle()
+    assert stream.status is None
+    gate.set()
+    assert await answer(stream) == ([MADE], Status(Code.OK))
+
+
+async def test_three_hundred_slow_calls_hold_up_no_other_and_no_task_waits_for_them(world: World) -> None:
+    gate = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        assert stream.opened is not None
+        if stream.opened.method == CREATE:
+            await gate.wait()
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    link = await proxy(world)
+    before = len(asyncio.all_tasks())
+    slow = [ask(link, request=csi.CreateVolumeRequest(name=f"pvc-{i}").SerializeToString()) for i in range(300)]
+    await settle()
+    assert in_flight(world) == (300, 300)
+    assert len(asyncio.all_tasks()) - before == 300  # the agent's
+    assert await called(link, DELETE) == Status(Code.OK)
+    gate.set()
+    for stream in slow:
+        assert await answer(stream) == ([], Status(Code.OK))
+        stream.acknowledge(delivered=True)
+    await settle()
+    assert in_flight(world) == (0, 0)
+    assert [each.session.open_streams for each in world.links] == [2, 1]  # the reports, and the call without an Ack
+
+
+# -------------------- who leaves when --------------------
+
+
+async def test_a_caller_that_leaves_with_its_request_leaves_nothing_under_way(world: World) -> None:
+    heard: list[str] = []
+
+    async def serve(stream: Stream) -> None:
+        assert stream.opened is not None
+        heard.append(stream.opened.method)
+        await forever(stream)
+
+    await with_driver(world, serve)
+    await proxy(world)
+    opened = Open(1, Kind.CALL, Priority.CALL, DRIVER, PUBLISH, "", "c-1", 0)
+    world.links[-1].received(encode(opened) + encode_chunk(1, 0, REQUESTS[PUBLISH]) + encode(Cancel(1)))
+    await settle()
+    assert heard == []
+    assert in_flight(world) == (0, 0)
+    assert world.links[0].session.open_streams == 1  # the agent's reports
+
+
+async def test_a_caller_that_leaves_before_its_request_has_come_is_counted_no_more(world: World) -> None:
+    link = await proxy(world)
+    stream = link.open(Kind.CALL, subject=DRIVER, method=CREATE)
+    await settle()
+    assert in_flight(world) == (1, 0)
+    stream.cancel()
+    await settle()
+    assert in_flight(world) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["cancels", "is cut off"])
+async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: World, how: str) -> None:
+    ended = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        try:
+            await forever(stream)
+        finally:
+            ended.set()
+
+    await with_driver(world, serve)
+    stream = ask(await proxy(world))
+    await settle()
+    if how == "cancels":
+        stream.cancel()
+    else:
+        cut(world.links[-1])
+    await ended.wait()
+    await settle()
+    assert in_flight(world) == (0, 0)
+    assert holder(world) == ["n1"]  # the volume may exist
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_the_node_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
+    heard: list[bool] = []
+
+    async def serve(stream: Stream) -> None:
+        stream.on_released = heard.append
+        stream.end(Status(Code.OK), MADE)
+
+    await with_driver(world, serve)
+    stream = ask(await proxy(world))
+    await answer(stream)
+    await settle()
+    assert heard == []
+    stream.acknowledge(delivered=delivered)
+    await settle()
+    assert heard == [delivered]
+    assert await kept(world) == ([] if delivered else [("vol-1", "n1")])
+
+
+async def kept(world: World) -> list[tuple[str, str]]:
+    """The volumes that the claim store has, with their nodes."""
+    return [(thing.id, node) for _, thing, node in await world.placement.claims.existing()]
+
+
+async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(world: World) -> None:
+    heard: list[str] = []
+
+    async def serve(stream: Stream) -> None:
+        request = await stream.receive() or b""
+        stream.on_released = lambda _: heard.append(request.decode())
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    link = await proxy(world)
+    first, second = (ask(link, "/csi.v1.Controller/Imagined", body) for body in (b"first", b"second"))
+    for stream in (first, second):
+        await answer(stream)
+    second.acknowledge(delivered=True)
+    await settle()
+    assert heard == ["second"]
+    first.acknowledge(delivered=True)
+    await settle()
+    assert heard == ["second", "first"]
+
+
+@pytest.mark.parametrize("first", ["the caller's link", "the node's link"])
+async def test_an_answered_call_whose_links_end_before_its_acknowledgement_leaves_nothing(
+    world: World, first: str
+) -> None:
+    heard: list[bool] = []
+
+    async def serve(stream: Stream) -> None:
+        stream.on_released = heard.append
+        stream.end(Status(Code.OK), MADE)
+
+    await with_driver(world, serve)
+    stream = ask(await proxy(world))
+    await answer(stream)
+    at_node, at_caller = world.links
+    if first == "the caller's link":
+        cut(at_caller)
+        await settle()
+        assert heard == [False]
+        assert await kept(world) == [("vol-1", "n1")]
+    else:
+        cut(at_node)
+        stream.acknowledge(delivered=True)
+        await settle()
+        assert not at_caller.over
+        assert holder(world) == []
+    assert in_flight(world) == (0, 0)
+
+
+async def test_a_node_that_is_lost_with_calls_under_way_fails_each_by_its_name(world: World) -> None:
+    await with_driver(world, forever)
+    link = await proxy(world)
+    streams = [ask(link, method) for method in (CREATE, DELETE, METADATA)]
+    await settle()
+    cut(world.links[0])
+    for stream in streams:
+        messages, status = await answer(stream)
+        assert (messages, status and status.code) == ([], Code.UNAVAILABLE)
+        assert status is not None
+        assert status.message.startswith("the link to edge node n1 was lost with the call under way")
+    assert in_flight(world) == (0, 0)
+    assert holder(world) == ["n1"]
+
+
+async def test_a_deadline_that_passes_at_the_node_names_the_node(world: World) -> None:
+    await with_driver(world, forever)
+    link = await proxy(world)
+    stream = ask(link, timeout_s=60.0)
+    await settle()
+    at_node = world.links[0]
+    at_node.session.tick(at_node.loop.time() + 61.0)
+    _, status = await answer(stream)
+    assert status is not None
+    assert status.code == Code.DEADLINE_EXCEEDED
+    assert status.message.startswith("edge node n1 did not answer before the caller's deadline")
+    assert holder(world) == ["n1"]
+
+
+# -------------------- the claim store is asked first --------------------
+
+
+def placed(name: str = "pvc-1") -> bytes:
+    """A create that the hub places."""
+    request = csi.CreateVolumeRequest(name=name)
+    request.accessibility_requirements.requisite.add().segments["csi-bridge.io/node"] = "n1"
+    return request.SerializeToString()
+
+
+class SlowClaims:
+    """Holds up the claims of a hub until `go` is set."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = asyncio.Event()
+        self.asked = asyncio.Event()
+        claim = world.placement.claims.claim
+
+        async def slow(*what: object) -> object:
+            self.asked.set()
+            await self.go.wait()
+            return await claim(*what)  # type: ignore[arg-type]  # as it was given
+
+        monkeypatch.setattr(world.placement.claims, "claim", slow)
+
+
+async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_its_record(world: World) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    await with_driver(world, after(gate))
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    assert await answer(stream) == ([MADE], Status(Code.OK))
+    assert await kept(world) == [("vol-1", "n1")]
+
+
+async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_driver(world, forever)
+    slow = SlowClaims(world, monkeypatch)
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    await slow.asked.wait()
+    stream.cancel()
+    await settle()
+    slow.go.set()
+    await settle()
+    assert world.links[0].session.open_streams == 1  # the agent's reports
+    assert in_flight(world) == (0, 0)
+    assert holder(world) == []
+
+
+async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_is_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_driver(world, forever)
+    slow = SlowClaims(world, monkeypatch)
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    await slow.asked.wait()
+    cut(world.links[0])
+    slow.go.set()
+    _, status = await answer(stream)
+    assert status is not None
+    assert status.message.startswith("edge node n1 is offline since ")
+    await until(lambda: holder(world) == [])
+    assert in_flight(world) == (0, 0)
+
+
+async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_driver(world, forever)
+    slow = SlowClaims(world, monkeypatch)
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    await slow.asked.wait()
+    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "call c-1")
+    task.cancel()
+    stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
+    assert await answer(stream) == ([], stopped)
+    assert in_flight(world) == (0, 0)
+
+
+async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, recording, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    gate.set()
+    record = world.placement.claims.record
+
+    async def slow(*what: object, **more: object) -> object:
+        recording.set()
+        await go.wait()
+        return await record(*what, **more)  # type: ignore[arg-type]  # as it was given
+
+    monkeypatch.setattr(world.placement.claims, "record", slow)
+    await with_driver(world, after(gate))
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    await recording.wait()
+    stream.cancel()
+    await settle()
+    go.set()
+    await until(world.placement.existing)
+    assert await kept(world) == [("vol-1", "n1")]
+    assert in_flight(world) == (0, 0)
+
+
+# -------------------- pace --------------------
+
+
+async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(world: World) -> None:
+    sent: list[int] = []
+    count = 2_000
+
+    async def serve(stream: Stream) -> None:
+        for number in range(count):
+            await stream.send(number.to_bytes(1_000, "big"))
+            sent.append(number)
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    link = await proxy(world, stream_window_bytes=4_096)
+    stream = ask(link, METADATA)
+    await settle()
+    assert len(sent) < 300  # the hub's window for one stream, and a little of the caller's
+    messages, status = await answer(stream)
+    assert [int.from_bytes(message, "big") for message in messages] == list(range(count))
+    assert status == Status(Code.OK)
+
+
+async def test_slow_calls_do_not_use_up_the_window_of_their_proxy_driver(world: World) -> None:
+    """A request costs credit until it has left for its node, and not until it is answered."""
+    served: list[int] = []
+
+    async def serve(stream: Stream) -> None:
+        served.append(len(await stream.receive() or b""))
+        await forever(stream)
+
+    await with_driver(world, serve)
+    link = await proxy(world, max_message_bytes=60_000, session_window_bytes=100_000)
+    for _ in range(10):
+        ask(link, "/csi.v1.Controller/Imagined", b"x" * 50_000)
+    await settle()
+    assert served == [50_000] * 10
+
+
+async def test_a_node_that_reads_nothing_leaves_the_other_nodes_their_calls(world: World) -> None:
+    await with_driver(world)
+    (await world.edge("n2")).open(Kind.REPORT, encode_reports([report(node="n2")]))
+    await settle()
+    link = await proxy(world)
+    stuck = world.links[0].writer
+    stuck.flush = stuck.flush_soon = stuck.flush_later = lambda: None  # type: ignore[method-assign]  # a writer that never writes
+    for _ in range(100):
+        link.open(Kind.CALL, b"x" * 1_000, subject=DRIVER, method="/csi.v1.Controller/Imagined", node="n1")
+    stream = link.open(Kind.CALL, b"", subject=DRIVER, method="/csi.v1.Controller/Imagined", node="n2")
+    assert await answer(stream) == ([], Status(Code.OK))
+
+
+async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: World) -> None:
+    gate = asyncio.Event()
+    await with_driver(world, after(gate))
+    link = await proxy(world, stream_window_bytes=1_000)
+    stream = ask(link)
+    for _ in range(50):
+        await stream.send(b"x" * 900)
+    gate.set()
+    assert await answer(stream) == ([MADE], Status(Code.OK))
+
+
+# -------------------- bugs --------------------
+
+
+def fail(*_what: object, **_more: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await with_driver(world)
+    link = await proxy(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.placement, "_decide", fail)
+        assert await answer(ask(link)) == ([], BUG)
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
+    assert await called(link, PUBLISH) == Status(Code.OK)
+    assert in_flight(world) == (0, 0)
+
+
+async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    await with_driver(world, after(gate))
+    link = await proxy(world)
+    with monkeypatch.context() as patched:
+        patched.setattr("cloud.placement.carry.PlacedCall.answer", fail)
+        assert await answer(ask(link)) == ([], BUG)
+    assert "a bug" in caplog.text
+    assert not any(each.over for each in world.links)
+    assert holder(world) == ["n1"]
+    assert in_flight(world) == (0, 0)
+
+
+async def test_a_bug_while_a_task_waits_for_the_claim_ends_the_call_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await with_driver(world)
+    link = await proxy(world, Mode.LOCAL)
+    monkeypatch.setattr(world.placement.claims, "claim", fail)
+    assert await answer(ask(link, CREATE, placed())) == ([], BUG)
+    assert not any(each.over for each in world.links)
+    assert in_flight(world) == (0, 0)

@@ -1,0 +1,178 @@
+"""A link inside one process. What every link does is in test_link.py, which runs over this way, too."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.endpoint import Endpoint
+from common.errors import HandshakeRefused, MessageTooLarge
+from common.limits import Limits
+from common.local_dial import LocalPort
+from common.messages import Kind, Reason
+from common.peer import Peer as Identity
+from common.receiver import Nobody
+from common.status import Code, Status
+from common.version import introduce
+from tests.support.linked import Peer, local_pair
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from common.link import Link
+    from common.messages import Open
+
+SELF = Identity("this process", local=True, uid=0)
+OK = Status(Code.OK)
+
+
+class Ear(Nobody):
+    """A receiver that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def took(self, message: bytes) -> None:
+        self.heard.append(message)
+
+    def ended(self, status: Status) -> None:
+        self.heard.append(status)
+
+    def released(self, delivered: bool) -> None:  # as in `Receiver`
+        self.heard.append(delivered)
+
+    def writable(self) -> None:
+        self.heard.append("writable")
+
+
+class Acceptor(Peer):
+    """Accepts links; its streams' receivers note what they hear, or refuse at once."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        super().__init__()
+        self.ears: dict[int, Ear] = {}
+        self._refuses = refuses
+
+    def opened(self, link: Link, frame: Open, _deadline: float | None) -> Ear:
+        if self._refuses:
+            link.end(frame.stream, Status(Code.UNAVAILABLE, "no"))
+        self.ears[frame.stream] = Ear()
+        return self.ears[frame.stream]
+
+
+async def joined(acceptor: Acceptor, limits: Limits | None = None) -> tuple[Link, Link]:
+    """The accepted link and the dialled one, open."""
+    links = local_pair(acceptor, Peer(accepts=False), limits=limits)
+    await settle()
+    return links
+
+
+async def test_the_other_end_has_a_call_when_start_returns_and_the_caller_an_answer_when_end_returns() -> None:
+    acceptor, ear = Acceptor(), Ear()
+    accepted, dialled = await joined(acceptor)
+    number = dialled.start(ear, Kind.CALL, b"request")
+    assert acceptor.ears[number].heard == [b"request"]
+    accepted.end(number, OK, b"answer")
+    assert ear.heard == [b"answer", OK]
+
+
+async def test_a_caller_that_is_refused_at_once_hears_nothing_before_start_has_returned() -> None:
+    _, dialled = await joined(Acceptor(refuses=True))
+    ear = Ear()
+    dialled.start(ear, Kind.CALL, b"request")
+    assert ear.heard == []
+    await settle()
+    assert ear.heard == [Status(Code.UNAVAILABLE, "no")]
+
+
+async def test_an_acknowledgement_travels_with_the_next_call() -> None:
+    acceptor = Acceptor()
+    accepted, dialled = await joined(acceptor)
+    first = dialled.start(Ear(), Kind.CALL, b"request")
+    accepted.end(first, OK)
+    dialled.acknowledge(first, delivered=True)
+    assert acceptor.ears[first].heard == [b"request"]
+    dialled.start(Ear(), Kind.CALL, b"request")
+    assert acceptor.ears[first].heard == [b"request", True]
+
+
+async def test_a_reader_that_is_slow_holds_its_sender_up() -> None:
+    limits = Limits(stream_window_bytes=100)
+    accepted, dialled = await joined(Acceptor(), limits)
+    ear = Ear()
+    number = dialled.start(ear, Kind.CALL, b"request")
+    for _ in range(3):
+        accepted.send(number, bytes(100))
+    await settle()
+    assert ear.heard == [bytes(100)]
+    assert accepted.unsent(number) == 2
+    dialled.consumed(number, 100)
+    accepted.end(number, OK)
+    dialled.writer.flush()
+    await settle()
+    assert ear.heard == [bytes(100)] * 2
+
+
+async def test_the_largest_message_goes_through_whole_and_a_larger_one_not_at_all() -> None:
+    limits = Limits()
+    acceptor = Acceptor()
+    _, dialled = await joined(acceptor, limits)
+    largest = bytes(limits.max_message_bytes)
+    number = dialled.start(Ear(), Kind.CALL, largest)
+    assert acceptor.ears[number].heard == [largest]
+    with pytest.raises(MessageTooLarge):
+        dialled.start(Ear(), Kind.CALL, largest + b"x")
+
+
+async def test_silence_ends_no_link_and_wakes_nobody_for_a_day() -> None:
+    accepted, dialled = await joined(Acceptor(), Limits(keepalive_s=0.1))
+    now = dialled.loop.time()
+    for link in (accepted, dialled):
+        due = link.session.next_tick()
+        assert due is not None
+        assert due > now + 23 * 3600
+
+
+def port(handler: Peer) -> LocalPort:
+    return LocalPort(introduce("hub", "hub", instance="h"), handler, limits=Limits(), peer=SELF)
+
+
+async def test_a_dial_returns_the_link_and_shows_the_acceptor_who_dialled() -> None:
+    seen: list[object] = []
+
+    class Shown(Peer):
+        def greeted(self, link: Link) -> None:
+            seen.append((link.peer.name, link.peer_identity))
+            super().greeted(link)
+
+    hello = introduce("driver", "d.example", instance="i")
+    dialler = Peer(accepts=False)
+    link = await port(Shown()).dial(Endpoint("here"), hello, dialler, limits=Limits(), tls=None)
+    assert seen == [("d.example", SELF)]
+    link.goodbye(Reason.STOPPED, "enough")
+    assert await link.wait_closed() == (Reason.STOPPED, "enough")
+
+
+async def test_a_dial_that_is_refused_says_why() -> None:
+    class Refusing(Peer):
+        def greeted(self, link: Link) -> None:
+            link.refuse(HandshakeRefused(Reason.DRAINING, "the hub is shutting down"))
+
+    with pytest.raises(HandshakeRefused, match="the hub is shutting down"):
+        await port(Refusing()).dial(
+            Endpoint("here"), introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits(), tls=None
+        )
+
+
+async def test_a_dial_that_is_given_up_leaves_no_link() -> None:
+    silent = Peer(accepts=False)
+    dialling = asyncio.ensure_future(
+        port(silent).dial(
+            Endpoint("here"), introduce("driver", "d", instance="i"), Peer(accepts=False), limits=Limits(), tls=None
+        )
+    )
+    await settle()
+    dialling.cancel()
+    await asyncio.wait([dialling])
+    assert silent.ends == [(Reason.LINK_LOST, "the dial was given up")]

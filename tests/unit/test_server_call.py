@@ -1,0 +1,64 @@
+"""A sidecar's call, as its callee sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.relay.server_call import CancelReason, ServerCall, in_task
+from common.status import Code, Status
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from common.relay.pump import Taken
+
+
+class Connection:
+    """The connection of a call (`common.relay.server_call.AnswerWriter`): remembers what it was asked and told."""
+
+    def __init__(self) -> None:
+        self.told: list[Status] = []
+        self.asked: list[BaseException | None] = []
+
+    def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
+        raise AssertionError("there is no message")
+
+    def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
+        self.told.append(status)
+        taken(True)
+
+    def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
+        self.asked.append(error)
+        return Status(Code.UNAVAILABLE, "a fault")
+
+
+async def never_ends(_call: ServerCall) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("reason", [CancelReason.CALLER_CANCELLED, CancelReason.CALLER_LOST])
+async def test_a_call_whose_caller_has_left_is_no_fault(reason: CancelReason) -> None:
+    connection = Connection()
+    call = ServerCall(connection, 1, method="/a/B", request=b"", timeout_s=None)
+    callee = in_task(never_ends)(call)
+    await settle()
+    call.cancelled_by = reason
+    callee.cancelled()
+    await settle()
+    assert connection.asked == []
+    assert [status.code for status in connection.told] == [Code.CANCELLED]
+
+
+@pytest.mark.parametrize("reason", [CancelReason.DEADLINE, CancelReason.CLOSING])
+async def test_a_call_that_the_server_has_cut_gets_the_servers_status(reason: CancelReason) -> None:
+    connection = Connection()
+    call = ServerCall(connection, 1, method="/a/B", request=b"", timeout_s=None)
+    callee = in_task(never_ends)(call)
+    await settle()
+    call.cancelled_by = reason
+    callee.cancelled()
+    await settle()
+    assert [type(error) for error in connection.asked] == [asyncio.CancelledError]
+    assert connection.told == [Status(Code.UNAVAILABLE, "a fault")]
