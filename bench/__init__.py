@@ -1,1 +1,3 @@
-"""The bench: the figures (`figures.py` and others), the run that prints them (`run.py`), and the load generators."""
+"""The bench. Read the run that prints the tables first (`run.py`), then the figures of each group (`call_figures.py`,
+...), what they stand on (`chain.py`, `spread.py`, `figure.py`), and the counter of steps (`counts.py`).
+"""

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from bench.chain import Command
 from bench.cluster_objects import NAMESPACE, Object, create_all, with_kube
-from bench.figures import Command
 from bench.peers import find_peer
 from cloud.kube import RESOURCES, Body, Kube
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet

@@ -35,7 +35,7 @@ from common.csi.methods import METHODS  # noqa: E402
 from common.parsers import duration, unix_path  # noqa: E402
 from common.relay.client import Channel  # noqa: E402
 from common.relay.errors import VendorConnectionError  # noqa: E402
-from common.relay.server import ServerCall, serve  # noqa: E402
+from common.relay.server import ServerCall, in_task, serve  # noqa: E402
 from common.sockets import listen_unix  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
 from tests.support.answers import Identity, answer_of, path_of  # noqa: E402
@@ -197,7 +197,9 @@ async def _serve(options: argparse.Namespace) -> None:
         return Status(Code.OUT_OF_RANGE, f"{size_bytes} bytes are too many", Origin.VENDOR)
 
     listener = listen_unix(options.endpoint, mode=0o600)
-    await serve(listener, answer, max_message_bytes=_LARGEST_MESSAGE_BYTES, on_error=failed, too_large=too_large)
+    await serve(
+        listener, in_task(answer), max_message_bytes=_LARGEST_MESSAGE_BYTES, on_error=failed, too_large=too_large
+    )
     await loop.create_future()
 
 

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Command, Figure
+from bench.chain import Command
+from bench.figure import Figure, of_samples
 from bench.load_node import LoadNode, cpu_s, pods_with_a_volume, pods_without_volumes
 from tests.support.waiting import wait_for
 
@@ -52,16 +53,17 @@ def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
         three = node.reconnect(lambda: _change(node, changed))
         boot = _boot(node)
     return [
-        Figure(f"{what}: told after", f"{first['told_s']:.2f} s ({first['down'] / 1e6:.2f} MB)", details=first),
-        _within(f"{what}: link up to first mount", first["first_s"], 2.0),
-        Figure(f"{what}: link up to all mounts", f"{first['all_s']:.2f} s"),
-        _small(f"{what}: edge agent, resident", first["rss_mb"]),
+        of_samples(f"{what}: told after", [first["told_s"]], "s", note=f"{first['down'] / 1e6:.2f} MB"),
+        of_samples(f"{what}: link up to first mount", [first["first_s"]], "s", at_most=2),
+        of_samples(f"{what}: link up to all mounts", [first["all_s"]], "s"),
+        of_samples(f"{what}: edge agent, resident", [first["rss_mb"]], "MB", at_most=65, digits=0),
         Figure(f"{what}: bytes of a reconnect, nothing new, down / up", f"{nothing['down']:,} / {nothing['up']:,}"),
         Figure(f"{what}: the same, three Secrets changed", f"{three['down']:,} / {three['up']:,}"),
-        Figure(
+        of_samples(
             f"{what}: boot without a hub, agent's start to all mounts",
-            f"{boot['all_s']:.2f} s (first {boot['first_s']:.2f} s)",
-            details=boot,
+            [boot["all_s"]],
+            "s",
+            note=f"first {boot['first_s']:.2f} s",
         ),
     ]
 
@@ -102,14 +104,6 @@ def _boot(node: LoadNode) -> dict[str, float]:
     return {"first_s": (calls[0].end or 0) - began, "all_s": (calls[-1].end or 0) - began}
 
 
-def _within(name: str, took_s: float, limit_s: float) -> Figure:
-    return Figure(name, f"{took_s:.2f} s", f"<= {limit_s:g} s", took_s <= limit_s)
-
-
-def _small(name: str, rss_mb: float) -> Figure:
-    return Figure(name, f"{rss_mb:.0f} MB", "<= 80 MB", rss_mb <= 80)
-
-
 # ---- an idle node --------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +125,8 @@ def idle_volumes(directory: Path, loadgen: Command) -> list[Figure]:
         wait_for(lambda: bool(node.state()["in_step"]), what="agent in step")
         without, _ = _idle_share(node)
     measured = f"{share:.2%} of a core ({without:.2%} without looking)"
-    return [Figure(name, measured, "< 0.50%", share < 0.005, {"share": share, "without": without, "looks": looks})]
+    details = {"share": share, "without": without, "looks": looks}
+    return [Figure(name, measured, "< 0.50%", share < 0.005, details, [share * 100])]
 
 
 def _idle_share(node: LoadNode) -> tuple[float, int]:

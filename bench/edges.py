@@ -26,7 +26,7 @@ from common.dial import dial  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
 from common.errors import DialError, HandshakeRefused, NotCarried  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, Stream  # noqa: E402
+from common.link import Link, ServedByTasks, Stream  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.tls import TlsFiles, TlsIdentity  # noqa: E402
 from common.uplink import Uplink  # noqa: E402
@@ -45,7 +45,7 @@ def _identity(ca: Path, directory: Path) -> Identity:
     return identity
 
 
-class Idle:
+class Idle(ServedByTasks):
     """An edge that only stays connected (`common.link.LinkHandler`)."""
 
     origin = Origin.EDGE
@@ -79,7 +79,7 @@ class Idle:
 
 async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once: int) -> dict[str, object]:
     """Dial all edges, `at_once` at a time. Each dials again until it is up, as an agent would, but without waiting."""
-    limits = Limits(hello_timeout_s=20, keepalive_s=60)
+    limits = Limits(hello_timeout_s=60, keepalive_s=60)
     gate = asyncio.Semaphore(at_once)
     retries = 0
 
@@ -107,7 +107,7 @@ async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once
 
 async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[None]]:
     """Run all edges as uplinks, with the agents' own redial and back-off."""
-    limits = Limits(hello_timeout_s=10, keepalive_s=60)
+    limits = Limits(hello_timeout_s=60, keepalive_s=60)
     tasks = []
     for number in range(count):
         hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)

@@ -1,4 +1,4 @@
-"""The floor: a bare relay of bytes between two UNIX sockets, on uvloop.
+"""The floor: a bare relay of bytes between two sockets, on uvloop. Each is a UNIX socket's path or HOST:PORT.
 
     python bench/floor.py FROM TO
 
@@ -32,17 +32,35 @@ def _join(near: socket.socket, far: socket.socket) -> None:
     loop.add_reader(far, carry, far, near)
 
 
+def _socket(address: str) -> tuple[socket.socket, str | tuple[str, int]]:
+    """Return a new socket of the address' family, and the address as the socket wants it."""
+    if "/" in address:
+        made, parsed = socket.socket(socket.AF_UNIX), address
+    else:
+        host, _, port = address.rpartition(":")
+        made, parsed = socket.socket(socket.AF_INET), (host, int(port))
+    made.settimeout(0)
+    return made, parsed
+
+
+def _at_once(end: socket.socket) -> None:
+    """Have TCP send each write at once."""
+    if end.family == socket.AF_INET:
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 async def _relay(source: str, target: str) -> None:
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.settimeout(0)
-        listener.bind(source)
+    listener, address = _socket(source)
+    with listener:
+        listener.bind(address)
         listener.listen()
         while True:
             near, _ = await loop.sock_accept(listener)
-            far = socket.socket(socket.AF_UNIX)
-            far.settimeout(0)
-            await loop.sock_connect(far, target)
+            far, address = _socket(target)
+            await loop.sock_connect(far, address)
+            for end in (near, far):
+                _at_once(end)
             _join(near, far)
 
 

@@ -1,17 +1,22 @@
 """The bench: the driver's own socket against the bridge, side by side, as ratios.
 
-    make bench                     every figure, about half an hour
-    make bench ARGS="--only call"  one group: call, identity, edges, herd, size, link, kubelet, volumes, idle,
-                                   claims, stock, changes, objects
+    make bench                     every figure, about 40 minutes
+    make bench ARGS="--only call"  one group: call, counts, pair, identity, size, link, edges, herd, kubelet, volumes,
+                                   idle, claims, stock, changes, objects
+    make bench ARGS="--against FILE"   the same, compared with an earlier result
+    make bench ARGS="--write"          the tables go into docs/performance.md
 
-Machines are noisy. So the sockets take turns in slices of half a second within one run, and the table quotes
-differences and ratios of the same run. The load comes from a Go program (`bench/loadgen`), which costs less than the
-bridge. Without Go it comes from Python (`bench/coarse_loadgen.py`); the table then says so, and judges no time of a
-call. If this machine lacks something that a row needs (root, Go, the real kubelet from the peers' cache), the row is
-left out and says so.
+Machines are noisy and differ. So the sockets take turns within one run, a call's figures are multiples of what three
+bare relays cost in the same run (the floor), and a measurement is repeated until the spread of its ratio is known. The
+table has the median, and the interval in which the median lies.
+
+The load comes from a Go program (`bench/loadgen`), which costs less than the bridge. Without Go it comes from Python
+(`bench/coarse_loadgen.py`); the table then says so, and judges no time of a call. If this machine lacks something that
+a row needs (root, Go, the real kubelet from the peers' cache, strace, sshd), the row is left out and says so.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import platform
@@ -20,29 +25,40 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import (  # noqa: E402  # a script outside the packages
+    call_figures,
     claim_figures,
+    counts,
+    dial_figures,
     edge_figures,
-    figures,
     kubelet_figures,
+    session_pair,
     sync_figures,
 )
-from bench.figures import Command, Figure, NotMeasured  # noqa: E402
+from bench.chain import Command  # noqa: E402
+from bench.earlier import compare, read_result  # noqa: E402
+from bench.figure import Figure, NotMeasured  # noqa: E402
+from bench.tables import as_markdown, as_text, replaced  # noqa: E402
 from tests.peers.build import BuildError, build, module_of  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "performance.md"
 COARSE: Command = (sys.executable, str(ROOT / "bench" / "coarse_loadgen.py"))
 
 GROUPS: dict[str, Callable[[Path, Command], list[Figure]]] = {
-    "call": figures.calls,
-    "identity": figures.identity,
-    "size": figures.agent_size,
-    "link": figures.round_trips,
-    "edges": figures.idle_edges,
-    "herd": figures.herd,
+    "call": call_figures.calls,
+    "counts": counts.steps,
+    "pair": session_pair.pair,
+    "identity": call_figures.identity,
+    "size": call_figures.agent_size,
+    "link": call_figures.round_trips,
+    "edges": dial_figures.idle_edges,
+    "herd": dial_figures.herd,
     "kubelet": kubelet_figures.beside_kubelet,
     "volumes": edge_figures.many_volumes,
     "idle": edge_figures.idle_volumes,
@@ -52,32 +68,57 @@ GROUPS: dict[str, Callable[[Path, Command], list[Figure]]] = {
     "objects": sync_figures.many_objects,
 }
 
+_LOOK_S = 2.0
+_BUSY_PERCENT = 10.0
+"""On two cores other work of this share makes a call through three processes several times slower."""
+
 _TIMED = frozenset({"call", "identity"})
 """Groups whose figures are no better than the load generator."""
 
 
 def main() -> int:
     """Measure, print the table, and write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=sorted(GROUPS), action="append", help="measure only this group; repeatable")
-    options = parser.parse_args()
+    options = _options()
+    earlier = read_result(options.against) if options.against is not None else {}
     loadgen = _loadgen()
-    found: list[Figure] = []
+    found: dict[str, list[Figure]] = {}
+    busy = psutil.cpu_percent(_LOOK_S)
+    if busy > _BUSY_PERCENT:
+        print(
+            f"warning: other work takes {busy:.0f} % of this machine, and will be in all times and ratios",
+            file=sys.stderr,
+        )
     with tempfile.TemporaryDirectory(prefix="csib-") as directory:
         for name in options.only or GROUPS:
             print(f"measuring: {name}", flush=True)
             here = Path(directory) / name
             here.mkdir()
             try:
-                found += _measured(name, here, loadgen)
+                found[name] = _measured(name, here, loadgen)
             except NotMeasured as error:
                 print(f"{name}: not measured: {error}", file=sys.stderr)
                 return 1
-    print(_table(found))
+    figures = [figure for of in found.values() for figure in of]
+    print(as_text(figures))
     if loadgen == COARSE:
         print("coarse: the load generator costs more than what it measures, so no time of a call is judged\n")
-    _write(found, coarse=loadgen == COARSE)
+    if earlier:
+        print(*compare(earlier, figures), sep="\n", end="\n\n")
+    _store(figures, coarse=loadgen == COARSE, busy=busy)
+    if options.write:
+        PAGE.write_text(replaced(PAGE.read_text(), {name: as_markdown(of) for name, of in found.items()}))
+        print("the tables are in docs/performance.md")
     return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=sorted(GROUPS), action="append", help="measure only this group; repeatable")
+    parser.add_argument(
+        "--against", type=Path, metavar="FILE", help="an earlier bench/results/latest.json: say what differs"
+    )
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
+    return parser.parse_args()
 
 
 def _loadgen() -> Command:
@@ -98,20 +139,14 @@ def _measured(group: str, directory: Path, loadgen: Command) -> list[Figure]:
     return found
 
 
-def _table(found: list[Figure]) -> str:
-    rows = [("figure", "measured", "target", "")]
-    rows += [(figure.name, figure.measured, figure.target, figure.verdict) for figure in found]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join(["", lines[0], "-" * len(lines[0]), *lines[1:], ""])
-
-
-def _write(found: list[Figure], *, coarse: bool) -> None:
+def _store(found: list[Figure], *, coarse: bool, busy: float) -> None:
     RESULTS.mkdir(exist_ok=True)
     record = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "coarse": coarse,
-        "figures": [figure.__dict__ for figure in found],
+        "busy_percent": busy,
+        "compiled": call_figures.COMPILED,
+        "figures": [dataclasses.asdict(figure) for figure in found],
     }
     (RESULTS / "latest.json").write_text(json.dumps(record, indent=2) + "\n")
     print("the same as JSON, with all details: bench/results/latest.json")

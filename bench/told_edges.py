@@ -37,7 +37,7 @@ from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.errors import NotCarried  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, Stream  # noqa: E402
+from common.link import Link, ServedByTasks, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
 from common.pod_fact import MOUNTED  # noqa: E402
@@ -146,7 +146,7 @@ class _Facts:
         return self._facts.get(ref)
 
 
-class ToldEdge:
+class ToldEdge(ServedByTasks):
     """An agent as its hub sees it (`common.link.LinkHandler`)."""
 
     origin = Origin.EDGE

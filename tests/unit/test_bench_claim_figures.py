@@ -55,20 +55,24 @@ def test_a_driver_in_python_would_be_what_is_measured(monkeypatch: pytest.Monkey
 
 
 def test_each_way_is_judged_by_the_driver_s_own_socket_of_the_same_run() -> None:
-    found = claim_figures.beside(_batches(direct=1.0, relayed=1.05, alone=1.3))
+    found = claim_figures.beside(_batches(direct=1.0, relayed=1.04, alone=1.3))
 
     assert [(figure.measured, figure.verdict) for figure in found] == [
-        ("1050 ms (1.05 x direct's 1000)", "ok"),
-        ("1575 ms (1.05 x direct's 1500)", "ok"),
-        ("1050 ms (1.05 x direct's 1000)", "ok"),
-        ("1575 ms (1.05 x direct's 1500)", "ok"),
-        ("1300 ms (1.30 x direct's 1000)", "missed"),
-        ("1950 ms (1.30 x direct's 1500)", "missed"),
+        ("1.04 x direct, 1.04 to 1.04 (1000 -> 1040 ms)", "ok"),
+        ("1.04 x direct, 1.04 to 1.04 (1500 -> 1560 ms)", "ok"),
+        ("1.04 x direct, 1.04 to 1.04 (1000 -> 1040 ms)", "ok"),
+        ("1.04 x direct, 1.04 to 1.04 (1500 -> 1560 ms)", "ok"),
+        ("1.30 x direct, 1.30 to 1.30 (1000 -> 1300 ms)", "missed"),
+        ("1.30 x direct, 1.30 to 1.30 (1500 -> 1950 ms)", "missed"),
     ]
 
 
-def test_the_last_of_a_round_is_the_mean_over_the_rounds() -> None:
-    assert claim_figures._last([[1.0, 3.0], [2.0, 5.0]]) == 4.0
+def test_each_round_is_a_sample_of_its_own_ratio() -> None:
+    direct, slower = _batches(direct=1.0)["direct"], _batches(direct=2.0)["direct"]
+
+    first, last, *_ = claim_figures.beside({"direct": direct, "relayed": [direct[0], slower[1]], "alone": direct})
+
+    assert (first.samples, last.samples) == ([1.0, 2.0], [1.0, 2.0])
 
 
 def test_a_note_stands_in_every_name() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import edge_figures, kubelet_figures
-from bench.figures import at_share
+from bench.figure import at_share
 from bench.kubelet_figures import _Way
 from bench.load_node import pods_with_a_volume, pods_without_volumes
 from bench.run import COARSE
@@ -45,9 +45,11 @@ def test_the_agent_is_judged_by_the_kubelet_of_the_same_run_and_its_time_is_spli
     slower = kubelet_figures._beside("p50", kubelet, agent, 0.5)
     parts = kubelet_figures._parts(agent, kubelet)
 
-    assert (quicker.measured, quicker.verdict) == ("80 ms (0.25 x the kubelet's 320)", "ok")
-    assert (slower.measured, slower.verdict) == ("320 ms (4.00 x the kubelet's 80)", "missed")
-    assert parts.measured == "40 / 20 / 20 ms (kubelet / driver: 300 / 20)"
+    assert (quicker.measured, quicker.verdict) == ("0.25 x the kubelet's (80 ms)", "ok")
+    assert (slower.measured, slower.verdict) == ("4.00 x the kubelet's (320 ms)", "missed")
+    assert quicker.peers == {"kubelet": "320 ms"}
+    assert parts.measured == "40 / 20 / 20 ms"
+    assert parts.peers == {"kubelet": "kubelet / driver: 300 / 20 ms"}
 
 
 def test_the_slowest_of_fifty_is_their_p99() -> None:
