@@ -32,7 +32,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def lines(logging_as_it_was: None) -> Lines:
     stream = io.StringIO()
     handler = logs.configure(log_format="json", level="info", stream=stream)
 
@@ -40,9 +40,7 @@ def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
         handler.flush()
         return [json.loads(line) for line in stream.getvalue().splitlines()]
 
-    yield written
-    handler.close()
-    logging.getLogger().removeHandler(handler)
+    return written
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,19 +17,9 @@ from common.line_limit import BURST
 from common.logs import bind, configure, log_call
 from common.status import Code, Origin, Status
 
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 LOGGER = logging.getLogger("csi_bridge.kiln")
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    root, bridge = logging.getLogger(), logging.getLogger("csi_bridge")
-    handlers, level = list(root.handlers), bridge.level
-    yield
-    root.handlers[:] = handlers
-    bridge.setLevel(level)
-    if logs._lines is not None:
-        logs._lines.close()
-    logs._lines = None
 
 
 class Call:
