@@ -12,6 +12,7 @@ import pytest
 
 from common.fault_points import VARIABLE
 from edge.identity import Identity
+from tests.support.bridge import REDIAL_LIMIT_S
 from tests.support.fault_points import IDENTITY, ISSUE, some_always
 from tests.support.joined_edge import JoinBridge
 from tests.support.operator import hub_state
@@ -100,10 +101,12 @@ def check(bridge: JoinBridge, agent: Agent) -> None:
     wait_for(
         lambda: hub.logged("generation 2 of the certificate") or hub.logged("generation 3 of the certificate"),
         what="renewed certificate in use",
+        timeout_s=REDIAL_LIMIT_S,
         instead=lambda: f"{agent.process.log_tail()}\n{hub.process.log_tail()}",
     )
     agent.wait_connected()
     restart_hub(bridge)
+    agent.wait_connected()
     wait_for(lambda: connected(bridge), what="node at the hub", instead=agent.process.log_tail)
     wait_for(lambda: agent.status()["problems"] == [], what="end of its problems", instead=agent.process.log_tail)
     assert hub_state(hub.uds)["problems"] == []

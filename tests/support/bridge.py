@@ -33,7 +33,7 @@ _PROGRAM = Path(sys.executable).with_name("csi-bridge")
 _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
 """A dead link is noticed within 6 s. It could be less, but on a busy machine a process may not run for a while."""
 
-_REDIAL_LIMIT_S = 60.0
+REDIAL_LIMIT_S = 60.0
 """An uplink dials at least every 30 s (`common.uplink`), and the machine may be busy."""
 
 
@@ -86,7 +86,7 @@ class Member:
         """Return its lines with a traceback, of asyncio, or in no log format: each is a bug in any test."""
         return [line for line in self.process.output().splitlines() if _complains(line)]
 
-    def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = _REDIAL_LIMIT_S) -> None:
+    def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = REDIAL_LIMIT_S) -> None:
         """Wait until a message was logged `times` times."""
         wait_for(
             lambda: len(_about(message, map(json.loads, self.process.lines()))) >= times,
@@ -168,7 +168,7 @@ class Agent(Member):
         wait_for(
             lambda: self.status()["connected"] is connected,
             what=f"link of {self.node}" if connected else f"end of the link of {self.node}",
-            timeout_s=_REDIAL_LIMIT_S,
+            timeout_s=REDIAL_LIMIT_S,
             instead=self.process.log_tail,
         )
 
@@ -340,7 +340,7 @@ class Bridge:
         wait_for(
             look,
             what="answer of the vendor's through the bridge",
-            timeout_s=_REDIAL_LIMIT_S,
+            timeout_s=REDIAL_LIMIT_S,
             instead=lambda: f"{said}\n{self.log_tails()}",
         )
 
@@ -349,7 +349,7 @@ class Bridge:
         wait_for(
             lambda: proxy.linked is linked,
             what=f"link of {proxy.process.name}" if linked else f"end of the link of {proxy.process.name}",
-            timeout_s=_REDIAL_LIMIT_S,
+            timeout_s=REDIAL_LIMIT_S,
             instead=proxy.process.log_tail,
         )
 
