@@ -15,6 +15,7 @@ from bench.chain import Command
 from bench.claim_cluster import PEERS, Batch, ClaimCluster, Way
 from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.peers import missing_peers
+from bench.progress import say
 from tests.support.bridge import Member
 
 _CLAIMS = 50
@@ -39,6 +40,7 @@ def claims(directory: Path, loadgen: Command) -> list[Figure]:
     with ClaimCluster(directory / "near", loadgen) as cluster:
         near = _batches(cluster, _ROUNDS)
     with ClaimCluster(directory / "far", loadgen, delay=f"{_DELAY_S * 1000:.0f}ms") as cluster:
+        say("claims: on the slow link")
         ways = [cluster.ways[name] for name in _BRIDGED]
         for way in ways * _SINGLES:
             cluster.run(way, 1)
@@ -59,10 +61,12 @@ def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
 
 def _batches(cluster: ClaimCluster, rounds: int) -> dict[str, list[Batch]]:
     """Return the batches by way; the ways take turns."""
+    say("claims: the cluster runs")
     for way in cluster.ways.values():
         cluster.run(way, _WARM_UP)
     found: dict[str, list[Batch]] = defaultdict(list)
-    for _ in range(rounds):
+    for number in range(rounds):
+        say(f"claims: round {number + 1} of {rounds}")
         for way in cluster.ways.values():
             found[way.name].append(cluster.run(way, _CLAIMS))
     return found
