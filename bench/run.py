@@ -33,7 +33,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import psutil
 
@@ -51,7 +51,7 @@ from bench import (  # noqa: E402  # a script outside the packages
     sync_figures,
 )
 from bench.chain import Command  # noqa: E402
-from bench.earlier import compare, read_result  # noqa: E402
+from bench.earlier import BUSY_PERCENT, Result, compare, read_result  # noqa: E402
 from bench.figure import Figure, NotMeasured  # noqa: E402
 from bench.progress import say  # noqa: E402
 from bench.tables import as_markdown, as_text, replaced  # noqa: E402
@@ -94,8 +94,6 @@ GROUPS = {
 }
 
 _LOOK_S = 2.0
-_BUSY_PERCENT = 10.0
-"""On two cores other work of this share makes a call through three processes several times slower."""
 
 _TIMED = frozenset({"call", "identity"})
 """Groups whose figures are no better than the load generator."""
@@ -122,16 +120,18 @@ def _stop(_number: int, _frame: object) -> Never:
 def _run(options: argparse.Namespace) -> int:
     loadgen = _loadgen()
     busy = psutil.cpu_percent(_LOOK_S)
-    if busy > _BUSY_PERCENT:
+    if busy > BUSY_PERCENT:
         say(f"warning: other work takes {busy:.0f} % of this machine, and will be in all times and ratios")
     found, failed = _measured(options.only or list(GROUPS), loadgen)
     figures = [figure for of in found.values() for figure in of]
     print(as_text(figures))
     if loadgen == COARSE:
         print("coarse: the load generator costs more than what it measures, so no time of a call is judged\n")
+    record = _record(figures, coarse=loadgen == COARSE, busy=busy)
     if options.against:
-        print(*compare(options.against, figures), sep="\n", end="\n\n")
-    _store(figures, coarse=loadgen == COARSE, busy=busy)
+        rows = [*options.against.doubts(record), *compare(options.against.figures, figures)]
+        print(*rows, sep="\n", end="\n\n")
+    _store(record)
     if options.write:
         tables = {name: as_markdown(of) for name, of in found.items() if name not in failed}
         PAGE.write_text(replaced(PAGE.read_text(), tables))
@@ -149,7 +149,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _earlier(path: str) -> dict[str, Figure]:
+def _earlier(path: str) -> Result:
     try:
         return read_result(Path(path))
     except (OSError, ValueError) as error:
@@ -199,15 +199,18 @@ def _reason(error: Exception) -> str:
     return (str(error) or repr(error)).splitlines()[0]
 
 
-def _store(found: list[Figure], *, coarse: bool, busy: float) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    record = {
+def _record(found: list[Figure], *, coarse: bool, busy: float) -> dict[str, Any]:
+    return {
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "coarse": coarse,
         "busy_percent": busy,
         "compiled": call_figures.COMPILED,
         "figures": [dataclasses.asdict(figure) for figure in found],
     }
+
+
+def _store(record: dict[str, Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
     (RESULTS / "latest.json").write_text(json.dumps(record, indent=2) + "\n")
     print("the same as JSON, with all details: bench/results/latest.json")
 
