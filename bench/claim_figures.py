@@ -12,7 +12,7 @@ from typing import Any
 
 from bench import edge_figures
 from bench.chain import Command
-from bench.claim_cluster import PEERS, Batch, ClaimCluster, Way
+from bench.claim_cluster import PEERS, Batch, ClaimCluster, Costs, Way
 from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.peers import missing_peers
 from bench.progress import say
@@ -47,7 +47,13 @@ def claims(directory: Path, loadgen: Command) -> list[Figure]:
         single, seen = _trips(ways), _calls(ways)
         far = {way.name: [cluster.run(way, _CLAIMS)] for way in ways}
         many = _trips(ways, besides=seen)
-    return [*beside(near), *slow_link(near, far), round_trips(single), round_trips(many, f"{_CLAIMS} at once")]
+    return [
+        *beside(near),
+        *shares(near),
+        *slow_link(near, far),
+        round_trips(single),
+        round_trips(many, f"{_CLAIMS} at once"),
+    ]
 
 
 def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
@@ -93,6 +99,30 @@ def beside(batches: Mapping[str, list[Batch]], note: str = "") -> list[Figure]:
     return found
 
 
+def shares(batches: Mapping[str, list[Batch]]) -> list[Figure]:
+    """Return the bridge's share of the CPU time of all processes, beside a kubelet.
+
+    The hub also watches the cluster while claims are bound directly: this part is not the bridge's.
+    """
+    found = []
+    for what, unit, costs in (
+        ("PVC -> Bound", "claim", _bound_cpu),
+        ("created -> volume published, kubelet", "pod", _published_cpu),
+    ):
+        rounds = list(zip(costs(batches["relayed"]), costs(batches["direct"]), strict=True))
+        samples = [
+            (sum(us for name, us in ours.items() if name != "all") - direct["hub"]) / ours["all"] * 100
+            for ours, direct in rounds
+        ]
+        a_volume = {name: median(ours[name] for ours, _ in rounds) / _CLAIMS / 1000 for name in rounds[0][0]}
+        a_volume["hub"] -= median(direct["hub"] for _, direct in rounds) / _CLAIMS / 1000
+        by_hop = ", ".join(f"{name} {a_volume[name]:.1f}" for name in ("proxy driver", "hub", "agent"))
+        note = f"{by_hop} of {a_volume['all']:.0f} ms a {unit}"
+        name = f"{_CLAIMS} {unit}s at once, {what}: the bridge's share of all CPU time"
+        found.append(of_samples(name, samples, "%", note=note, digits=1))
+    return found
+
+
 def round_trips(trips: Mapping[str, list[float]], crowd: str = "") -> Figure:
     """Return the round trips of each call on the link. A crowd's also wait for the processors and are not judged."""
     every = [each for of_method in trips.values() for each in of_method]
@@ -122,6 +152,14 @@ def _bound(batches: Iterable[Batch]) -> list[list[float]]:
 
 def _published(batches: Iterable[Batch]) -> list[list[float]]:
     return [batch.published_s for batch in batches]
+
+
+def _bound_cpu(batches: Iterable[Batch]) -> list[Costs]:
+    return [batch.bound_cpu_us for batch in batches]
+
+
+def _published_cpu(batches: Iterable[Batch]) -> list[Costs]:
+    return [batch.published_cpu_us for batch in batches]
 
 
 def _p50(seconds: Sequence[float]) -> float:
