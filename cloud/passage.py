@@ -28,7 +28,7 @@ log = logging.getLogger("csi_bridge.hub")
 class Passage:
     """One call on its way through the hub.
 
-    It receives the caller's stream (`common.link.Receiver`), and takes the node's answer (`cloud.node_call.Caller`).
+    It receives the caller's stream (`common.receiver.Receiver`), and takes the node's answer (`cloud.node_call.Caller`).
     The end of either is the end of the call; what the other one tells later is dropped.
     """
 

@@ -32,12 +32,13 @@ from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
-from common.link import Link, Receiver, Stream
+from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
 from common.pages.json_form import time_of
+from common.receiver import Receiver
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of
 from common.messages import Hello, Kind, Open, Priority
-from common.receiver import Receiver as Receiver  # noqa: PLC0414  # its users find it beside `LinkHandler`
+from common.receiver import Receiver
 from common.session import Session, State
 from common.status import Code, Origin, Status
 
@@ -106,9 +106,8 @@ class Stream:
         self.task: asyncio.Task[None] | None = None
         self._link = link
         self._inbox: deque[bytes] | None = None
-        self._taken = (
-            -1
-        )  # size of the last message that `receive` returned, whose credit has not gone back yet (-1: none)
+        self._taken = -1
+        """The size of the last received message, whose credit has not gone back yet; -1: none."""
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None

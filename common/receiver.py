@@ -32,8 +32,10 @@ class Receiver(Protocol):
         """Every message that was given to `send` has left. Told once after `Link.unsent` has found some, before any end."""
 
 
-class Nobody:
-    """The receiver of an accepted stream until the application has given one."""
+class IdleReceiver:
+    """A receiver that does nothing: a base for receivers that need only some of the calls."""
+
+    __slots__ = ()
 
     def took(self, message: bytes) -> None:
         """See `Receiver`."""
@@ -54,5 +56,5 @@ class Nobody:
         """See `Receiver`."""
 
 
-NOBODY = Nobody()
-"""The only instance."""
+NOBODY = IdleReceiver()
+"""The receiver of an accepted stream until the application has given one."""
