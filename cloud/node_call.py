@@ -68,7 +68,7 @@ class Reply(Protocol):
 
 
 class NodeCall(IdleReceiver):
-    """A call at a connected node. It receives the node's stream (`common.receiver.Receiver`), and its errors name the node.
+    """A call at a connected node. It receives the node's stream, and its errors name the node.
 
     The message of a unary answer waits for the status, so that both travel on together.
     """

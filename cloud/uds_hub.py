@@ -17,10 +17,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from cloud.admission import Admitted, Role, admit, certified
-from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
-from cloud.passage import Passage
+from cloud.passage import Passage, Passages
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
@@ -58,7 +57,7 @@ class Hub:
     def __init__(
         self,
         nodes: Nodes,
-        calls: CallStreams,
+        calls: Passages,
         reports: ReportStreams,
         orders: Orders,
         sync: Sync,
