@@ -23,12 +23,12 @@ from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
 from common.accounting import Accounts
 from common.csi.methods import is_controller_side
-from common.errors import CallError, Draining, NotCarried, status_of
+from common.errors import CallError, Draining, NotCarried, status_of, stopped
 from common.link import Link
 from common.logs import bind
 from common.messages import Open
 from common.metrics import Metrics
-from common.status import Code, Origin, Status
+from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -218,8 +218,7 @@ class Passage:
         except asyncio.CancelledError:
             if not self._is_over:  # the process stops, and the caller may still wait
                 self._leave()
-                stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
-                self._link.end(self._frame.stream, stopped)
+                self._link.end(self._frame.stream, stopped(Origin.HUB))
             raise
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.failed(error)

@@ -21,13 +21,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of
+from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of, stopped
 from common.messages import Hello, Kind, Open, Priority
 from common.receiver import Receiver
 from common.session import Session, State
-from common.status import Code, Origin, Status
+from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.link")
+
+
+LATER_S = 0.01
+"""How long an acknowledgement or credit may wait for other bytes to leave with: it is not urgent, and a system call is
+slow."""
 
 
 class LinkHandler(Protocol):
@@ -79,7 +84,7 @@ class Writer(Protocol):
         """Write at the end of this turn of the loop, so that later messages share the write."""
 
     def flush_later(self) -> None:
-        """Write within some milliseconds, or with the next write."""
+        """Write within `LATER_S`, or with the next write."""
 
 
 class Stream:
@@ -526,7 +531,7 @@ class Link:
                 stream.end(status_of(None, self._handler.origin))
         except asyncio.CancelledError:
             if stream.status is None:  # the process stops, and the opener may still wait
-                stream.end(Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", self._handler.origin))
+                stream.end(stopped(self._handler.origin))
             raise
         except CallError as error:
             stream.end(status_of(error, self._handler.origin))

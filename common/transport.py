@@ -33,7 +33,7 @@ from websockets.uri import parse_uri
 
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link
+from common.link import LATER_S, Link
 from common.parsers import HostPort
 from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
@@ -49,9 +49,6 @@ PROBE = "csi-bridge-doctor"
 
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
-
-_LATER_S = 0.01
-"""How long an acknowledgement may wait to be written with other bytes: it is not urgent, and a system call is slow."""
 
 _MOST_UNREAD_BYTES = 262_144
 """The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
@@ -231,9 +228,9 @@ class WebSocket(asyncio.Protocol):
             self._loop.call_soon(self._flush_scheduled)
 
     def flush_later(self) -> None:
-        """Write within `_LATER_S`, or together with an earlier write."""
+        """Write within `LATER_S`, or together with an earlier write."""
         if self._later is None and not self._paused:
-            self._later = self._loop.call_later(_LATER_S, self._flush_later)
+            self._later = self._loop.call_later(LATER_S, self._flush_later)
 
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
