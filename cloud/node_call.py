@@ -55,7 +55,7 @@ class Reply(Protocol):
 
     @property
     def is_sent(self) -> bool:
-        """Whether the request has left for the node."""
+        """Whether the request has left for the node. If it has not, asking makes `Caller.sent` follow."""
 
     def passed_on(self) -> None:
         """The messages so far have left for the caller, or nobody needs them: the node may send as many again."""
@@ -68,7 +68,9 @@ class Reply(Protocol):
 
 
 class NodeCall(IdleReceiver):
-    """A call at a connected node. It receives the node's stream, and its errors name the node.
+    """A call at a connected node. Its errors name the node.
+
+    It has two ends: the node's stream (`common.receiver.Receiver`), and its caller in the hub (`Caller`).
 
     The message of a unary answer waits for the status, so that both travel on together.
     """

@@ -418,7 +418,7 @@ class Link:
         self.writer.flush_soon()
 
     def unsent(self, number: int) -> int:
-        """How many messages of a stream have not left. If there are any, wait for `Receiver.writable`."""
+        """How many messages of a stream have not left. If any, asking makes `Receiver.writable` follow."""
         return self.session.unsent(number)
 
     def end(self, number: int, status: Status, message: bytes | None = None) -> None:

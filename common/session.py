@@ -295,7 +295,7 @@ class Session:
         self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
-        """How many messages of the stream wait for the transport. If any, `Receiver.writable` follows."""
+        """How many messages of the stream wait for the transport. If any, asking makes `Receiver.writable` follow."""
         stream = self._streams.get(number)
         if stream is None:
             return 0

@@ -2,10 +2,14 @@
 
 Only this module and `common.websocket_frames` import `websockets`.
 
-This module's `asyncio.Protocol` moves the bytes, so that an idle connection has no task. `websockets`' Sans-I/O core
-makes the handshake, the close, and reads everything that peers do not usually send. `common.websocket_frames` has the
-short way for the usual frames: a whole binary message in each. The first other frame ends a connection's short way.
-`common.tcp` has what belongs to TCP and TLS below the WebSocket.
+This module's `asyncio.Protocol` moves the bytes, so that an idle connection has no task. Received bytes have three
+readers, one after the other:
+
+1. `websockets`' Sans-I/O core reads the head of the handshake (`_read_head`).
+2. `common.websocket_frames` reads the usual frames, which hold one whole binary message each (`_read_frames`).
+3. From the first other frame on, the core reads everything (`_read_foreign`).
+
+The core also makes the handshake and the close. `common.tcp` has the parts of TCP and TLS below the WebSocket.
 
 Rules:
 
@@ -232,6 +236,8 @@ class WebSocket(asyncio.Protocol):
         if self._later is None and not self._paused:
             self._later = self._loop.call_later(LATER_S, self._flush_later)
 
+    # ---- the dialler's and the listener's side -----------------------------------------------------------------------
+
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
         """A WebSocket for the dialler."""
@@ -310,7 +316,7 @@ class WebSocket(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ---- the library's side ------------------------------------------------------------------------------------------
+    # ---- reading and writing -----------------------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
         if self._head is not None:

@@ -36,7 +36,10 @@ class Callee(Protocol):
 
 
 class HubCall(IdleReceiver):
-    """One accepted stream (`common.receiver.Receiver`)."""
+    """One call under way.
+
+    It has two ends: the hub's stream (`common.receiver.Receiver`), and the driver's call, whose outcome `told` hears.
+    """
 
     __slots__ = ("_account", "_agent", "_call", "_deadline", "_frame", "_is_over", "_joined", "_link",
                  "_operation", "_request", "_result")  # fmt: skip
