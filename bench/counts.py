@@ -92,6 +92,7 @@ class _BySignals:
 
     def begin(self, of: Chain) -> None:
         for member in of.members.values():
+            _file_of(member).unlink(missing_ok=True)  # of an earlier count
             member.process.signal(signal.SIGUSR1)
             wait_for(_file_of(member).exists, what=f"count of {member.process.name}")
 
@@ -112,6 +113,11 @@ def _file_of(member: Member) -> Path:
 def calls() -> _BySignals:
     """Return the counter of function calls."""
     return _BySignals("calls")
+
+
+def held() -> _BySignals:
+    """Return the counter of what the processes hold."""
+    return _BySignals("held")
 
 
 def allocations(directory: Path) -> _BySignals:
