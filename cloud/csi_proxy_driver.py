@@ -200,9 +200,7 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     if settings.http is not None:
-        http = HttpEndpoint(
-            settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
-        )
+        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (cache.known, "the driver is not known yet"))
         opened.push_async_callback(asyncio.to_thread, http.close)
     # Last, because it makes a file, and an earlier failure must leave none.
     serving = await opened.enter_async_context(serve_sidecars(settings, cache, metrics))

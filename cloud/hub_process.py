@@ -111,7 +111,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
     if settings.http is not None:
-        http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
+        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     join = _join_part(settings, made, trust, audit) if settings.tls_cert is not None else None
     hello = introduce("hub", settings.name, instance="hub")
