@@ -18,13 +18,16 @@ from dataclasses import replace
 from ssl import SSLContext
 from typing import Protocol
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
 from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
-from common.link import Link, LinkHandler, Receiver
+from common.link import Link, LinkHandler
 from common.messages import Hello, Open, Reason
+from common.receiver import Receiver
 from common.tls import TlsIdentity
 
 log = logging.getLogger("csi_bridge.uplink")
@@ -164,14 +167,12 @@ class Uplink:
         return link
 
     async def _dial_until_up(self) -> Link:
-        failures = 0
-        while True:
-            try:
-                return await self._dial()
-            except (DialError, HandshakeRefused) as error:
-                failures += 1
-                self._note_failure(error)
-            await asyncio.sleep(REDIAL.wait_s(failures))
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((DialError, HandshakeRefused)),
+            wait=lambda state: REDIAL.wait_s(state.attempt_number),
+            before_sleep=self._note_failure,
+        )
+        return await retrying(self._dial)
 
     async def _dial(self, *, beside: bool = False) -> Link:
         if self._before_dial is not None:
@@ -182,8 +183,9 @@ class Uplink:
         self._certificate, self._moves = certificate, False
         return link
 
-    def _note_failure(self, error: DialError | HandshakeRefused) -> None:
+    def _note_failure(self, state: RetryCallState) -> None:
         self._on_redial()
+        error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
             log.warning("no link to the hub: %s; dialling again until there is one", error)
