@@ -29,6 +29,7 @@ The hub:
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server.
+* `kept_connections`, `http_answer`: connections for the most frequent requests to it, and what they read.
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 """

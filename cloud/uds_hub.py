@@ -149,7 +149,7 @@ class Hub:
         self._first_end = min(self._first_end, _end_of(link))
         link.accept()
         self._metrics.link_ups.inc()
-        self._metrics.connected_nodes.set(self._nodes.connected)
+        self._metrics.connected_nodes = self._nodes.connected
         log.log(
             _level(link),
             "%s %s is connected from %s (%s)",
@@ -247,7 +247,7 @@ class Hub:
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
-            self._metrics.connected_nodes.set(self._nodes.connected)
+            self._metrics.connected_nodes = self._nodes.connected
         role, name = link.context.role, link.peer.name
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 
