@@ -95,7 +95,7 @@ class ProxyDriver(ServedByTasks):
 
     def _answer(self, call: ServerCall, status: Status, body: bytes) -> None:
         if status.ok:
-            call.put(body, _ignore)
+            call.put(body)
         call.finish(status)
 
     def _forward(self, call: ServerCall) -> ForwardedCall:
@@ -184,10 +184,6 @@ class ProxyDriver(ServedByTasks):
                 continue
             for report in reports:
                 await asyncio.to_thread(self._cache.update, report)
-
-
-def _ignore(_taken: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
-    """Nobody keeps an answer of the cache."""
 
 
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloud.admission import Role
-from cloud.call_streams import CallStreams
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
@@ -19,6 +18,7 @@ from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
@@ -266,7 +266,7 @@ def assemble(
     generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
-        CallStreams(placement, counts, metrics, rights),
+        Passages(placement, counts, metrics, rights),
         reports,
         orders,
         part.sync,

@@ -23,12 +23,13 @@ from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.errors import NotCarried, OperationLimit
 from common.httpd import HttpEndpoint
-from common.link import Link, Receiver, Stream
+from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages, PageServer
+from common.receiver import Receiver
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
 from common.rotation import follow
 from common.settings import as_texts
