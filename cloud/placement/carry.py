@@ -310,7 +310,7 @@ class CarriedCall:
 
     def acknowledge(self, *, delivered: bool) -> None:
         """Note whether the caller took the answer. If not, the store records the things of a `Keeping.LATE` success."""
-        self.reply.acknowledge(delivered=delivered)
+        self._take_reply().acknowledge(delivered=delivered)
         if delivered:
             self._placed.pending.drop(self._untaken)
             self._count_end(in_doubt=False)
@@ -320,8 +320,14 @@ class CarriedCall:
     def cancel(self) -> None:
         """Cancel the call: nobody waits for the answer any more. Record the things of a success that has come."""
         self._is_cancelled = True
-        self.reply.cancel()
+        self._take_reply().cancel()
         self._give_up()
+
+    def _take_reply(self) -> Reply:
+        """Return the node's reply, for the last time: the two would keep each other, with the answer."""
+        reply = self.reply
+        del self.reply
+        return reply
 
     def _keep(self) -> None:
         self._untaken = self._untaken or self._placed.keep(self._things)
