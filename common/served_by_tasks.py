@@ -1,7 +1,8 @@
 """A link handler whose streams are served by tasks: one for each stream that the peer opens."""
 
-from common.link import Link, Receiver, Stream
+from common.link import Link, Stream
 from common.messages import Open
+from common.receiver import Receiver
 
 
 class ServedByTasks:

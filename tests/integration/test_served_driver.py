@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.integration.conftest import World, build
+from tests.integration.conftest import DRIVER, World
 from tests.support.answers import volume
+from tests.support.bridge import Bridge
 from tests.support.operator import hub_state
 from tests.support.requests import create
 from tests.support.sidecar import link_lost
@@ -20,15 +21,12 @@ from tests.support.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
     from tests.support.vendor import Vendor
 
-DRIVER = "vendor.test"
 
-
-@pytest.fixture
-def world(bridge: Bridge, vendor: Vendor) -> World:
-    return build(bridge, vendor, serve=DRIVER)
+@pytest.fixture(scope="module")
+def in_hub() -> bool:
+    return True
 
 
 def test_a_call_goes_to_the_vendor_and_back(world: World, name: str) -> None:
@@ -76,6 +74,36 @@ def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(world: Wo
     assert hub.logged("no link to the hub") == []
 
 
+def test_a_drain_that_takes_too_long_ends_all_the_same_and_leaves_no_socket(
+    bridge: Bridge, vendor: Vendor, name: str
+) -> None:
+    hub = bridge.start_hub("--drain-timeout=1s")
+    bridge.start_agent("n1", vendor.socket)
+    proxy = bridge.start_proxy(DRIVER)
+    sidecar = proxy.sidecar()
+    bridge.wait_routed(sidecar)
+    vendor.hold("CreateVolume")
+    call = sidecar.start("CreateVolume", create(name))
+    vendor.wait_for_call("CreateVolume")
+    hub.ask_to_stop()
+    assert hub.process.wait_exit() == 0
+    assert call.outcome().refusal == link_lost("the hub")
+    assert not proxy.socket.exists()
+
+
+def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_goes_on(
+    world: World, short_dir: Path, tmp_path: Path, name: str
+) -> None:
+    (short_dir / "second").mkdir()
+    second = Bridge(short_dir / "second", tmp_path)
+    with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
+        second.start_hub(f"--serve={DRIVER}=unix://{world.proxy.socket}")
+    assert second.hub.process.wait_exit() == 2
+    said = f"placement=auto: cannot listen on {world.proxy.socket}: another process is serving there"
+    assert said in second.hub.process.output()
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
 def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(world: World, name: str) -> None:
     _, call = world.held_create(name)
     world.agent.kill()
@@ -98,7 +126,7 @@ def test_a_separate_proxy_driver_may_serve_the_same_driver(world: World, name: s
 def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vendor, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text('proxies:\n  - {names: ["uid:999999"], drivers: ["*"]}\n')
-    hub = bridge.start_hub(f"--policy={policy}", serve=DRIVER)
+    hub = bridge.start_hub(f"--policy={policy}")
     bridge.start_agent("n1", vendor.socket)
     sidecar = bridge.start_proxy(DRIVER).sidecar()
     wait_for(lambda: f"uid:{os.geteuid()}" in sidecar.call("GetCapacity").message, what="refusal by the policy")
@@ -108,6 +136,6 @@ def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vend
 
 def test_a_socket_that_cannot_be_made_ends_the_start_with_its_name(bridge: Bridge, short_dir: Path) -> None:
     with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
-        bridge.start_hub(f"--serve={DRIVER}=unix://{short_dir}/none/csi.sock")
+        bridge.start_hub(f"--serve=other.test=unix://{short_dir}/none/csi.sock")
     assert bridge.hub.process.wait_exit() == 2
-    assert f"CSI_BRIDGE_HUB_SERVE or --serve={DRIVER}=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()
+    assert f"CSI_BRIDGE_HUB_SERVE or --serve=other.test=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()
