@@ -223,6 +223,13 @@ HUB_OPTIONS = Options(
         "is refused; a retry never is. Of several nodes, one can have about three quarters.",
     ),
     _tuning(
+        "--capacity-grace",
+        type=duration_type("0s", "24h"),
+        default="60s",
+        help="With --placement=local: time after which a node that is away has no capacity (GetCapacity), so that the "
+        "scheduler sends no new pod there. Before, its last answer counts.",
+    ),
+    _tuning(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
         default="8MiB",

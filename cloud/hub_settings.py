@@ -37,6 +37,7 @@ class HubSettings(ProcessSettings):
     max_handshakes: int
     max_nodes: int
     max_open_creates: int
+    capacity_grace_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None

@@ -33,7 +33,8 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
     local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
-    local GetCapacity      the only node in the topology; else as in the next row
+    local GetCapacity      the nodes in the topology, without one all nodes (`AskAll`), but for those that lack it.
+                           Refuse if a node's topology is not known (`NoNodeFits`), or if reports of nodes are lost
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
@@ -44,6 +45,7 @@ from typing import Final
 
 from cloud.placement.decisions import (
     Ask,
+    AskAll,
     AskForLists,
     Decision,
     Keeping,
@@ -155,6 +157,8 @@ def _decide_local(ask: Ask, now: Snapshot) -> Decision:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet) > 1:
         raise FieldMissing(ask.method, asked.missing)
+    if ask.method == GET_CAPACITY and now.fleet.members:
+        return _decide_capacity(ask, now)
     node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
     if missing := ask.needs & now.fleet.lacking(node):
         return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
@@ -212,20 +216,25 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:
     """The node for a local call that is no create."""
-    asked, fleet = ask.asked, now.fleet
-    if asked.things:
+    if ask.asked.things:
         return find(ask, now)
-    if ask.method == GET_CAPACITY and asked.terms:
-        fitting = [node for node in fleet.at(asked.terms[0]) if not fleet.members[node].refused]
-        if len(fitting) == 1:
-            return fitting[0]
-    if len(fleet) > 1:
-        raise NotWhole(ask.driver, ask.method, len(fleet))
-    node = only_node(ask.driver, "", now)
-    if asked.terms and fleet.members[node].lacks_topology:  # the vendor would be asked without the topology
-        why = f"only {node} runs it, and {node} is not in the topology of the call"
-        raise NoNodeFits(ask.driver, "GetCapacity", why)
-    return node
+    if len(now.fleet) > 1:
+        raise NotWhole(ask.driver, ask.method, len(now.fleet))
+    return only_node(ask.driver, "", now)
+
+
+def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:
+    fleet, terms = now.fleet, ask.asked.terms
+    if now.lost_reports:
+        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    nodes = fleet.at(terms[0]) if terms else list(fleet.members)
+    silent = next((member.node for member in fleet if not member.tells_segments), "")
+    if not nodes and silent:
+        raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
+    able = tuple(fleet.members[node] for node in nodes if not ask.needs & fleet.lacking(node))
+    if nodes and not able:
+        return Refuse(CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs)), nodes[0])
+    return AskAll(able)
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

@@ -1,4 +1,4 @@
-"""A decision as data: the call and the snapshot that it is made by, and its three forms. Pure."""
+"""A decision as data: the call and the snapshot that it is made by, and its four forms. Pure."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -161,6 +161,16 @@ class Send(NamedTuple):
         return self.keeping is Keeping.NEVER and self.segment is Segment.AS_IS
 
 
+class AskAll(NamedTuple):
+    """Ask nodes, and answer with what they say together (`fan_out`).
+
+    Attributes:
+        members: the nodes; none: no node has anything of it.
+    """
+
+    members: tuple[Member, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AskForLists:
     """Ask nodes for their lists in the background, and refuse the call now; a retry finds the thing.
@@ -189,4 +199,4 @@ class Refuse:
     node: str = ""
 
 
-Decision = Send | AskForLists | Refuse
+Decision = Send | AskAll | AskForLists | Refuse

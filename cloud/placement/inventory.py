@@ -1,16 +1,15 @@
 """An inventory: the volumes or snapshots that a node's driver lists, page by page (CSI spec, ListVolumes)."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from cloud.node_call import Call, Caller, Reply
+from cloud.node_call import Call
 from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
+from cloud.placement.question import CallNode, ask
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
-from common.status import Status
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
@@ -27,7 +26,7 @@ class Unlisted(Exception):
     """A node's driver did not answer with a whole list. The text says why."""
 
 
-async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str) -> list[Thing]:
+async def take(call: CallNode, driver: str, node: str, kind: str) -> list[Thing]:
     """Everything of a kind that the driver has on a node.
 
     Args:
@@ -55,47 +54,12 @@ async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: st
     raise Unlisted(f"its answers to {method.path} do not end")
 
 
-async def _ask(call: Callable[[str, Call, Caller], Reply], node: str, page: Call) -> bytes:
+async def _ask(call: CallNode, node: str, page: Call) -> bytes:
     """The one message of an answer."""
-    answer = _Answer()
-    reply = call(node, page, answer)
-    try:
-        status, body = await answer.whole
-    except BaseException:
-        reply.cancel()
-        raise
-    reply.acknowledge(delivered=True)
+    status, body = await ask(call, node, page)
     if not status.ok:
         raise Unlisted(status.message)
     return body
-
-
-class _Answer:
-    """Takes an answer of one message (`cloud.node_call.Caller`).
-
-    Attributes:
-        whole: the status and the message, once both have come.
-    """
-
-    def __init__(self) -> None:
-        self.whole: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
-
-    def sent(self) -> None:
-        """Nothing to do."""
-
-    def answered(self, _message: bytes) -> None:
-        """Take a message that is not the last one."""
-        self.failed(Unlisted("it answered with several messages"))
-
-    def ended(self, status: Status, message: bytes | None) -> None:
-        """Take the end."""
-        if not self.whole.done():
-            self.whole.set_result((status, message or b""))
-
-    def failed(self, error: Exception) -> None:
-        """Take an error."""
-        if not self.whole.done():
-            self.whole.set_exception(error)
 
 
 def _read(kind: str, page: type[Message], body: bytes) -> tuple[list[str], str]:

@@ -4,6 +4,8 @@
     claim     `claim_store`: gives the name of a create to the node, unless another node holds it; then decide again
     carry     `carry`: sends the call, watches its end, and tells the claim store
 
+A call about several nodes takes another way: the hub asks each of them, and answers itself (`fan_out`).
+
 Rules:
 
 * Ids are the vendor's, and the hub never changes them.
@@ -21,10 +23,12 @@ from cloud.node_call import Call, Caller, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
+from cloud.placement.capacity import GRACE_S, Capacity
 from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
-from cloud.placement.decisions import MOST_OPEN, Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.decisions import MOST_OPEN, Ask, AskAll, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.fan_out import FanOut
 from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
@@ -70,6 +74,7 @@ class Placement:
         owners: Callable[[Mapping[str, str]], set[str]] = lambda _term: set(),
         affinity: Volumes | None = None,
         most_open: int = MOST_OPEN,
+        capacity_grace_s: float = GRACE_S,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,11 +89,13 @@ class Placement:
             owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
+            capacity_grace_s: how long the last capacity of a node that is away counts.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self.claims, self.affinity = claims, affinity
         self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
+        self._capacity = Capacity(nodes.call, grace_s=capacity_grace_s, now=now, monotonic=monotonic)
         self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
@@ -145,6 +152,8 @@ class Placement:
         if standing is None:
             return None
         send = self._decide(ask, standing, goes_to)
+        if isinstance(send, AskAll):
+            return self._ask_all(call, caller, send)
         if not ask.asked.name:
             return self._send(call, caller, ask, send)
         attempt = self._begin(ask, send, standing) if send.keeping is Keeping.LATE else None
@@ -169,13 +178,15 @@ class Placement:
         for _ in range(_TRIES):
             standing = await self._pending.look(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
             send = self._decide(ask, standing, goes_to)
+            if isinstance(send, AskAll):
+                return self._ask_all(call, caller, send)
             if not ask.asked.name:
                 return self._send(call, caller, ask, send)
-            attempt = await self._claim(ask, send, standing)
+            attempt, node = await self._claim(ask, send, standing), send.node
             if attempt is not None:
                 return self._send(call, caller, ask, send, attempt)
-        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [send.node]
-        raise NameElsewhere(ask.driver, ask.asked.name, holders[0], send.node)
+        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [node]
+        raise NameElsewhere(ask.driver, ask.asked.name, holders[0], node)
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
@@ -187,6 +198,7 @@ class Placement:
         """
         self.lists.forget(node, driver)
         self._foreign.forget(node, driver)
+        self._capacity.forget(node, driver)
         known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(known)
@@ -194,6 +206,7 @@ class Placement:
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""
         await self.lists.close()
+        await self._capacity.close()
         await self.claims.close()
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
@@ -212,7 +225,7 @@ class Placement:
         fleet = self._fleets.of(call.driver)
         return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
 
-    def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send:
+    def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
         """Decide by the store's entries.
 
         Raises:
@@ -223,6 +236,10 @@ class Placement:
             case Send() as send:
                 goes_to(send.node)
                 return send
+            case AskAll() as ask_all:
+                if len(ask_all.members) == 1:
+                    goes_to(ask_all.members[0].node)
+                return ask_all
             case AskForLists(kind, nodes, error):
                 self.lists.ask(ask.driver, kind, nodes)
                 raise error
@@ -235,6 +252,9 @@ class Placement:
         if send.passes:
             return self._nodes.call(send.node, call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
+
+    def _ask_all(self, call: Call, caller: Caller, ask_all: AskAll) -> Reply:
+        return FanOut(self._capacity.of(call, ask_all.members), caller, name=f"call {call.call_id}")
 
     def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create; None if this hub has a create of that name at another node.

@@ -102,6 +102,7 @@ OUT_OF_BOUNDS = {
     "max_handshakes": ("0", "1000001"),
     "max_nodes": ("0", "1000001"),
     "max_open_creates": ("0", "10000001"),
+    "capacity_grace_s": ("25h",),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),

@@ -168,6 +168,25 @@ def test_what_an_operator_deletes_by_hand_lets_the_sidecars_own_deletion_succeed
     assert site.asked("n1", "DeleteVolume") == 0
 
 
+def test_capacity_is_that_of_the_segments_node_or_of_the_largest_node(site: Site) -> None:
+    for vendor, free in zip(site.vendors.values(), (5, 7), strict=True):
+        vendor.on("GetCapacity", lambda _, free=free: csi.GetCapacityResponse(available_capacity=free))
+
+    def free(node: str = "") -> int:
+        term = csi.Topology(segments={NODE_SEGMENT: node}) if node else None
+        told = site.sidecar.call("GetCapacity", csi.GetCapacityRequest(accessible_topology=term))
+        assert told.ok, told.refusal
+        return int(told.answer.available_capacity)
+
+    assert (free("n1"), free("n2"), free()) == (5, 7, 7)
+    gate = site.vendors["n2"].hold("GetCapacity")
+    assert (free("n2"), free()) == (7, 7)  # its last answer
+    gate.set()
+    site.agents["n2"].kill()
+    wait_for(lambda: not site.create("v", "n2").ok, what="word of n2's end")
+    assert (free("n2"), free()) == (7, 7)  # within --capacity-grace
+
+
 def test_the_sidecars_are_told_of_a_topology_and_of_nothing_that_one_node_cannot_answer(site: Site) -> None:
     plugin = site.sidecar.call("GetPluginCapabilities").answer
     services = {it.service.type for it in plugin.capabilities}

@@ -199,6 +199,7 @@ class World:
         vendors: by node: what the vendor there answers.
         calls: node, method and request of each call that was sent.
         away: the nodes that are not connected.
+        since: by node: when it left, if that is not long ago.
         now: seconds since the epoch.
         monotonic: seconds of the monotonic clock.
         store: names and ids.
@@ -218,6 +219,7 @@ class World:
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
+        self.since: dict[str, float] = {}
         self.lost, self._most_open = lost, most_open
         self.now = 1_000_000.0
         self.monotonic = 0.0
@@ -267,7 +269,7 @@ class World:
         if name in self.refused:
             raise ReportRefused(driver, name, self.refused[name])
         if name in self.away:
-            raise NodeOffline(name, 0.0)
+            raise NodeOffline(name, self.since.get(name, 0.0))
         if driver != DRIVER:
             raise DriverMissing(driver, name)
 
@@ -279,7 +281,14 @@ class World:
     # what a test does
 
     async def ask(
-        self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "", delivered: bool = True
+        self,
+        method: str,
+        request: Any = None,
+        *,
+        mode: str = Mode.LOCAL,
+        wanted: str = "",
+        delivered: bool = True,
+        timeout_s: float = 10.0,
     ) -> Asked:
         """One call from beginning to end; the caller takes the answer, or is gone by then.
 
@@ -289,7 +298,7 @@ class World:
         assert asking is not None
         nodes: list[str] = []
         body = request.SerializeToString() if request is not None else b""
-        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), 10.0)
+        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), timeout_s)
         told = Told()
         reply = await self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
         try:
@@ -298,7 +307,7 @@ class World:
             reply.cancel()
             raise
         reply.acknowledge(delivered=delivered)
-        return Asked(nodes[-1], status, message)
+        return Asked(nodes[-1] if nodes else "", status, message)
 
     async def send(
         self,
