@@ -23,6 +23,7 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.capacity import GRACE_S
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.decisions import MOST_OPEN
+from cloud.placement.node_lists import LIST_AGE_S
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -107,6 +108,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         max_nodes=settings.max_nodes,
         max_open_creates=settings.max_open_creates,
         capacity_grace_s=settings.capacity_grace_s,
+        list_age_s=settings.list_age_s,
         unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
@@ -205,6 +207,7 @@ def assemble(
     max_nodes: int,
     max_open_creates: int = MOST_OPEN,
     capacity_grace_s: float = GRACE_S,
+    list_age_s: float = LIST_AGE_S,
     unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
@@ -226,6 +229,7 @@ def assemble(
         max_nodes: it takes no more nodes than that.
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
         capacity_grace_s: how long the last capacity of a node that is away counts.
+        list_age_s: how long the last list of a node that is away counts.
         unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
@@ -247,6 +251,7 @@ def assemble(
         affinity=affinity,
         most_open=max_open_creates,
         capacity_grace_s=capacity_grace_s,
+        list_age_s=list_age_s,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()

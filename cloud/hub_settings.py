@@ -38,6 +38,7 @@ class HubSettings(ProcessSettings):
     max_nodes: int
     max_open_creates: int
     capacity_grace_s: float
+    list_age_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None

@@ -21,8 +21,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from cloud.node_call import Call
+from cloud.placement.decisions import Segment, Send
 from cloud.placement.fan_out import Answer
-from cloud.placement.fleet import Member
 from cloud.placement.question import CallNode, ask
 from cloud.placement.segment import without_topology
 from common.csi.csi_pb2 import GetCapacityResponse
@@ -87,23 +87,24 @@ class Capacity:
         """By driver and node, and by the digest of the request; the oldest first."""
         self._running: dict[_Key, asyncio.Task[Answer]] = {}
 
-    async def of(self, call: Call, members: Sequence[Member]) -> Answer:
+    async def of(self, call: Call, sends: Sequence[Send]) -> Answer:
         """The capacity of these nodes; none without nodes.
 
         Raises:
             CallError: no node has answered, and one of them cannot be asked.
         """
-        requests = {True: without_topology(call.method, call.request), False: call.request}
+        without = without_topology(call.method, call.request)
         errors: list[CallError] = []
 
-        async def of(member: Member) -> Answer | None:
+        async def of(send: Send) -> Answer | None:
+            request = without if send.segment is Segment.ADDED else call.request
             try:
-                return await self._of_node(call, member.node, requests[member.lacks_topology])
+                return await self._of_node(call, send.node, request)
             except CallError as error:
                 errors.append(error)
                 return None
 
-        told = [answer for answer in await asyncio.gather(*map(of, members)) if answer is not None]
+        told = [answer for answer in await asyncio.gather(*map(of, sends)) if answer is not None]
         if bodies := [body for status, body in told if status.ok and body is not None]:
             return _OK, max(bodies, key=_size)
         if refused := next((status for status, _ in told if not status.ok), None):

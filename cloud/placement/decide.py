@@ -35,12 +35,17 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
     local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
     local GetCapacity      the nodes in the topology, without one all nodes (`AskAll`), but for those that lack it.
                            Refuse if a node's topology is not known (`NoNodeFits`), or if reports of nodes are lost
+    local list, its next   the pages of the hub's own lists (`AskAll`), whichever nodes there are now
+        page
+    local list of all      all nodes (`AskAll`); a node has things of the driver and has not reported it, or reports of
+                           nodes are lost: refuse (`NotListed`, `KnowledgeLost`). The only node, if there is one
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
 create. For a create that a proxy driver pins, the claim store learns of the outcome later, if at all (`Keeping`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from cloud.placement.decisions import (
@@ -57,7 +62,17 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import GET_CAPACITY, LISTED_BY, LONGEST_CHARS, NOTHING_ASKED, changes, needs, read
+from cloud.placement.requests import (
+    GET_CAPACITY,
+    LISTED_BY,
+    LISTINGS,
+    LONGEST_CHARS,
+    NOTHING_ASKED,
+    changes,
+    needs,
+    read,
+)
+from cloud.placement.sweeps import is_ours
 from cloud.routing import route
 from common.errors import (
     CallError,
@@ -67,6 +82,7 @@ from common.errors import (
     NameElsewhere,
     NoNodeFits,
     NoPlace,
+    NotListed,
     NotWhole,
     SourceElsewhere,
     TooManyOpen,
@@ -159,6 +175,8 @@ def _decide_local(ask: Ask, now: Snapshot) -> Decision:
         raise FieldMissing(ask.method, asked.missing)
     if ask.method == GET_CAPACITY and now.fleet.members:
         return _decide_capacity(ask, now)
+    if ask.method in LISTINGS and not asked.things:
+        return _decide_list(ask, now)
     node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
     if missing := ask.needs & now.fleet.lacking(node):
         return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
@@ -231,10 +249,32 @@ def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:
     silent = next((member.node for member in fleet if not member.tells_segments), "")
     if not nodes and silent:
         raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
-    able = tuple(fleet.members[node] for node in nodes if not ask.needs & fleet.lacking(node))
+    able = [node for node in nodes if not ask.needs & fleet.lacking(node)]
     if nodes and not able:
         return Refuse(CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs)), nodes[0])
-    return AskAll(able)
+    return _ask_all(ask, fleet, able)
+
+
+def _decide_list(ask: Ask, now: Snapshot) -> Decision:
+    fleet = now.fleet
+    if is_ours(ask.asked.token):
+        return AskAll(())
+    if now.lost_reports:
+        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    if strangers := sorted(now.claims.nodes - fleet.members.keys()):
+        raise NotListed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
+    if len(fleet) > 1:
+        return _ask_all(ask, fleet, fleet.members)
+    node = only_node(ask.driver, "", now)
+    member = fleet.members.get(node)
+    return Send(node, member, is_placed=True, segment=_segment(member, ask.mode))
+
+
+def _ask_all(ask: Ask, fleet: Fleet, nodes: Iterable[str]) -> AskAll:
+    found = ((node, fleet.members[node]) for node in nodes)
+    return AskAll(
+        tuple(Send(node, member, is_placed=True, segment=_segment(member, ask.mode)) for node, member in found)
+    )
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

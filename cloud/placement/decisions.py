@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cloud.placement.claim_store import NOTHING, Standing
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import NOTHING_ASKED, Thing, Whereabouts
+from cloud.placement.requests import LISTINGS, NOTHING_ASKED, Thing, Whereabouts
 from common.errors import CallError
 
 MOST_OPEN: Final = 20_000
@@ -58,7 +58,7 @@ class Ask(NamedTuple):
     def needs_claims(self) -> bool:
         """Whether the decision depends on the claim store."""
         asked = self.asked
-        return bool(asked.name or asked.things or asked.parts or asked.ends)
+        return bool(asked.name or asked.things or asked.parts or asked.ends or self.method in LISTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,10 @@ class AskAll(NamedTuple):
     """Ask nodes, and answer with what they say together (`fan_out`).
 
     Attributes:
-        members: the nodes; none: no node has anything of it.
+        sends: the nodes; none: no node has anything of it.
     """
 
-    members: tuple[Member, ...]
+    sends: tuple[Send, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
 from cloud.placement.capacity import GRACE_S, Capacity
 from cloud.placement.carry import PlacedCall, carry
-from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
+from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, IdEntry, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
 from cloud.placement.decisions import MOST_OPEN, Ask, AskAll, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
 from cloud.placement.fan_out import FanOut
@@ -33,9 +33,12 @@ from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
+from cloud.placement.node_lists import LIST_AGE_S, NodeLists
 from cloud.placement.offers import Offers
 from cloud.placement.pending import Pending
-from cloud.placement.requests import Thing
+from cloud.placement.requests import LISTINGS, Thing
+from cloud.placement.sweeps import Sweeps
+from cloud.placement.whole_lists import WholeLists
 from common.errors import NameElsewhere, PlacementNotKept
 from common.metrics import Metrics
 from common.reports import DriverReport
@@ -75,6 +78,7 @@ class Placement:
         affinity: Volumes | None = None,
         most_open: int = MOST_OPEN,
         capacity_grace_s: float = GRACE_S,
+        list_age_s: float = LIST_AGE_S,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,12 +94,20 @@ class Placement:
             affinity: the PersistentVolumes; None: this hub follows none.
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
             capacity_grace_s: how long the last capacity of a node that is away counts.
+            list_age_s: how long the last list of a node that is away counts.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self.claims, self.affinity = claims, affinity
         self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
         self._capacity = Capacity(nodes.call, grace_s=capacity_grace_s, now=now, monotonic=monotonic)
+        self._whole = WholeLists(
+            NodeLists(nodes.call, age_s=list_age_s, now=now),
+            Sweeps(monotonic=monotonic),
+            look=self._records,
+            elsewhere=self._elsewhere,
+            now=now,
+        )
         self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
@@ -127,8 +139,8 @@ class Placement:
         return {driver: missing for driver, missing in found.items() if missing}
 
     def conflicts(self, node: str) -> list[str]:
-        """The node's answers that were not passed on, a sentence each."""
-        return self._foreign.told_by(node)
+        """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
+        return [*self._foreign.told_by(node), *self._whole.problems(node)]
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
@@ -199,6 +211,7 @@ class Placement:
         self.lists.forget(node, driver)
         self._foreign.forget(node, driver)
         self._capacity.forget(node, driver)
+        self._whole.forget(node, driver)
         known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(known)
@@ -207,6 +220,7 @@ class Placement:
         """Ask no more nodes, and close the claim store."""
         await self.lists.close()
         await self._capacity.close()
+        await self._whole.close()
         await self.claims.close()
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
@@ -215,6 +229,9 @@ class Placement:
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         return elsewhere(driver, thing, node, self._snapshot(self._fleets.of(driver), NOTHING))
+
+    async def _records(self, driver: str, things: Iterable[Thing]) -> Mapping[Thing, IdEntry]:
+        return self._pending.over(await self._pending.look(driver, "", things), driver, "").ids
 
     def _others(self, node: str, terms: Iterable[Mapping[str, str]]) -> str:
         """Another node that has unique segments of a topology, if no term of it is without such; else empty."""
@@ -237,8 +254,8 @@ class Placement:
                 goes_to(send.node)
                 return send
             case AskAll() as ask_all:
-                if len(ask_all.members) == 1:
-                    goes_to(ask_all.members[0].node)
+                if len(ask_all.sends) == 1:
+                    goes_to(ask_all.sends[0].node)
                 return ask_all
             case AskForLists(kind, nodes, error):
                 self.lists.ask(ask.driver, kind, nodes)
@@ -254,7 +271,8 @@ class Placement:
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
 
     def _ask_all(self, call: Call, caller: Caller, ask_all: AskAll) -> Reply:
-        return FanOut(self._capacity.of(call, ask_all.members), caller, name=f"call {call.call_id}")
+        answers = self._whole if call.method in LISTINGS else self._capacity
+        return FanOut(answers.of(call, ask_all.sends), caller, name=f"call {call.call_id}")
 
     def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create; None if this hub has a create of that name at another node.
