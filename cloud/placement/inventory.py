@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from cloud.node_call import Call
 from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
@@ -21,6 +21,13 @@ _MOST_PAGES = 1_000
 """A driver that goes on for ever has no end of its own."""
 
 _PAGE_LIMIT_S = 60.0
+
+_AT_ONCE_BYTES = 8_192
+"""An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
+milliseconds."""
+
+_MOST_ENTRIES = 100_000
+"""Of one answer. 4 MiB hold 70,000 volumes with the shortest ids, or two million empty entries."""
 
 _LARGEST_ENTRY_BYTES = 65_536
 """An entry has a few ids and a map of 4 KiB (CSI spec, "Size Limits"). It must fit into an answer for the sidecars."""
@@ -93,7 +100,7 @@ async def entries(
         node: the node.
         method: the gRPC path, one of `LISTINGS`.
         request: the other fields of the request.
-        edit: changes an answer before it is read. It runs in a thread.
+        edit: changes an answer before it is read. It may run in a thread.
         keep: called with the size of each page. It may raise `Unlisted`.
 
     Raises:
@@ -124,7 +131,7 @@ async def _whole(
         call: sends a call to a node.
         first: the question, without page size and token.
         node: the node.
-        read: the items of an answer, and the next token. It runs in a thread: the largest takes tens of milliseconds.
+        read: the items of an answer, and the next token. It may run in a thread.
         keep: called with each page's items. It may raise an error.
     """
     method, token, items = METHODS[first.method], "", list[_Item]()
@@ -134,7 +141,8 @@ async def _whole(
         status, body = await ask(call, node, first._replace(request=request.SerializeToString()))
         if not status.ok:
             raise Unlisted(status.message)
-        page, next_token = await asyncio.to_thread(read, body)
+        is_small = len(body) <= _AT_ONCE_BYTES
+        page, next_token = read(body) if is_small else await asyncio.to_thread(read, body)
         keep(page)
         items += page
         if not next_token:
@@ -163,10 +171,11 @@ def _entries(method: str, answer: Any) -> Iterator[Entry]:
 
 
 def _parse(method: str, body: bytes) -> Any:  # one of three message classes
-    page: type[Message] = METHODS[method].response
-    answer = page()
+    answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)
     except DecodeError:
         raise Unlisted("its answer does not parse") from None
+    if len(answer.entries) > _MOST_ENTRIES:
+        raise Unlisted(f"its answer to {method} has {len(answer.entries)} entries")
     return answer

@@ -92,17 +92,16 @@ class NodeLists:
             send: the node.
             driver: the driver.
             method: the gRPC path.
-            request: the request. Its page is ignored.
+            request: the request (`without_page`).
 
         Raises:
             Unlisted: the driver does not answer all of it.
             CallError: the node cannot be reached.
         """
-        body = _without_page(method, request)
-        question = Question(driver, send.node, method, hashlib.sha256(body).digest())
+        question = Question(driver, send.node, method, hashlib.sha256(request).digest())
         running, task = self._running.get(question), self._next.get(question)
         if task is None:
-            work = self._take(question, send, body, running)
+            work = self._take(question, send, request, running)
             task = asyncio.get_running_loop().create_task(work, name=f"list-{send.node}")
             task.add_done_callback(partial(self._ended, question))
             (self._running if running is None else self._next)[question] = task
@@ -110,8 +109,7 @@ class NodeLists:
 
     def last(self, driver: str, node: str, method: str, request: bytes) -> NodeList | None:
         """The last complete list of a node; None: there is none, or it no longer counts."""
-        digest = hashlib.sha256(_without_page(method, request)).digest()
-        found = self._kept.get((driver, node, method), {}).get(digest)
+        found = self._kept.get((driver, node, method), {}).get(hashlib.sha256(request).digest())
         return found if found is not None and self._now() - found.began < self._age_s else None
 
     def forget(self, node: str, driver: str = "") -> None:
@@ -132,7 +130,7 @@ class NodeLists:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take(
-        self, question: Question, send: Send, body: bytes, before: asyncio.Task[NodeList] | None
+        self, question: Question, send: Send, request: bytes, before: asyncio.Task[NodeList] | None
     ) -> NodeList:
         """Ask a node, when the question before this one has ended."""
         if before is not None:
@@ -152,7 +150,7 @@ class NodeLists:
         edit = partial(placed_answer, method, send)
         try:
             async with asyncio.timeout(_LIMIT_S):
-                found = await entries(self._call, driver, node, method, body, edit=edit, keep=keep)
+                found = await entries(self._call, driver, node, method, request, edit=edit, keep=keep)
         except TimeoutError:
             self._count(node, -size_bytes)
             raise Unlisted(f"its list takes longer than {_LIMIT_S:g} s") from None
@@ -183,7 +181,8 @@ class NodeLists:
             task.exception()  # its callers have it, if any are left
 
 
-def _without_page(method: str, request: bytes) -> bytes:
+def without_page(method: str, request: bytes) -> bytes:
+    """A request of one of `LISTINGS` without its page: with the fields that all pages have in common."""
     message: Any = METHODS[method].request.FromString(request)
     message.ClearField("max_entries")
     message.ClearField("starting_token")

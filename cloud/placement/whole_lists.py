@@ -21,7 +21,7 @@ from cloud.placement.claim_store import IdEntry
 from cloud.placement.decisions import Send
 from cloud.placement.fan_out import Answer
 from cloud.placement.inventory import Unlisted
-from cloud.placement.node_lists import NodeList, NodeLists
+from cloud.placement.node_lists import NodeList, NodeLists, without_page
 from cloud.placement.requests import LISTINGS, Thing
 from cloud.placement.sweeps import Sweeps
 from common.csi.csi_pb2 import ControllerServiceCapability
@@ -106,7 +106,7 @@ class WholeLists:
             return _OK, self._sweeps.next(driver, method, request.starting_token, most)
         until = asyncio.get_running_loop().time() + _SHARE * (_TIME_S if call.timeout_s is None else call.timeout_s)
         async with self._turns.setdefault(driver, asyncio.Semaphore(_AT_ONCE)):
-            parts = await self._parts(call, sends, until)
+            parts = await self._parts(call._replace(request=without_page(method, call.request)), sends, until)
             for part in parts:
                 self._note(driver, method, part)
             if missing := {part.node: part.trouble for part in parts if part.told is None}:

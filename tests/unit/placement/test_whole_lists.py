@@ -417,6 +417,11 @@ async def test_a_huge_token_or_entry_is_refused(three: World) -> None:
     await refused(three, "has an entry of 70")
 
 
+async def test_an_answer_of_millions_of_empty_entries_is_refused(three: World) -> None:
+    three.vendors["n2"] = lambda _: (b"\x0a\x00" * 100_001, OK)
+    await refused(three, "has 100001 entries")
+
+
 async def test_an_answer_that_does_not_parse_is_no_list(three: World) -> None:
     three.vendors["n2"] = lambda _: (b"\xff", OK)
     await refused(three, "its answer does not parse")
