@@ -329,12 +329,12 @@ class NotListed(CallError):
 
     def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
         self.driver, self.method, self.missing = driver, method, missing
-        nodes, node = sorted(missing), min(missing)
-        more = f", and those of {len(nodes) - 1} more nodes ({', '.join(nodes[1:_MOST_NAMED])})" if nodes[1:] else ""
+        node, *others = sorted(missing)
+        named = others[: _MOST_NAMED - 1] + [f"{len(others) - _MOST_NAMED + 1} more"] * (len(others) >= _MOST_NAMED)
+        what, more = method.rpartition("/")[2], f" (and those of {', '.join(named)})" if named else ""
         super().__init__(
-            f"{method.rpartition('/')[2]} of driver {driver} would lack the entries of edge node {node}{more}: "
-            f"{missing[node]}; csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node "
-            f"that is gone for good"
+            f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}"
+            "; csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
         )
 
 

@@ -206,9 +206,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         ),
         Code.UNAVAILABLE,
         (
-            "ListVolumes of driver dir.csi would lack the entries of edge node n1, and those of 2 more nodes (n2, n3): "
-            "it is away; csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is "
-            "gone for good"
+            "ListVolumes of driver dir.csi would lack the entries of edge node n1: it is away (and those of n2, n3); "
+            "csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
         ),
     ),
     TokenUnknown: (
