@@ -13,6 +13,7 @@ from cli.options import Option, of_command
 from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.errors import CODES
+from common.exposition import registry_of
 from common.metrics import CALL_BUCKETS_S, Metrics
 from common.pages.schema import PAGES
 
@@ -155,7 +156,7 @@ def _metrics() -> str:
     metrics = Metrics()
     metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # a histogram has labels only once it has a series
     rows = []
-    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+    for family in sorted(registry_of(metrics).collect(), key=lambda family: family.name):
         if family.name.startswith("process_"):
             continue
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})

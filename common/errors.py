@@ -333,8 +333,8 @@ class NotListed(CallError):
         named = others[: _MOST_NAMED - 1] + [f"{len(others) - _MOST_NAMED + 1} more"] * (len(others) >= _MOST_NAMED)
         what, more = method.rpartition("/")[2], f" (and those of {', '.join(named)})" if named else ""
         super().__init__(
-            f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}"
-            "; csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
+            f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
+            f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
         )
 
 
@@ -552,6 +552,11 @@ def status_of(error: BaseException | None, origin: Origin) -> Status:
     if isinstance(error, CallError):
         return Status(CODES.get(type(error), Code.UNAVAILABLE), str(error), origin)
     return Status(Code.UNAVAILABLE, f"an internal error in the {_HOPS[origin]}; its log has the details", origin)
+
+
+def stopped(origin: Origin) -> Status:
+    """The status of a call that is not finished when its hop stops."""
+    return Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", origin)
 
 
 def timestamp(seconds: float) -> str:

@@ -243,7 +243,9 @@ class ServerConnection(Pump):
             self._arm()
         self._owner.call_began()
         try:
-            call.callee = self._owner.handler(call)
+            callee = self._owner.handler(call)
+            if not call.finished:
+                call.callee = callee
         except Exception as error:  # noqa: BLE001 - the caller gets the owner's status for every error
             call.fail(error)
 

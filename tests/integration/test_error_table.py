@@ -560,6 +560,7 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
 # -------------------- our own mistakes --------------------
 
 
+@slow_in_hub
 @pytest.mark.parametrize(
     ("where", "hop"),
     [
@@ -579,13 +580,15 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
     caplog: pytest.LogCaptureFixture,
     where: str,
     hop: str,
+    *,
+    in_hub: bool,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the password is swordfish")
 
     methods = {"IdentityCache": "GetPluginInfo", "Driver.start": "ListVolumes"}
     method = next((method for part, method in methods.items() if part in where), "CreateVolume")
-    async with LocalBridge(short_dir, vendor.socket) as bridge:
+    async with LocalBridge(short_dir, vendor.socket, in_hub=in_hub) as bridge:
         with monkeypatch.context() as patch:
             patch.setattr(where, fail)
             told = [await bridge.call(method, create("v").SerializeToString()) for _ in range(2)]
@@ -613,8 +616,8 @@ def test_a_list_of_all_nodes_is_whole_or_refused_and_a_token_that_no_list_has_is
         sidecar = proxy.sidecar()
         assert refused_twice(sidecar, "ListVolumes") == unavailable(
             "ListVolumes of driver vendor.test would lack the entries of edge node n1: its driver lacks the capability "
-            "LIST_VOLUMES (and those of n2); csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a "
-            "node that is gone for good"
+            "LIST_VOLUMES (and those of n2); csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for "
+            "a node that is gone for good"
         )
         assert refused_twice(sidecar, "ListVolumes", ListVolumesRequest(starting_token="1")) == (
             Code.ABORTED,
