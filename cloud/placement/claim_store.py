@@ -57,10 +57,12 @@ class Hold(NamedTuple):
     Attributes:
         node: the node.
         epoch: grows with each hold of the same owner.
+        since: when the hub took the hold, in seconds since the epoch; 0 if an older hub took it.
     """
 
     node: str
     epoch: int = 0
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,14 @@ class Holding:
         gone: when it was deleted, in seconds since the epoch; 0 while it exists.
         owner: the hub that wrote this.
         epoch: grows with each write of the same owner.
+        since: when the store first had the thing there, in seconds since the epoch; 0 if an older hub wrote this.
     """
 
     name: str = ""
     gone: float = 0.0
     owner: str = ""
     epoch: int = 0
+    since: float = 0.0
 
     @property
     def is_made(self) -> bool:
@@ -184,6 +188,18 @@ Place = tuple[str, Thing, str]
 """Driver, thing and node."""
 
 
+class Ledger(NamedTuple):
+    """All entries of the store at one moment.
+
+    Attributes:
+        holdings: each node's holding of a thing, those of deleted things included.
+        holds: driver, name and hold of each open create.
+    """
+
+    holdings: list[tuple[Place, Holding]]
+    holds: list[tuple[str, str, Hold]]
+
+
 class ClaimStore(Protocol):
     """Records names and ids, for all hubs that share it.
 
@@ -249,6 +265,9 @@ class ClaimStore(Protocol):
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
+
+    async def ledger(self) -> Ledger:
+        """All entries."""
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """Take a hold on a name for a node that may have made something, even if another node holds the name."""

@@ -11,6 +11,7 @@ from cloud.placement.claim_store import (
     Hold,
     Holding,
     IdEntry,
+    Ledger,
     NameEntry,
     Place,
     Standing,
@@ -86,6 +87,14 @@ class MemoryRows:
             for node, holding in holders.items()
             if not holding.gone
         ]
+
+    def ledger(self) -> Ledger:
+        """All entries."""
+        held = ((driver, thing, holders) for (driver, thing), holders in self._ids.items())
+        return Ledger(
+            [((driver, thing, node), holding) for driver, thing, by in held for node, holding in by.items()],
+            [(driver, name, hold) for (driver, name), holds in self._holds.items() for hold in holds.values()],
+        )
 
     def _places(self) -> Iterator[tuple[str, str]]:
         """Driver and node of each entry."""

@@ -13,7 +13,7 @@ from cloud.placement.memory_rows import MemoryRows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing
+    from cloud.placement.claim_store import Holding, IdEntry, Ledger, NameEntry, Place, Standing
     from cloud.placement.requests import Thing
 
 
@@ -105,6 +105,10 @@ class MemoryClaims:
     async def existing(self) -> list[Place]:
         await self._turn()
         return self._shelf.rows.existing()
+
+    async def ledger(self) -> Ledger:
+        await self._turn()
+        return self._shelf.rows.ledger()
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         write = self._writer()
