@@ -117,7 +117,7 @@ def mounted(node: EdgeNode) -> None:
 
 def facts(kind: str, name: str) -> list[Any]:
     """The hub's facts about the objects of a kind and name."""
-    return rows(BASE / "hub" / "facts.db", f"SELECT * FROM facts WHERE kind = '{kind}' AND name LIKE '{name}'")  # noqa: S608
+    return rows(BASE / "hub" / "facts.db", f"SELECT * FROM facts WHERE kind = '{kind}' AND name LIKE '{name}'")
 
 
 def placed(node: EdgeNode, vendors: dict[str, Vendor]) -> None:

@@ -1,0 +1,42 @@
+"""A left-over mount on its way from the agent to the hub."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.sync.fact_kinds import keep
+from common import left_over
+from common.left_over import MOST_BYTES, LeftOver
+from common.objects import Ref, encode_body
+
+NODE = Ref("Node", "", "n1")
+MOUNT = LeftOver(driver="d.csi", handle="v", pv="pv", pod="default/web", why="busy", since="2026-11-21T09:12:03Z")
+
+
+def test_the_hub_reads_what_the_agent_writes() -> None:
+    status = keep({"status": {"leftOver": left_over.write([MOUNT, LeftOver(driver="d.csi")])}}, NODE)["status"]
+    assert left_over.read(status) == ([LeftOver(driver="d.csi"), MOUNT], 0)
+    assert MOUNT.since_s == 1795252323.0
+
+
+def test_an_agent_that_has_none_differs_from_an_older_agent() -> None:
+    kept = keep({"status": {"leftOver": left_over.write([])}}, NODE)
+    assert left_over.read(kept["status"]) == ([], 0)
+    assert left_over.read(keep({"status": {"volumesInUse": ["v"]}}, NODE)["status"]) is None
+
+
+def test_thousands_of_mounts_leave_the_fact_small_and_are_counted() -> None:
+    mounts = [LeftOver(driver="d.csi", handle=f"v-{number}", why="x" * 5_000) for number in range(5_000)]
+    told = left_over.write(mounts)
+    assert len(encode_body(told)) < MOST_BYTES + 100
+    assert told["more"] == 5_000 - len(told["volumes"]) > 4_000
+
+
+@pytest.mark.parametrize("told", [[], {"volumes": [1]}, {"volumes": [{"driver": 1}]}, {"more": -1}])
+def test_a_hostile_agents_words_are_refused(told: object) -> None:
+    with pytest.raises(ValueError, match="leftOver"):
+        keep({"status": {"leftOver": told}}, NODE)
+
+
+def test_a_time_that_is_none_is_no_time() -> None:
+    assert LeftOver(since="yesterday").since_s == 0.0
