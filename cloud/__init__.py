@@ -31,4 +31,6 @@ The hub:
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server.
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
+* `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
+* `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

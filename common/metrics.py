@@ -12,7 +12,7 @@ Rules:
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, ProcessCollector
@@ -39,6 +39,9 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 
 CONFLICTS: Final = ("name", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
+
+LEAKS: Final = ("orphan", "ghost", "stray", "doubt")
+"""The values of the label `leak`: see `csi-bridge audit`."""
 
 POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
@@ -122,6 +125,22 @@ class Metrics:
             ("certificate",),
             registry=self.registry,
         )
+        # No series before the first audit: a hub that has not looked yet must not show a 0.
+        self._leaks = Gauge(
+            "csi_bridge_leaks",
+            "Leaks that the last leak audit in the background found (csi-bridge audit).",
+            ("driver_name", "leak"),
+            registry=self.registry,
+        )
+        self._unasked = Gauge(
+            "csi_bridge_audit_unasked",
+            "Lists of nodes that the last leak audit in the background lacks.",
+            ("driver_name",),
+            registry=self.registry,
+        )
+        self._audited = self._gauge(
+            "csi_bridge_audit_timestamp_seconds", "When the last leak audit in the background ended; 0: none has."
+        )
         self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
@@ -161,6 +180,23 @@ class Metrics:
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
         self._ends.labels(certificate).set_function(end)
+
+    def show_leaks(self, found: Mapping[tuple[str, str], int], unasked: Mapping[str, int], at: float) -> None:
+        """Show the result of a leak audit in place of the last one.
+
+        Args:
+            found: the number of leaks by driver and by one of `LEAKS`.
+            unasked: the number of lists that it lacks, by driver, of every driver.
+            at: when it ended, in seconds since the epoch.
+        """
+        self._leaks.clear()
+        self._unasked.clear()
+        for driver, count in unasked.items():
+            name = self._driver_name(driver)
+            self._unasked.labels(name).inc(count)
+            for leak in LEAKS:
+                self._leaks.labels(name, leak).inc(found.get((driver, leak), 0))
+        self._audited.set(at)
 
     def _find(self, driver: str, method: str, code: int) -> _Durations:
         driver_name = self._driver_name(driver)

@@ -1,8 +1,8 @@
 """An inventory: the volumes or snapshots that a node's driver lists, page by page (CSI spec, ListVolumes)."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -27,6 +27,18 @@ class Unlisted(Exception):
     """A node's driver did not answer with a whole list. The text says why."""
 
 
+class Listed(NamedTuple):
+    """A thing that a driver lists.
+
+    Attributes:
+        thing: the thing.
+        size_bytes: its size; 0 if the driver does not tell it.
+    """
+
+    thing: Thing
+    size_bytes: int
+
+
 async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str) -> list[Thing]:
     """Everything of a kind that the driver has on a node.
 
@@ -40,15 +52,25 @@ async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: st
         Unlisted: the driver did not answer all of it.
         CallError: the node cannot be reached.
     """
-    method, token, things, size_bytes = METHODS[_METHODS[kind]], "", list[Thing](), 0
+    return [listed.thing async for page in pages(call, driver, node, kind) for listed in page]
+
+
+async def pages(
+    call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str
+) -> AsyncGenerator[list[Listed]]:
+    """The same page by page. Only the end of the last one says that nothing is missing.
+
+    Arguments and errors are those of `take`.
+    """
+    method, token, size_bytes = METHODS[_METHODS[kind]], "", 0
     for _ in range(_MOST_PAGES):
         request: Any = method.request(max_entries=_PAGE, starting_token=token)
         page = Call(driver, method.path, request.SerializeToString(), f"inventory-{node}", _PAGE_LIMIT_S)
-        ids, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call, node, page))
-        things += [Thing(kind, id_) for id_ in ids]
-        size_bytes += sum(len(id_) + LISTED_BYTES for id_ in ids)
+        listed, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call, node, page))
+        yield listed
+        size_bytes += sum(len(it.thing.id) + LISTED_BYTES for it in listed)
         if not next_token:
-            return things
+            return
         if next_token == token or size_bytes > MOST_LISTED_BYTES:
             break
         token = next_token
@@ -98,12 +120,15 @@ class _Answer:
             self.whole.set_exception(error)
 
 
-def _read(kind: str, page: type[Message], body: bytes) -> tuple[list[str], str]:
-    """The ids that one answer lists, and the token of the next one. Of the largest it takes tens of milliseconds."""
+def _read(kind: str, page: type[Message], body: bytes) -> tuple[list[Listed], str]:
+    """The things that one answer lists, and the token of the next one. Of the largest it takes tens of milliseconds."""
     answer: Any = page()
     try:
         answer.ParseFromString(body)
     except DecodeError:
         raise Unlisted("its answer does not parse") from None
-    ids = (entry.volume.volume_id if kind == VOLUME else entry.snapshot.snapshot_id for entry in answer.entries)
-    return [id_ for id_ in ids if id_], answer.next_token
+    if kind == VOLUME:
+        told = ((entry.volume.volume_id, entry.volume.capacity_bytes) for entry in answer.entries)
+    else:
+        told = ((entry.snapshot.snapshot_id, entry.snapshot.size_bytes) for entry in answer.entries)
+    return [Listed(Thing(kind, id_), size_bytes) for id_, size_bytes in told if id_], answer.next_token
