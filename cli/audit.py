@@ -81,24 +81,24 @@ def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) 
         sure: ask nothing.
     """
     try:
-        orphan = _find(_look(settings, driver), wanted)
+        orphan = _find(_look(settings, driver, wanted), wanted)
         say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
         if not sure:
             _ask(orphan)
-            orphan = _find(_look(settings, orphan.driver), wanted)
+            orphan = _find(_look(settings, orphan.driver, wanted), wanted)
         return _delete(settings, orphan)
     except BridgeError as error:
         say(f"csi-bridge: {error}", err=True)
         return 1
 
 
-def _look(settings: OperatorSettings, driver: str) -> Audited:
+def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
     """Let the hub audit.
 
     Raises:
         BridgeError: there is no hub, it did not answer in time, or it refused.
     """
-    order = Audit(driver=driver, within_s=max(1, int(settings.timeout_s * _MARGIN)))
+    order = Audit(driver=driver, within_s=max(1, int(settings.timeout_s * _MARGIN)), wanted=wanted)
 
     async def give() -> Audited:
         async with asyncio.timeout(settings.timeout_s):
@@ -122,10 +122,12 @@ def _find(state: Audited, wanted: str) -> Leak:
         where = "; ".join(f"{it.thing} of driver {it.driver} on {', '.join(it.nodes)}" for it in orphans)
         raise BridgeError(f"{wanted} is not deleted: several have this id ({where}); {_BY_HAND}")
     if not orphans:
-        others = "; ".join(f"it is a {leak.leak}: {leak.about}" for leak in found)
-        why = others or "this audit finds no orphan of this id: something refers to it, or it cannot be judged now"
-        notes = [note for note in state.notes if "not judged" in note or "not compared" in note]
-        raise BridgeError("\n".join([f"{wanted} is not deleted: {why}", *notes]))
+        others = [f"it is a {leak.leak}: {leak.about}" for leak in found]
+        if not (others or state.referring):
+            others = ["no node lists it, or it cannot be judged now", *state.notes]
+        raise BridgeError(
+            "\n  ".join([f"{wanted} is not deleted, because it is no orphan:", *others, *state.referring])
+        )
     return orphans[0]
 
 

@@ -3,7 +3,7 @@
 An order's stream has the kind `Kind.ORDER` and the order's name (`order`) as its method.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Protocol
 
@@ -93,11 +93,13 @@ class Audit:
     Attributes:
         driver: the driver; empty: all of them.
         within_s: nodes that have not listed in this time, in seconds, count as not asked.
+        wanted: an id; the answer also says what refers to it.
     """
 
     order: ClassVar[str] = "audit"
     driver: str = ""
     within_s: int = 50
+    wanted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,7 @@ class Audited:
         counts: the number of all findings, by `Leak.leak`.
         unasked: the lists that it lacks, as many as an answer holds. It calls nothing there a ghost.
         notes: all else that it could not judge, a sentence each.
+        referring: what refers to the id of `Audit.wanted`, a sentence each.
     """
 
     began_at: datetime
@@ -164,6 +167,7 @@ class Audited:
     counts: dict[str, int]
     unasked: list[Unasked]
     notes: list[str]
+    referring: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,20 @@ from contextlib import aclosing
 from typing import Final, Protocol
 
 from cloud.leaks.tally import Tally
-from cloud.leaks.verdicts import DOUBT, GHOST, ORPHAN, STRAY, Records, Told, Truths, doubts, ghosts, orphans, strays
+from cloud.leaks.verdicts import (
+    DOUBT,
+    GHOST,
+    ORPHAN,
+    STRAY,
+    Records,
+    Told,
+    Truths,
+    doubts,
+    ghosts,
+    orphans,
+    referring,
+    strays,
+)
 from cloud.node_call import Call, Caller, Reply
 from cloud.placement.decisions import Fit
 from cloud.placement.fleet import Fleet, Member
@@ -111,7 +124,9 @@ class LeakAudit:
         try:
             async with self._ordered:
                 audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
-                return await audit.run(order.driver, at_once=_AT_ONCE, within_s=max(order.within_s, 1))
+                return await audit.run(
+                    order.driver, at_once=_AT_ONCE, within_s=max(order.within_s, 1), wanted=order.wanted
+                )
         except PlacementNotKept as error:
             raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
 
@@ -149,8 +164,8 @@ class _OneAudit:
         self._unasked: list[Unasked] = []
         self._notes: list[str] = []
 
-    async def run(self, driver: str, *, at_once: int, within_s: float) -> Audited:
-        """Audit one driver, or all of them (empty).
+    async def run(self, driver: str, *, at_once: int, within_s: float, wanted: str = "") -> Audited:
+        """Audit one driver, or all of them (empty). Also say what refers to the wanted id.
 
         Raises:
             PlacementNotKept: the claim store cannot be read.
@@ -181,7 +196,7 @@ class _OneAudit:
             now=self._now(),
             grace_s=self._grace_s,
         )
-        await self._judge(truths)
+        records = await self._judge(truths)
         self._note(truths)
         return Audited(
             began_at=time_of(began),
@@ -190,6 +205,7 @@ class _OneAudit:
             counts=self.counts(),
             unasked=self._unasked,
             notes=self._notes,
+            referring=list(referring(truths, records, wanted)) if wanted else [],
         )
 
     def counts(self) -> dict[str, int]:
@@ -262,13 +278,14 @@ class _OneAudit:
 
     # ---- the verdicts ------------------------------------------------------------------------------------------------
 
-    async def _judge(self, truths: Truths) -> None:
+    async def _judge(self, truths: Truths) -> Records:
         records = Records()
         await self._keep(records.read(truths))
         await self._keep(orphans(truths, records))
         await self._keep(ghosts(truths, records))
         await self._keep(strays(truths.drivers, self._told()))
         await self._keep(doubts(truths))
+        return records
 
     async def _keep(self, verdicts: Iterator[Leak | None]) -> None:
         for number, leak in enumerate(verdicts, 1):

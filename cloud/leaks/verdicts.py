@@ -140,6 +140,21 @@ class Records:
             self.places.add((driver, node, kind))
 
 
+def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
+    """What refers to things of an id, a sentence each."""
+    for driver in truths.drivers:
+        for thing in (Thing(VOLUME, wanted), Thing(SNAPSHOT, wanted)):
+            named = (*truths.before.named.get((driver, thing), ()), *truths.after.named.get((driver, thing), ()))
+            for reference in dict.fromkeys(map(str, named)):
+                yield f"{reference} names {thing} of driver {driver}"
+            for node, holding in records.holders.get((driver, thing), {}).items():
+                if holding.is_made:
+                    uid = holding.name[-UID_CHARS:]
+                    yield f"the hub's ledger has {thing} of driver {driver} on node {node}, made by {holding.name}"
+                    if owner := truths.before.waiting.get(uid) or truths.after.waiting.get(uid):
+                        yield f"{owner} waits for it"
+
+
 def orphans(truths: Truths, records: Records) -> Iterator[Leak | None]:
     """The things that nobody refers to."""
     listed: dict[tuple[str, Thing, str], list[Candidate]] = {}
