@@ -16,6 +16,7 @@ import psutil
 import common.session
 from bench.chain import Chain, Command, Form, NotMeasured, chain, cpu_us, driver, lacks, run_load
 from bench.figure import Figure, of_samples
+from bench.progress import say
 from bench.spread import repeat, spread_of
 from bench.tunnels import relays, tunnels
 
@@ -60,9 +61,9 @@ _TARGETS = {
 def calls(directory: Path, loadgen: Command) -> list[Figure]:
     """Measure what the bridge adds to a call, as a multiple of the floor, and the share of the direct rate."""
     with _bed(directory / "instant", loadgen, quiet=True) as bed:
-        one, many = _rounds(bed, 1), _rounds(bed, 16)
+        one, many = (_rounds(bed, callers, "a driver that answers at once") for callers in (1, 16))
     with _bed(directory / "slower", loadgen, f"--delay={_DELAY}", local=True) as bed:
-        one_slower, many_slower = _rounds(bed, 1), _rounds(bed, 16)
+        one_slower, many_slower = (_rounds(bed, callers, "a driver of 0.35 ms a call") for callers in (1, 16))
     found: list[Figure] = []
     for form in Form:
         if why := lacks(form):
@@ -145,7 +146,8 @@ def _bed(
         yield bed
 
 
-def _rounds(bed: _Bed, callers: int) -> Rounds:
+def _rounds(bed: _Bed, callers: int, vendor: str) -> Rounds:
+    say(f"call: {callers} caller{'s' if callers > 1 else ''}, {vendor}")
     load = ("--scenario=create-delete", f"--callers={callers}")
     bed.load(*load, *_WARM_UP)
     whats = ("added by floor", "slower", "cpu of all hops") if callers == 1 else ("rate",)

@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from bench.chain import Command
+import psutil
+
+from bench.chain import Command, cpu_us
 from bench.cluster_objects import NAMESPACE, Object, create_all, with_kube
 from bench.peers import find_peer
 from cloud.kube import RESOURCES, Body, Kube
@@ -57,6 +59,10 @@ _SIDECAR_FLAGS = ("--timeout=60s", "--retry-interval-max=1m")
 _NO_LIMIT = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
 
+Costs = dict[str, float]
+"""CPU time by process, in microseconds."""
+
+
 @dataclass
 class Way:
     """One of the three ways.
@@ -87,10 +93,14 @@ class Batch:
     Attributes:
         bound_s: for each claim, the time from its creation until it was Bound.
         published_s: for each pod, the time from its creation until the driver had published its volume.
+        bound_cpu_us: the CPU time meanwhile of all processes (`all`), and of each hop of the bridge on this way.
+        published_cpu_us: the same of the pods.
     """
 
     bound_s: list[float] = field(default_factory=list)
     published_s: list[float] = field(default_factory=list)
+    bound_cpu_us: Costs = field(default_factory=dict)
+    published_cpu_us: Costs = field(default_factory=dict)
 
 
 class ClaimCluster:
@@ -237,8 +247,13 @@ class ClaimCluster:
         names = [f"{way.name}-{way.pods + number}" for number in range(count)]
         way.pods += count
         async with asyncio.timeout(_SLOW_S):
+            before = self._costs(way)
             claims = await self._bind(kube, way, names, batch)
+            between = self._costs(way)
             pods = await self._publish(kube, way, claims, batch)
+            after = self._costs(way)
+        batch.bound_cpu_us = {name: us - before[name] for name, us in between.items()}
+        batch.published_cpu_us = {name: us - between[name] for name, us in after.items()}
         async with asyncio.timeout(_SLOW_S):
             for body in [*pods, *claims.values()]:
                 metadata = body["metadata"]
@@ -246,6 +261,13 @@ class ClaimCluster:
             while await self._is_left(kube, way):  # noqa: ASYNC110  # no event tells it
                 await asyncio.sleep(0.2)
         return batch
+
+    def _costs(self, way: Way) -> Costs:
+        """Return the CPU time so far of all processes that this one has started, and of the bridge's hops."""
+        hops = {"hub": self._bridge.hub, "proxy driver": way.proxy, "agent": way.agent}
+        every = {process.pid for process in psutil.Process().children(recursive=True)}
+        found = {name: cpu_us(member.process.pid) for name, member in hops.items() if member is not None}
+        return {"all": sum(map(_cpu_us, every)), **found}
 
     async def _bind(self, kube: Kube, way: Way, names: list[str], batch: Batch) -> dict[str, Body]:
         """Create claims and wait until all are bound; return them by the id of their volumes."""
@@ -307,6 +329,14 @@ class ClaimCluster:
         volumes = (await kube.list(RESOURCES["PersistentVolume"], limit=0)).items
         attachments = (await kube.list(RESOURCES["VolumeAttachment"], limit=0)).items
         return bool(volumes or attachments)
+
+
+def _cpu_us(pid: int) -> float:
+    """Return a process's CPU time; 0 if it has ended."""
+    try:
+        return cpu_us(pid)
+    except OSError:
+        return 0.0
 
 
 def _done(way: Way, method: str) -> list[Call]:

@@ -12,9 +12,10 @@ from typing import Any
 
 from bench import edge_figures
 from bench.chain import Command
-from bench.claim_cluster import PEERS, Batch, ClaimCluster, Way
+from bench.claim_cluster import PEERS, Batch, ClaimCluster, Costs, Way
 from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.peers import missing_peers
+from bench.progress import say
 from tests.support.bridge import Member
 
 _CLAIMS = 50
@@ -39,13 +40,20 @@ def claims(directory: Path, loadgen: Command) -> list[Figure]:
     with ClaimCluster(directory / "near", loadgen) as cluster:
         near = _batches(cluster, _ROUNDS)
     with ClaimCluster(directory / "far", loadgen, delay=f"{_DELAY_S * 1000:.0f}ms") as cluster:
+        say("claims: on the slow link")
         ways = [cluster.ways[name] for name in _BRIDGED]
         for way in ways * _SINGLES:
             cluster.run(way, 1)
         single, seen = _trips(ways), _calls(ways)
         far = {way.name: [cluster.run(way, _CLAIMS)] for way in ways}
         many = _trips(ways, besides=seen)
-    return [*beside(near), *slow_link(near, far), round_trips(single), round_trips(many, f"{_CLAIMS} at once")]
+    return [
+        *beside(near),
+        *shares(near),
+        *slow_link(near, far),
+        round_trips(single),
+        round_trips(many, f"{_CLAIMS} at once"),
+    ]
 
 
 def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
@@ -59,10 +67,12 @@ def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
 
 def _batches(cluster: ClaimCluster, rounds: int) -> dict[str, list[Batch]]:
     """Return the batches by way; the ways take turns."""
+    say("claims: the cluster runs")
     for way in cluster.ways.values():
         cluster.run(way, _WARM_UP)
     found: dict[str, list[Batch]] = defaultdict(list)
-    for _ in range(rounds):
+    for number in range(rounds):
+        say(f"claims: round {number + 1} of {rounds}")
         for way in cluster.ways.values():
             found[way.name].append(cluster.run(way, _CLAIMS))
     return found
@@ -86,6 +96,30 @@ def beside(batches: Mapping[str, list[Batch]], note: str = "") -> list[Figure]:
             found.append(of_samples(f"{what}{note}, {which}", ratios, "x direct", at_most=_MOST_RATIO, note=ms))
     for figure, times in ((found[0], _bound), (found[2], _published)):
         figure.details = {way: [spread_ms(seconds) for seconds in times(each)] for way, each in batches.items()}
+    return found
+
+
+def shares(batches: Mapping[str, list[Batch]]) -> list[Figure]:
+    """Return the bridge's share of the CPU time of all processes, beside a kubelet.
+
+    The hub also watches the cluster while claims are bound directly: this part is not the bridge's.
+    """
+    found = []
+    for what, unit, costs in (
+        ("PVC -> Bound", "claim", _bound_cpu),
+        ("created -> volume published, kubelet", "pod", _published_cpu),
+    ):
+        rounds = list(zip(costs(batches["relayed"]), costs(batches["direct"]), strict=True))
+        samples = [
+            (sum(us for name, us in ours.items() if name != "all") - direct["hub"]) / ours["all"] * 100
+            for ours, direct in rounds
+        ]
+        a_volume = {name: median(ours[name] for ours, _ in rounds) / _CLAIMS / 1000 for name in rounds[0][0]}
+        a_volume["hub"] -= median(direct["hub"] for _, direct in rounds) / _CLAIMS / 1000
+        by_hop = ", ".join(f"{name} {a_volume[name]:.1f}" for name in ("proxy driver", "hub", "agent"))
+        note = f"{by_hop} of {a_volume['all']:.0f} ms a {unit}"
+        name = f"{_CLAIMS} {unit}s at once, {what}: the bridge's share of all CPU time"
+        found.append(of_samples(name, samples, "%", note=note, digits=1))
     return found
 
 
@@ -118,6 +152,14 @@ def _bound(batches: Iterable[Batch]) -> list[list[float]]:
 
 def _published(batches: Iterable[Batch]) -> list[list[float]]:
     return [batch.published_s for batch in batches]
+
+
+def _bound_cpu(batches: Iterable[Batch]) -> list[Costs]:
+    return [batch.bound_cpu_us for batch in batches]
+
+
+def _published_cpu(batches: Iterable[Batch]) -> list[Costs]:
+    return [batch.published_cpu_us for batch in batches]
 
 
 def _p50(seconds: Sequence[float]) -> float:

@@ -2,13 +2,15 @@
 
     python bench/counted.py calls COUNTS.json hub --uds=...          function calls, of the main thread
     python bench/counted.py allocations COUNTS.json hub --uds=...    memory blocks, of all threads
+    python bench/counted.py held COUNTS.json hub --uds=...           what it holds at the end: tasks, timers, objects
 
 SIGUSR1 begins to count, and creates the file. SIGUSR2 ends it, and writes the counts. The product has no part in this:
-`bench/counts.py` starts its processes through here.
+`bench/counts.py` and `bench/soak.py` start their processes through here.
 """
 
 import cProfile
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -66,7 +68,21 @@ class _Allocations:
         return {"blocks": self._blocks.value - self._before}
 
 
-_COUNTERS: dict[str, type[_Counter]] = {"calls": _Calls, "allocations": _Allocations}
+class _Held:
+    """Counts what the process holds: memory blocks, and objects by their type. It collects no garbage before."""
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> dict[str, int]:
+        found = {"blocks": sys.getallocatedblocks()}
+        for each in gc.get_objects():
+            name = f"{type(each).__module__}.{type(each).__qualname__}"
+            found[name] = found.get(name, 0) + 1
+        return found
+
+
+_COUNTERS: dict[str, type[_Counter]] = {"calls": _Calls, "allocations": _Allocations, "held": _Held}
 
 
 def main() -> None:

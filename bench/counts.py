@@ -31,6 +31,7 @@ from bench.chain import NODE, Chain, Command, Form, chain, driver, lacks, run_lo
 from bench.counted import C  # noqa: E402
 from bench.figure import Figure, NotMeasured  # noqa: E402
 from bench.session_pair import Pair, function_calls  # noqa: E402
+from common.database_writer import RESERVE_AFTER_S  # noqa: E402
 from tests.peers.build import build, module_of  # noqa: E402
 from tests.support.bridge import Bridge, Member  # noqa: E402
 from tests.support.waiting import wait_for  # noqa: E402
@@ -41,6 +42,9 @@ _ALLOCATIONS = Path(__file__).with_name("allocations.c")
 _WARM_UP = 100
 _PAIRS = 300
 """Pairs of CreateVolume and DeleteVolume: so many that the first and the last steps do not matter."""
+
+_STARTS_S = RESERVE_AFTER_S + 1.0
+"""After this time the hub has filled the reserves of its databases, which takes thousands of system calls."""
 
 _SETTLE_S = 0.3
 """After the load, the hops still send their last acks and write their last log lines."""
@@ -88,6 +92,7 @@ class _BySignals:
 
     def begin(self, of: Chain) -> None:
         for member in of.members.values():
+            _file_of(member).unlink(missing_ok=True)  # of an earlier count
             member.process.signal(signal.SIGUSR1)
             wait_for(_file_of(member).exists, what=f"count of {member.process.name}")
 
@@ -108,6 +113,11 @@ def _file_of(member: Member) -> Path:
 def calls() -> _BySignals:
     """Return the counter of function calls."""
     return _BySignals("calls")
+
+
+def held() -> _BySignals:
+    """Return the counter of what the processes hold."""
+    return _BySignals("held")
 
 
 def allocations(directory: Path) -> _BySignals:
@@ -184,6 +194,7 @@ def count(directory: Path, loadgen: Command, counter: _Counter, *, form: Form) -
         chain(directory / "b", vendor, form=form, placement="pinned", node=NODE, kind=counter.bridge) as of,
     ):
         _load(loadgen, of.socket, _WARM_UP)
+        time.sleep(_STARTS_S)
         counter.begin(of)
         _load(loadgen, of.socket, _PAIRS)
         time.sleep(_SETTLE_S)

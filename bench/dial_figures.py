@@ -13,6 +13,7 @@ import psutil
 
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured, of_samples
+from bench.progress import say
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import CLIENT_AUTH, Authority
 from tests.support.waiting import wait_for
@@ -116,7 +117,10 @@ class _Edges:
 
     def _start(self, count: int, *flags: str) -> dict[str, Any]:
         command = [sys.executable, str(EDGES), f"--hub={self._hub}", f"--count={count}", *flags]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # In a session of its own: Ctrl-C is for the bench, which then stops everything in order.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         return self._read()
 
     def _ask(self) -> dict[str, Any]:
@@ -173,6 +177,7 @@ class _BenchHub:
 
 @contextmanager
 def _hub(directory: Path, name: str) -> Iterator[tuple[_BenchHub, _Edges]]:
+    say(f"links: {name}")
     here = directory / name
     here.mkdir()
     with Bridge(here, here) as bridge:

@@ -26,7 +26,7 @@ class Figure:
         details: the numbers behind it.
         samples: the number itself, once for each repeat; empty: two runs cannot be compared.
         more_is_better: of the number; False: less is better.
-        blur: the share by which the number differs between runs, where there are too few samples to tell.
+        blur: the share by which the number differs between runs of the same code.
         peers: the same quantity of others in the same run, by their name, with its unit.
     """
 

@@ -46,16 +46,13 @@ def spread_of(samples: Sequence[float], *, blur: float = 0.0) -> Spread:
 
     Args:
         samples: in any order.
-        blur: the share by which a result differs from one run to another; it counts where there are too few samples for
-            an interval.
+        blur: the share by which results of the same code differ from one run to another. Where there are enough samples
+            for an interval, it counts up to the precision with which a run is content.
     """
-    middle = median(samples)
-    if len(samples) < LEAST:
-        reach = abs(middle) * blur
-        return Spread(middle, min(*samples, middle - reach), max(*samples, middle + reach))
-    ranked = sorted(samples)
-    k = _rank(len(ranked))
-    return Spread(middle, ranked[k - 1], ranked[-k])
+    middle, ranked = median(samples), sorted(samples)
+    k = _rank(len(ranked)) if len(ranked) >= LEAST else 1
+    reach = abs(middle) * (blur if len(ranked) < LEAST else min(blur, _NARROW))
+    return Spread(middle, min(ranked[k - 1], middle - reach), max(ranked[-k], middle + reach))
 
 
 def _rank(count: int) -> int:

@@ -36,6 +36,7 @@ from bench.cluster_objects import (
 from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.load_node import cpu_s
 from bench.peers import find_peer, missing_peers
+from bench.progress import say
 from tests.peers.support.cluster_node import DEPLOY, HUB
 from tests.peers.support.control_plane import ControlPlane
 from tests.support.bridge import Bridge
@@ -136,15 +137,18 @@ def many_objects(directory: Path, _loadgen: Command) -> list[Figure]:
         return [Figure(name, f"left out: {missing}")]
     with _world(directory, "--silent") as world:
         world.bridge.hub.stop()
+        say(f"objects: creating the objects of {_MANY:,} nodes, about 3 minutes")
         began = time.monotonic()
         world.create(chain(nodes(range(_MANY)), objects_of_nodes(range(_MANY))))
         created_s = time.monotonic() - began
+        say("objects: the hub lists them")
         began = time.monotonic()
         world.bridge.hub.start()
         world.edges.up(1)  # the hub sends nothing before it has listed everything
         listed_s = time.monotonic() - began
         time.sleep(2.0)  # memory of the lists is freed
         listed, peak = world.rss_bytes(), _peak_bytes(world.hub)
+        say("objects: all edges dial")
         world.edges.up(_MANY)
         time.sleep(2.0)
         told = world.rss_bytes()
@@ -183,7 +187,10 @@ class _ToldEdges:
 
     def __init__(self, hub: str, *flags: str) -> None:
         command = [sys.executable, str(TOLD_EDGES), f"--hub=ws://{hub}", *flags]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # In a session of its own: Ctrl-C is for the bench, which then stops everything in order.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
 
     def up(self, count: int) -> None:
         """Start up to `count` edges, and wait until each has all objects for it."""
@@ -249,6 +256,7 @@ class _World:
 
     def level(self, nodes: int) -> Level:
         """Bring the number of nodes to `nodes`, and measure."""
+        say(f"changes: {nodes:,} nodes")
         self.create(objects_of_nodes(range(self._nodes, nodes)))
         self._nodes = nodes
         self.edges.up(nodes)

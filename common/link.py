@@ -175,8 +175,8 @@ class Stream:
 
     def end(self, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, with a last message if there is one. Ignored if the opener has left."""
-        self.status = status
         self._link.end(self.id, status, message)
+        self.status = status
 
     def acknowledge(self, *, delivered: bool) -> None:
         """Release an ended stream that this side opened: the answer reached the caller, or nobody took it."""

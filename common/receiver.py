@@ -29,7 +29,7 @@ class Receiver(Protocol):
         """An accepted stream is over for both sides. `delivered`: the answer reached the caller."""
 
     def writable(self) -> None:
-        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some."""
+        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some, before any end."""
 
 
 class Nobody:

@@ -462,7 +462,7 @@ class Session:
         if self._outbox.emptied:
             emptied, self._outbox.emptied = self._outbox.emptied, []
             for stream in emptied:
-                if not stream.over:
+                if stream.id in self._streams and not stream.over:  # an earlier one may have ended it
                     self._tell(stream.receiver.writable)
         return data
 

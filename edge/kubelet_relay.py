@@ -24,13 +24,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.csi.methods import METHODS
 from common.errors import CallError, Draining, MessageTooLarge, status_of
 from common.relay.errors import PeerGone, ServerClosing
-from common.relay.server import Server, ServerCall, in_task, serve
+from common.relay.server import Callee, Server, ServerCall, in_task, serve
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
 from common.topology import is_tied
+from edge.driver_call import Outcome, Result
 from edge.drivers import Driver
 from edge.registry.driver_services import find_driver, has_topology, lacks_topology
 from edge.registry.registration import Offer, check_name
@@ -42,6 +44,32 @@ _LOOK_S = 5.0
 
 _SOCKET_MODE = 0o600
 """A kubelet runs as root."""
+
+
+class _OrdinaryCall:
+    """A call with one answer that nobody looks into (`common.relay.server_call.Callee`)."""
+
+    __slots__ = ("_at_driver", "_call")
+
+    def __init__(self, call: ServerCall, driver: Driver, name: str) -> None:
+        self._call = call
+        self._at_driver = driver.start(call.method, call.request, self._told, timeout_s=call.timeout_s, to=name)
+
+    def cancelled(self) -> None:
+        self._at_driver.cancel()
+        self._call.fail(None)
+
+    def _told(self, outcome: Outcome) -> None:
+        if not isinstance(outcome, Result):
+            self._call.fail(outcome)
+            return
+        if outcome.body is not None:
+            self._call.put(outcome.body, _ignored)
+        self._call.finish(outcome.status)
+
+
+def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
+    """The status follows the answer, whether the kubelet still reads or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +205,7 @@ class KubeletRelay:
         try:
             server = await serve(
                 sock,
-                in_task(functools.partial(self._handle, name)),
+                functools.partial(self._take, name),
                 max_message_bytes=self._limit,
                 on_error=self._on_error,
                 too_large=self._too_large,
@@ -196,9 +224,16 @@ class KubeletRelay:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def _handle(self, name: str, call: ServerCall) -> None:
-        """Answer one call of a kubelet."""
+    def _take(self, name: str, call: ServerCall) -> Callee:
+        """Take one call of a kubelet. An ordinary one needs no task."""
         driver = find_driver(self._drivers(), name, self._node, call.method)
+        known = METHODS.get(call.method)
+        if known is None or known.streaming or call.method == NODE_GET_INFO:
+            return in_task(functools.partial(self._answer, name, driver))(call)
+        return _OrdinaryCall(call, driver, name)
+
+    async def _answer(self, name: str, driver: Driver, call: ServerCall) -> None:
+        """Answer a call that is looked into, or may have more than one answer."""
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(
                 call.request,

@@ -32,6 +32,12 @@ def short_dir() -> Iterator[Path]:
         yield Path(directory)
 
 
+@pytest.fixture(scope="module")
+def in_hub() -> bool:
+    """Whether the bridge's proxy driver runs inside the hub: `tests.support.forms` has marks for both."""
+    return False
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -184,7 +184,9 @@ class Channel:
             self._failed, self._failures = None, 0
             self._connection, self._file_id = dialled, self._dialled_file_id
         waiting, self._waiting = self._waiting, {}
-        for call in waiting:
+        while waiting:  # an end that is told may cancel others: they take themselves out
+            call = next(iter(waiting))
+            del waiting[call]
             call.queue = None
             if isinstance(dialled, VendorUnreachable):
                 call.fail(VendorUnreachable(self.path, dialled.why))  # an exception of its own for each call

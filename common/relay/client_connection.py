@@ -24,9 +24,6 @@ from common.status import Code, Status, code_name
 PROOF_OF_LIFE_S = 2.0
 """How long a driver may take to answer a PING after a status that a dying one could have sent."""
 
-SHUT_S = 1.0
-"""How long a connection that is being shut waits for the driver to read the written bytes."""
-
 LAST_WORDS_S = 0.05
 """How long the driver's GOAWAY may come after that. A driver that stops gracefully first cancels its work, then answers
 INTERNAL and the PING, and sends GOAWAY last (grpc-go's GracefulStop)."""
@@ -74,9 +71,7 @@ class ClientConnection(Pump):
     def shut(self) -> None:
         """Close now; running calls fail."""
         self.retired = self._shut = True
-        if self._transport is not None:
-            self._transport.close()
-            self._loop.call_later(SHUT_S, self._transport.abort)
+        self._close_in_time()
 
     # Calls.
 

@@ -29,6 +29,8 @@ TURN_BYTES = 64 << 10
 PATIENCE_S = 0.005
 """How long the answer to a ping waits for other bytes to leave with."""
 
+SHUT_S = 1.0
+"""How long a connection that closes waits for the peer to read the written bytes."""
 
 Taken = Callable[[bool], None]
 """Told once: True when the socket has taken bytes, False when their stream has ended first."""
@@ -157,9 +159,18 @@ class Pump(asyncio.Protocol):
         if self._failure is None:
             self._failure = error
         self._flush()
+        self._close_in_time()
+
+    def _close_in_time(self) -> None:
+        """Close once the written bytes have left, or after `SHUT_S`."""
         if self._transport is not None:
             self._transport.close()
-            self._loop.call_later(1.0, self._transport.abort)
+            self._loop.call_later(SHUT_S, self.abort)
+
+    def abort(self) -> None:
+        """Drop the connection, even if the peer does not read."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _send_message(self, stream_id: int, data: bytes, *, end: bool, taken: Taken | None = None) -> None:
         """Send DATA, at once or as windows and the socket allow. The caller flushes.

@@ -147,11 +147,6 @@ class ServerConnection(Pump):
         for stream_id in list(self._running):
             self._cancel(stream_id, CancelReason.CLOSING)
 
-    def abort(self) -> None:
-        """Drop the connection, even if the client does not read."""
-        if self._transport is not None:
-            self._transport.abort()
-
     # HTTP/2's side.
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:

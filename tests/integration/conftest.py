@@ -34,10 +34,14 @@ class World:
         return gate, call
 
 
+DRIVER = "vendor.test"
+"""The name of the vendor's driver, unless a test gives it another one."""
+
+
 @pytest.fixture
-def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
+def bridge(short_dir: Path, tmp_path: Path, *, in_hub: bool) -> Iterator[Bridge]:
     """A bridge without members, for one test."""
-    with Bridge(short_dir, tmp_path) as bridge:
+    with Bridge(short_dir, tmp_path, serves=DRIVER if in_hub else "") as bridge:
         yield bridge
 
 
@@ -55,12 +59,12 @@ def world(bridge: Bridge, vendor: Vendor) -> World:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def shared(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[World]:
     """A whole bridge that the tests of a module share: they leave it working."""
     with (
         tempfile.TemporaryDirectory(prefix="csi-") as name,
         Vendor(Path(name) / "vendor.sock") as vendor,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
     ):
         yield build(bridge, vendor)
 
@@ -82,12 +86,9 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = (), serve: str = "") -> World:
-    """Start one of everything, and wait until calls go through. The agent looks at further sockets too.
-
-    With `serve`, the name of the vendor's driver, the proxy driver is inside the hub.
-    """
-    bridge.start_hub(serve=serve)
+def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = ()) -> World:
+    """Start one of everything, and wait until calls go through. The agent looks at further sockets too."""
+    bridge.start_hub()
     agent = bridge.start_agent("n1", vendor.socket, *sockets, flags=agent_flags, wait=False)
     proxy = bridge.start_proxy(vendor.identity.name)
     sidecar = proxy.sidecar()

@@ -27,6 +27,7 @@ from common.topology import NODE_SEGMENT
 from tests.integration.conftest import World, build
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
+from tests.support.forms import slow_in_hub
 from tests.support.local_bridge import LocalBridge
 from tests.support.operator import by_hand, hub_state
 from tests.support.requests import create, create_of_bytes
@@ -52,6 +53,7 @@ def refused_twice(sidecar: Sidecar, method: str, request: Message | bytes | None
 # -------------------- the vendor --------------------
 
 
+@slow_in_hub
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK], ids=lambda code: code.name)
 def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str) -> None:
     shared.vendor.refuse("CreateVolume", code, "no: 100 % of größe is used\n(pool 7)")
@@ -60,6 +62,7 @@ def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str)
     assert outcome.refusal == (code, "no: 100 % of größe is used\n(pool 7)")
 
 
+@slow_in_hub
 def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name: str) -> None:
     shared.vendor.stop()
     assert refused_twice(shared.sidecar, "CreateVolume", create(name)) == unavailable(
@@ -70,16 +73,19 @@ def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name
     assert shared.sidecar.call("CreateVolume", create(name)).ok
 
 
+@slow_in_hub
 def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: World) -> None:
     unimplemented = (Code.UNIMPLEMENTED, "Method not found!")  # grpcio's own words for a method a server lacks
     assert refused_twice(shared.sidecar, "/csi.v1.Controller/Imagined", b"\x0a\x01x") == unimplemented
 
 
+@slow_in_hub
 def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: World) -> None:
     shared.vendor.on("/csi.v1.Controller/Invented", lambda call: b"echo " + call.data)
     assert shared.sidecar.call("/csi.v1.Controller/Invented", b"\x0a\x01x").answer == b"echo \x0a\x01x"
 
 
+@slow_in_hub
 def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_again(
     bridge: Bridge, vendor: Vendor, name: str
 ) -> None:
@@ -105,6 +111,7 @@ def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_aga
 # -------------------- the caller --------------------
 
 
+@slow_in_hub
 def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: World, name: str) -> None:
     gate = shared.vendor.hold("CreateVolume")
     told = [told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=2.0) for _ in range(2)]
@@ -120,6 +127,7 @@ def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: Wo
     assert shared.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
+@slow_in_hub
 def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shared: World, name: str) -> None:
     gate = shared.vendor.hold("CreateVolume")
     before = len(shared.vendor.calls("CreateVolume"))
@@ -136,6 +144,7 @@ def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shar
     assert first.outcome().ok
 
 
+@slow_in_hub
 @pytest.mark.parametrize("method", ["NodeGetInfo", "NodePublishVolume", "/csi.v1.Node/Imagined"])
 def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str) -> None:
     path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
@@ -146,6 +155,7 @@ def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str)
     )
 
 
+@slow_in_hub
 def test_what_is_not_csi_is_not_served(shared: World) -> None:
     assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == refused(
         Code.UNIMPLEMENTED,
@@ -194,12 +204,14 @@ def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_
     assert message.startswith("edge node n1 is offline since ")
 
 
+@slow_in_hub
 def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(mended: World, name: str) -> None:
     _, call = mended.held_create(name)
     mended.agent.kill()
     assert call.outcome().refusal == LINK_LOST
 
 
+@slow_in_hub
 @pytest.mark.parametrize("fault", ["cut", "stall", "rebind"])
 def test_a_link_lost_with_the_call_under_way_is_unavailable_and_the_retry_joins(
     bridge: Bridge, vendor: Vendor, name: str, fault: str
@@ -227,6 +239,7 @@ def test_a_link_lost_with_the_call_under_way_is_unavailable_and_the_retry_joins(
 # -------------------- the route --------------------
 
 
+@slow_in_hub
 def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
     bridge.start_hub()
     proxy = bridge.start_proxy("vendor.test")
@@ -237,6 +250,7 @@ def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
     )
 
 
+@slow_in_hub
 def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
     world: World, short_dir: Path, name: str
 ) -> None:
@@ -321,6 +335,7 @@ def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_
     assert hub_state(world.bridge.hub.uds)["nodes"] == []
 
 
+@slow_in_hub
 def test_a_proxy_driver_that_the_policy_forbids_is_refused_with_the_rule_to_add(
     bridge: Bridge, tmp_path: Path, name: str
 ) -> None:
@@ -336,6 +351,7 @@ def test_a_proxy_driver_that_the_policy_forbids_is_refused_with_the_rule_to_add(
     )
 
 
+@slow_in_hub
 def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("vendor.test", node="n9")
     shared.bridge.wait_linked(proxy)
@@ -345,6 +361,7 @@ def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> N
     )
 
 
+@slow_in_hub
 def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
@@ -384,6 +401,7 @@ def test_a_node_that_lacks_a_capability_of_most_nodes_is_not_asked_for_it(short_
         assert [asked.method for asked in old.asked] == ["CreateVolume", "DeleteVolume"]
 
 
+@slow_in_hub
 def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     bridge: Bridge, vendor: Vendor, short_dir: Path, name: str
 ) -> None:
@@ -401,6 +419,7 @@ def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     assert not second.calls("CreateVolume")
 
 
+@slow_in_hub
 def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: World, name: str) -> None:
     code, message = shared.sidecar.call(f"/csi.v1.Controller/{'x' * 5_000}", b"").refusal
     assert code is Code.UNAVAILABLE
@@ -408,6 +427,7 @@ def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: Worl
     assert shared.sidecar.call("CreateVolume", create(name)).ok
 
 
+@slow_in_hub
 def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(world: World, short_dir: Path, name: str) -> None:
     world.vendor.stop()
     with Vendor(world.vendor.socket, name="other.test") as other:
@@ -457,6 +477,7 @@ def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, 
     assert world.bridge.hub.process.wait_exit() == 0
 
 
+@slow_in_hub
 def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
     gate, call = mended.held_create(name)
     mended.agent.ask_to_stop()
@@ -470,6 +491,7 @@ def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Wor
     assert mended.agent.process.wait_exit() == 0
 
 
+@slow_in_hub
 def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
     gate, call = mended.held_create(name)
     mended.proxy.ask_to_stop()
@@ -486,6 +508,7 @@ def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: Worl
 # -------------------- too much --------------------
 
 
+@slow_in_hub
 @pytest.mark.parametrize("hop", ["hub", "agent"])
 def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
     bridge: Bridge, vendor: Vendor, name: str, hop: str
@@ -509,6 +532,7 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
     assert len(vendor.calls("CreateVolume")) == sum(outcome.ok for outcome in outcomes)
 
 
+@slow_in_hub
 def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
     before = len(shared.vendor.calls("CreateVolume"))
     assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == unavailable(
@@ -519,6 +543,7 @@ def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
     assert shared.sidecar.call("CreateVolume", create_of_bytes(name, LIMIT)).answer == volume(name)
 
 
+@slow_in_hub
 def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
     shared.vendor.on("CreateVolume", lambda _: create_of_bytes(name, LIMIT + 1).SerializeToString())
     refusal = refused_twice(shared.sidecar, "CreateVolume", create(name))

@@ -2,6 +2,7 @@
 
 from tests.integration.conftest import World
 from tests.support.answers import volume
+from tests.support.forms import in_each_form
 from tests.support.requests import create
 
 _CALLS = 300
@@ -15,6 +16,7 @@ _IDENTITY = (
 )
 
 
+@in_each_form
 def test_300_slow_calls_at_once_are_all_answered_and_every_identity_call_before_the_first_of_them(
     world: World, name: str
 ) -> None:

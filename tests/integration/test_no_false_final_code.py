@@ -17,8 +17,10 @@ from jh2.errors import ErrorCodes
 
 from common.csi import csi_pb2
 from common.status import Code
+from tests.integration.conftest import DRIVER
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
+from tests.support.forms import in_each_form, slow_in_hub
 from tests.support.nursery import ITS_CODES, ITS_WORDS, Nursery
 from tests.support.requests import create
 from tests.support.sidecar import Sidecar
@@ -31,12 +33,12 @@ _GRPC = (("content-type", "application/grpc"),)
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WireVendor, Sidecar]]:
+def broken(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[tuple[WireVendor, Sidecar]]:
     """A vendor that can break gRPC's rules, and a sidecar with a bridge between them."""
     with (
         tempfile.TemporaryDirectory(prefix="csi-") as name,
         WireVendor(Path(name) / "vendor.sock") as vendor,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
     ):
         bridge.start_hub()
         bridge.start_agent("n1", vendor.socket)
@@ -187,6 +189,7 @@ BROKEN: dict[str, Callable[[Wire], None]] = {
 }
 
 
+@slow_in_hub
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_no_answer_of_the_vendors_is_unavailable_and_names_the_driver(
     broken: tuple[WireVendor, Sidecar], what: str, name: str
@@ -203,6 +206,7 @@ def test_what_is_no_answer_of_the_vendors_is_unavailable_and_names_the_driver(
     assert sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
+@slow_in_hub
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.INTERNAL, Code.CANCELLED, Code.RESOURCE_EXHAUSTED])
 def test_a_dying_drivers_code_is_believed_if_the_driver_lives(
     broken: tuple[WireVendor, Sidecar], code: Code, name: str
@@ -245,6 +249,7 @@ BROKEN_OFF: dict[str, Callable[[Wire], None]] = {
 }
 
 
+@slow_in_hub
 @pytest.mark.parametrize("what", BROKEN_OFF)
 def test_a_stream_that_the_vendor_breaks_off_is_unavailable_and_never_a_clean_end(
     broken: tuple[WireVendor, Sidecar], what: str
@@ -260,6 +265,7 @@ def test_a_stream_that_the_vendor_breaks_off_is_unavailable_and_never_a_clean_en
     assert outcomes[0].refusal == outcomes[1].refusal
 
 
+@in_each_form
 @pytest.mark.slow
 def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridge, short_dir: Path) -> None:
     bridge.start_hub()

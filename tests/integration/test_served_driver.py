@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.integration.conftest import World, build
+from tests.integration.conftest import DRIVER, World
 from tests.support.answers import volume
 from tests.support.operator import hub_state
 from tests.support.requests import create
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from tests.support.bridge import Bridge
     from tests.support.vendor import Vendor
 
-DRIVER = "vendor.test"
 
-
-@pytest.fixture
-def world(bridge: Bridge, vendor: Vendor) -> World:
-    return build(bridge, vendor, serve=DRIVER)
+@pytest.fixture(scope="module")
+def in_hub() -> bool:
+    return True
 
 
 def test_a_call_goes_to_the_vendor_and_back(world: World, name: str) -> None:
@@ -98,7 +96,7 @@ def test_a_separate_proxy_driver_may_serve_the_same_driver(world: World, name: s
 def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vendor, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text('proxies:\n  - {names: ["uid:999999"], drivers: ["*"]}\n')
-    hub = bridge.start_hub(f"--policy={policy}", serve=DRIVER)
+    hub = bridge.start_hub(f"--policy={policy}")
     bridge.start_agent("n1", vendor.socket)
     sidecar = bridge.start_proxy(DRIVER).sidecar()
     wait_for(lambda: f"uid:{os.geteuid()}" in sidecar.call("GetCapacity").message, what="refusal by the policy")
@@ -108,6 +106,6 @@ def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vend
 
 def test_a_socket_that_cannot_be_made_ends_the_start_with_its_name(bridge: Bridge, short_dir: Path) -> None:
     with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
-        bridge.start_hub(f"--serve={DRIVER}=unix://{short_dir}/none/csi.sock")
+        bridge.start_hub(f"--serve=other.test=unix://{short_dir}/none/csi.sock")
     assert bridge.hub.process.wait_exit() == 2
-    assert f"CSI_BRIDGE_HUB_SERVE or --serve={DRIVER}=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()
+    assert f"CSI_BRIDGE_HUB_SERVE or --serve=other.test=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()

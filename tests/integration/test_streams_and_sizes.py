@@ -13,6 +13,7 @@ from tests.integration.conftest import World
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.certificates import Authority
+from tests.support.forms import in_each_form, slow_in_hub
 from tests.support.requests import create, create_of_bytes
 from tests.support.sidecar import link_lost, refused
 from tests.support.vendor import Refusal, Vendor, VendorCall
@@ -61,6 +62,7 @@ def _varint(number: int) -> bytes:
 # -------------------- streams --------------------
 
 
+@slow_in_hub
 def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: World) -> None:
     shared.vendor.on("GetMetadataAllocated", lambda _: _messages())
     request = csi_pb2.GetMetadataAllocatedRequest(snapshot_id="s", max_results=_RANGES)
@@ -71,12 +73,14 @@ def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: World) ->
     assert shared.vendor.calls("GetMetadataAllocated")[-1].request == request
 
 
+@slow_in_hub
 def test_a_stream_of_nothing_ends_cleanly(shared: World) -> None:
     shared.vendor.on("GetMetadataDelta", lambda _: iter(()))
     outcome = shared.sidecar.stream("GetMetadataDelta").outcome()
     assert (outcome.refusal, outcome.count) == ((Code.OK, ""), 0)
 
 
+@slow_in_hub
 def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: World) -> None:
     def script(_call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
         yield csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1)
@@ -118,6 +122,7 @@ def test_a_stream_that_breaks_in_the_middle_is_unavailable_and_never_a_clean_end
     assert outcome.count < _RANGES // _RANGES_PER_MESSAGE
 
 
+@slow_in_hub
 def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, name: str) -> None:
     answered = shared.vendor.gate()
 
@@ -140,6 +145,7 @@ def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, 
     assert sum(received) > 100_000_000
 
 
+@slow_in_hub
 def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: World, name: str) -> None:
     shared.vendor.on("GetMetadataAllocated", _big)
     streams = [shared.sidecar.stream("GetMetadataAllocated") for _ in range(4)]
@@ -154,6 +160,7 @@ def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: World, name: str) 
 # -------------------- sizes --------------------
 
 
+@slow_in_hub
 def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: World, name: str) -> None:
     request = create_of_bytes(name, 3_000_000)
     answer = volume(name)
@@ -164,6 +171,7 @@ def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: World, nam
     assert outcome.answer == answer
 
 
+@slow_in_hub
 def test_a_create_volume_of_5_mb_is_refused_with_the_limit_and_the_flag(shared: World, name: str) -> None:
     code, message = shared.sidecar.call("CreateVolume", create_of_bytes(name, 5_000_000)).refusal
     assert code is Code.UNAVAILABLE
@@ -241,6 +249,7 @@ def _large_messages_both_ways(
     assert len(hub.logged("edge n1 is connected")) == 1, "the link did not stay up"
 
 
+@slow_in_hub
 def test_large_messages_on_a_slow_link_pass_and_another_call_is_answered_meanwhile(
     bridge: Bridge, vendor: Vendor
 ) -> None:
@@ -248,6 +257,7 @@ def test_large_messages_on_a_slow_link_pass_and_another_call_is_answered_meanwhi
     _large_messages_both_ways(bridge, vendor, size=MIB // 4, rate="512kbit", keepalive="1250ms", patience_s=60)
 
 
+@in_each_form
 @pytest.mark.endurance
 @pytest.mark.timeout(1_500)
 def test_4_mib_at_64_kbit_per_second_pass_and_another_call_is_answered_meanwhile(

@@ -35,17 +35,17 @@ def test_the_end_of_a_certificate_is_told_by_status_doctor_metric_and_log_before
     theirs = authority.edge("n1", lifetime_s=SHORT_S)
     (port,) = free_ports(1)
     with Bridge(short_dir, tmp_path) as bridge:
-        hub = bridge.start_hub(*mine.flags, f"--http=127.0.0.1:{port}")
+        hub = bridge.start_hub(*mine.flags, f"--http=127.0.0.1:{port}", "--keepalive=1m")  # the node answers no ping
         with Stranger(hub.address, tls=client_of(authority, theirs)) as node:
             node.greet(hello("edge", "n1"))
-            shown = by_hand("status", f"--hub=unix://{hub.uds}").stdout
-            assert f"EXPIRES: the certificate in {mine.cert} ends at " in shown
-            assert "EXPIRES: certificates of connected peers (edge) end soon: n1 at " in shown
-            found = json.loads(by_hand("doctor", "-o", "json", f"--hub=unix://{hub.uds}").stdout)["findings"]
-            assert [one["level"] for one in found if one["check"] == "expiry"] == ["warning", "warning"]
             with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 metrics = answer.read().decode()
             lines = [line for line in metrics.splitlines() if line.startswith("csi_bridge_certificate_end_")]
             told = {line.split('"')[1]: float(line.split()[-1]) for line in lines}
             assert (told["own"], told["edge"]) == (end_of(mine), end_of(theirs))
+            shown = by_hand("status", f"--hub=unix://{hub.uds}").stdout
+            assert f"EXPIRES: the certificate in {mine.cert} ends at " in shown
+            assert "EXPIRES: certificates of connected peers (edge) end soon: n1 at " in shown
+            found = json.loads(by_hand("doctor", "-o", "json", f"--hub=unix://{hub.uds}").stdout)["findings"]
+            assert [one["level"] for one in found if one["check"] == "expiry"] == ["warning", "warning"]
             assert hub.logged(f"the certificate in {mine.cert} ends at ")

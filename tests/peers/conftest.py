@@ -136,10 +136,15 @@ def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def tunnel_to(short_dir: Path, supervisor: Supervisor) -> Iterator[Callable[..., Tunnel]]:
+def tunnel_to(short_dir: Path, supervisor: Supervisor, *, in_hub: bool) -> Iterator[Callable[[Path, str], Tunnel]]:
     """Starts a bridge in front of a vendor's socket, given the driver's name: the one bridge of a test."""
     with Bridge(short_dir, supervisor.directory) as bridge:
-        yield lambda vendor, driver, **how: Tunnel(bridge, driver=driver, vendor=vendor, **how)
+
+        def start(vendor: Path, driver: str) -> Tunnel:
+            bridge.serves = driver if in_hub else ""
+            return Tunnel(bridge, driver=driver, vendor=vendor)
+
+        yield start
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers.support import manifests
+from tests.support.forms import slow_in_hub
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tests.peers.support.sidecars import Sidecars
     from tests.peers.support.testdriver import RunningDriver
     from tests.peers.support.tunnel import Tunnel
+
+pytestmark = slow_in_hub
 
 _FLAGS = ("--retry-interval-start=500ms", "--retry-interval-max=1s", "--timeout=30s")
 """The provisioner's patience with a failure grows to 5 minutes by default; its patience with a call is 10 s, in which a

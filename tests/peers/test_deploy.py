@@ -19,6 +19,7 @@ from tests.peers.support.claims import Claims
 from tests.peers.support.manifests import GIB
 from tests.support import needs
 from tests.support.deployed import DEPLOY, ROOT, arguments, container, kustomizations, objects, pod_spec, with_flags
+from tests.support.forms import in_each_form
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
 from tests.support.sidecar import Sidecar
@@ -231,9 +232,12 @@ class Deployed:
         for path in (self.uds.parent, self.csi.parent, self.root / "plugins_registry"):
             path.mkdir(parents=True)
 
-    def start_hub(self, *flags: str, kubeconfig: Path | None = None) -> Process:
-        """Start the hub, which follows a cluster if it has one."""
-        changes = {
+    def start_hub(self, *, kubeconfig: Path | None = None, serves: str = "", hub: Object | None = None) -> Process:
+        """Start the hub, of `hub` or of cloud/base. It follows a cluster if it has one.
+
+        `serves`: the driver that it serves itself.
+        """
+        changes: dict[str, object] = {
             "uds": f"unix://{self.uds}",
             "listen": f"127.0.0.1:{self._port}",
             "driver_listen": f"127.0.0.1:{self._driver_port}",
@@ -242,10 +246,12 @@ class Deployed:
             "kubeconfig": kubeconfig,
             **self._tls("hub", "localhost"),
         }
-        args = with_flags(arguments(container("cloud/base/hub.yaml", "hub")), **changes)
+        if serves:
+            changes["serve"] = f"{serves}=unix://{self.csi}"
+        args = with_flags(arguments(hub or container("cloud/base/hub.yaml", "hub"), DRIVER_NAME=serves), **changes)
         if kubeconfig is None:
             args.remove("--kubeconfig=None")
-        return self._start("hub", [_BIN / "csi-bridge", *args, *flags], lambda: listens_on(self._port))
+        return self._start("hub", [_BIN / "csi-bridge", *args], lambda: listens_on(self._port))
 
     def start_driver(self, name: str) -> Process:
         """Start the proxy driver of cloud/driver, which comes by wss."""
@@ -312,12 +318,26 @@ def wait_routed(socket: Path) -> None:
 
 
 class Cloud:
-    """The sidecars of cloud/driver, with the ServiceAccount that it gives them."""
+    """The sidecars of cloud/driver, with the ServiceAccount that it gives them.
 
-    def __init__(self, plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> None:
+    Attributes:
+        account: its name.
+        hub: the hub's container.
+        serves: the driver that the hub serves itself; empty: none.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path], pod: Object | None = None
+    ) -> None:
+        """The sidecars of a pod of their own, or those of the hub's `pod`."""
         self._plane, self._supervisor, self._peer = plane, supervisor, peer
-        plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
-        plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
+        if pod is None:
+            plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
+            plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
+            self.account, self.hub, self.serves = "csi-bridge-driver", container("cloud/base/hub.yaml", "hub"), ""
+        else:
+            self.account, self.serves = pod["spec"]["serviceAccountName"], pod["metadata"]["labels"][_OF_DRIVER]
+            (self.hub,) = (it for it in pod["spec"]["containers"] if it["name"] == "hub")
 
     @cached_property
     def hub_kubeconfig(self) -> Path:
@@ -326,7 +346,7 @@ class Cloud:
 
     def start_sidecars(self, socket: Path) -> list[Process]:
         """Start the four, each the leader of its kind when it is ready."""
-        kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-driver")
+        kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", self.account)
         found = []
         for name in _STOCK:
             (port,) = free_ports(1)
@@ -345,9 +365,31 @@ class Cloud:
         return self._supervisor.start(name, command, ready=lambda: listens_on(port), timeout_s=_READY_S)
 
 
+_OF_DRIVER = "csi-bridge.io/driver"
+
+
 @pytest.fixture
-def cloud(control_plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> Cloud:
-    return Cloud(control_plane, supervisor, peer)
+def cloud(
+    control_plane: ControlPlane,
+    supervisor: Supervisor,
+    peer: Callable[[str], Path],
+    rendered: dict[str, list[Object]],
+    *,
+    in_hub: bool,
+) -> Iterator[Cloud]:
+    """The cloud's part of deploy/. In one pod it is the whole overlay, applied."""
+    if not in_hub:
+        yield Cloud(control_plane, supervisor, peer)
+        return
+    made = yaml.safe_dump_all(rendered["cloud/overlays/one-pod"])
+    kubectl = (peer("kubectl"), f"--kubeconfig={control_plane.admin_kubeconfig()}")
+    _output(*kubectl, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-", text=made)
+    hub = control_plane.api.get("StatefulSet", "csi-bridge-hub", namespace="csi-bridge")
+    assert hub is not None
+    yield Cloud(control_plane, supervisor, peer, hub["spec"]["template"])
+    # Other tests have this namespace, too.
+    rest = yaml.safe_dump_all(it for it in rendered["cloud/overlays/one-pod"] if it["kind"] != "Namespace")
+    _output(*kubectl, "delete", "--wait=false", "-f", "-", text=rest)
 
 
 @pytest.mark.parametrize("name", _STOCK)
@@ -378,19 +420,21 @@ def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
     control_plane.api.delete("StorageClass", storage_class["metadata"]["name"])
 
 
+@in_each_form
 @pytest.mark.slow
 def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     deployed: Deployed, cloud: Cloud, sidecars: Sidecars, claims: Claims, edge_1: str, control_plane: ControlPlane
 ) -> None:
     """A volume's whole life: made, grown, attached, detached, cloned, restored from a snapshot, deleted."""
     api, of_node = control_plane.api, {"volume.kubernetes.io/selected-node": edge_1}
-    before = len(control_plane.asked_by("csi-bridge-driver"))
+    before = len(control_plane.asked_by(cloud.account))
     sidecars.install_snapshot_kinds()
     sidecars.start_snapshot_controller()
-    deployed.start_hub(kubeconfig=cloud.hub_kubeconfig)
+    deployed.start_hub(kubeconfig=cloud.hub_kubeconfig, serves=cloud.serves, hub=cloud.hub)
     vendor = deployed.start_vendor("--mutable-parameter=tier")
     deployed.start_agent(container("edge/base/agent.yaml", "agent"))
-    deployed.start_driver("dirdriver.csi")
+    if not cloud.serves:
+        deployed.start_driver("dirdriver.csi")
     wait_routed(deployed.csi)
     stock = cloud.start_sidecars(deployed.csi)
 
@@ -417,7 +461,7 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     for process in stock:
         assert process.running
         assert not re.findall(r"^.*forbidden.*$", process.output(), re.MULTILINE)
-    asked = control_plane.asked_by("csi-bridge-driver", since=before)
+    asked = control_plane.asked_by(cloud.account, since=before)
     assert _granted() - {(it.verb, it.group, it.resource) for it in asked} - _NOT_ALWAYS == set()
 
 

@@ -1,4 +1,7 @@
-"""kill -9, at any moment: behind the proxy driver nobody notices; of the proxy driver itself, nothing is lost."""
+"""kill -9, at any moment: behind the proxy driver nobody notices; of the proxy driver itself, nothing is lost.
+
+A hub that serves the driver itself is the proxy driver, too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.forms import in_each_form
 from tests.support.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
@@ -55,7 +59,12 @@ def under_way(vendor: RunningDriver, tunnel: Tunnel, claims: Claims, sidecars: S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["hub", "agent"])
+@pytest.mark.parametrize(
+    ("in_hub", "victim"),
+    [(False, "hub"), (False, "agent"), (True, "agent")],
+    ids=["alone-hub", "alone-agent", "in-hub-agent"],
+    scope="module",
+)
 def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
     victim: str, under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
@@ -69,6 +78,7 @@ def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
     _assert_quiet_and_clean(tunnel)
 
 
+@in_each_form
 @pytest.mark.slow
 def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
     under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
@@ -79,6 +89,8 @@ def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
         victim.kill()
         let_pass(dice.uniform(0, 0.5))
         victim.start()
+        if tunnel.in_hub and victim is tunnel.hub:
+            _start_again(under_way)
         # From "not yet connected again" to "in the middle of a call".
         let_pass(dice.uniform(0, 2))
 
@@ -87,24 +99,26 @@ def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
     _assert_quiet_and_clean(tunnel)
 
 
+@in_each_form
 @pytest.mark.slow
 def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_claim_is_bound(
     under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     tunnel.proxy.kill()
-
-    # docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends
-    assert under_way.wait_exit() == 1
-    assert "Lost connection to CSI driver" in under_way.output()
     assert tunnel.socket.exists(), "a killed process leaves its socket: the next one must get over it"
-
-    # As the kubelet would.
     tunnel.proxy.start()
-    under_way.start()
+    _start_again(under_way)
 
     _assert_one_volume_each(claims, vendor)
     assert under_way.running, under_way.log_tail()
     _assert_quiet_and_clean(tunnel)
+
+
+def _start_again(sidecar: Process) -> None:
+    """Do as the kubelet: docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends."""
+    assert sidecar.wait_exit() == 1
+    assert "Lost connection to CSI driver" in sidecar.output()
+    sidecar.start()
 
 
 def _assert_one_volume_each(claims: Claims, vendor: RunningDriver) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers.support import csi_client
+from tests.support.forms import in_each_form
 from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
@@ -60,14 +61,13 @@ def test_kubernetes_own_mock_driver_behaves_as_it_does_without_a_bridge(
         pytest.param(False, id="no-snapshot-topology"),
     ],
 )
-@pytest.mark.parametrize("in_hub", [False, True], ids=["alone", "in-hub"])
+@in_each_form
 def test_dirdriver_with_everything_on_passes_directly_and_through_the_bridge(
     tmp_path: Path,
     testdriver: Callable[..., RunningDriver],
-    tunnel_to: Callable[..., Tunnel],
+    tunnel_to: Callable[[Path, str], Tunnel],
     sanity: Callable[..., SanityReport],
     *,
-    in_hub: bool,
     snapshot_topology: bool,
 ) -> None:
     mutable = tmp_path / "mutable.yaml"
@@ -85,7 +85,7 @@ def test_dirdriver_with_everything_on_passes_directly_and_through_the_bridge(
     assert len(direct.failed) == int(snapshot_topology)
     assert len(direct.passed) >= 90
 
-    bridge = tunnel_to(vendor.socket, vendor.name, in_hub=in_hub).socket
+    bridge = tunnel_to(vendor.socket, vendor.name).socket
     bridged = sanity(endpoint=vendor.socket, controller_endpoint=bridge, flags=flags)
 
     assert direct.differences(bridged) == []

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.forms import in_each_form
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from tests.peers.support.tunnel import Tunnel
 
 
+@in_each_form
 @pytest.mark.slow
 def test_a_volume_that_takes_25_s_to_make_is_made_once_under_a_time_out_of_10_s(
     testdriver: Callable[..., RunningDriver],

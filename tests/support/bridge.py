@@ -233,42 +233,39 @@ class Bridge:
     """The members, and the links between them.
 
     Attributes:
+        serves: the driver whose proxy driver runs inside the hub; empty: none.
         hub: the hub, once it was started.
         links: the lab links that agents dial through.
     """
 
     hub: Hub
 
-    def __init__(self, directory: Path, logs: Path) -> None:
+    def __init__(self, directory: Path, logs: Path, *, serves: str = "") -> None:
         """Make a bridge without members.
 
         Args:
             directory: for sockets and state, with a short path.
             logs: for the members' logs.
+            serves: a driver whose proxy driver runs inside the hub. `start_proxy` then returns that one first.
         """
+        self.serves = serves
         self._directory, self._logs = directory, logs
         self.members: list[Member] = []
         self.links: list[RemoteLink] = []
         self._proxies: list[Proxy] = []
-        self._served: dict[str, Served] = {}
+        self._served: Served | None = None
         self._foreseen: list[str] = []
 
-    def start_hub(self, *flags: str, serve: str = "", options: str = "") -> Hub:
-        """Start the hub.
-
-        Args:
-            flags: further flags.
-            serve: a driver whose proxy driver runs inside the hub; `start_proxy` then returns that one.
-            options: of `--serve`, such as `,placement=local`.
-        """
+    def start_hub(self, *flags: str) -> Hub:
+        """Start the hub, with further flags."""
         path = self._directory / "served.sock"
-        if serve:
-            flags = (f"--serve={serve}=unix://{path}{options}", *flags)
-        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if serve else [])
+        if self.serves:
+            flags = (f"--serve={self.serves}=unix://{path}", *flags)
+        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if self.serves else [])
         self._start(self.hub)
-        if serve:
-            served = self._served[serve] = Served(serve, self.hub, path, self._directory / "hub/drivers")
-            self._proxies.append(served)
+        if self.serves:
+            self._served = Served(self.serves, self.hub, path, self._directory / "hub/drivers")
+            self._proxies.append(self._served)
         return self.hub
 
     def start_agent(
@@ -298,10 +295,11 @@ class Bridge:
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
         """Start a proxy driver; `cache` is the content of its cache file from an earlier life.
 
-        If the hub serves the driver, this is the one inside the hub.
+        If the hub serves the driver, the first one is that inside the hub.
         """
-        if driver in self._served:
-            return self._served.pop(driver)
+        if self._served is not None and driver == self.serves:
+            served, self._served = self._served, None
+            return served
         directory = self._directory / f"p{len(self._proxies)}"
         proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
         self._proxies.append(proxy)

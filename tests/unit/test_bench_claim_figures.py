@@ -81,6 +81,17 @@ def test_a_note_stands_in_every_name() -> None:
     assert all(", stock limits, " in figure.name for figure in found)
 
 
+def test_the_bridge_s_share_of_the_cpu_time_is_without_what_the_hub_does_anyway() -> None:
+    direct = Batch(bound_cpu_us={"all": 4e6, "hub": 1e5}, published_cpu_us={"all": 4e6, "hub": 1e5})
+    ours = {"all": 5e6, "hub": 1.5e5, "proxy driver": 5e4, "agent": 1e5}
+    relayed = Batch(bound_cpu_us=ours, published_cpu_us={**ours, "agent": 3e5})
+
+    bound, published = claim_figures.shares({"direct": [direct], "relayed": [relayed]})
+
+    assert bound.measured == "4.0 % (proxy driver 1.0, hub 1.0, agent 2.0 of 100 ms a claim)"
+    assert published.measured == "8.0 % (proxy driver 1.0, hub 1.0, agent 6.0 of 100 ms a pod)"
+
+
 # ---- round trips
 
 

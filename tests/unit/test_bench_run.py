@@ -1,6 +1,7 @@
-"""A run of the bench: which load generator it takes, and that a table says when it was a coarse one."""
+"""A run of the bench: its load generator, its groups, and where their figures go."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from bench import run
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured
+from bench.tables import replaced
 from tests.peers.build import Module, module_of
+from tests.support.waiting import NeverCameError
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def _measures(monkeypatch: pytest.MonkeyPatch, used: list[Command]) -> None:
     def size(_here: Path, _command: Command) -> list[Figure]:
         return [Figure("edge agent", "30 MB", "<= 45 MB", met=True)]
 
-    monkeypatch.setattr(run, "GROUPS", {"call": call, "size": size})
+    monkeypatch.setattr(run, "GROUPS", {"call": run.Group(call, 4), "size": run.Group(size, 0.2)})
 
 
 @pytest.mark.usefixtures("loadgen")
@@ -71,20 +74,61 @@ def test_with_the_go_generator_in_the_cache_every_target_is_judged(
 
 
 @pytest.mark.usefixtures("loadgen")
-def test_a_figure_that_cannot_be_measured_ends_the_run_with_its_reason_and_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "error", [NotMeasured("no answer\nlog"), NeverCameError("no answer\nlog"), OSError("no answer")]
+)
+def test_a_group_that_fails_says_why_in_its_row_and_costs_no_other_group_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     def fails(_here: Path, _command: Command) -> list[Figure]:
-        raise NotMeasured("calls to bridge failed: UNAVAILABLE")
+        raise error
 
     _measures(monkeypatch, [])
-    monkeypatch.setitem(run.GROUPS, "size", fails)
+    monkeypatch.setitem(run.GROUPS, "call", run.Group(fails, 4))
 
     assert run.main() == 1
 
     said = capsys.readouterr()
-    assert "size: not measured: calls to bridge failed: UNAVAILABLE" in said.err
-    assert "figure" not in said.out
+    assert "call: all rows  not measured: no answer\n" in said.out
+    assert "30 MB                    <= 45 MB  ok\n" in said.out
+    stored = json.loads((tmp_path / "results" / "latest.json").read_text())["figures"]
+    assert [(row["name"], row["samples"]) for row in stored] == [("call: all rows", []), ("edge agent", [])]
+
+
+@pytest.mark.usefixtures("loadgen")
+def test_a_run_says_at_the_start_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _measures(monkeypatch, [])
+
+    assert run.main() == 0
+
+    said = capsys.readouterr().err
+    assert "2 groups of figures, about 4 minutes\n" in said
+    assert "1 of 2: call, about 4 minutes\n" in said
+    assert "2 of 2: size, about 12 seconds\n" in said
+
+
+@pytest.mark.usefixtures("loadgen")
+def test_a_stopped_run_stores_nothing_and_leaves_no_file_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places: list[Path] = []
+
+    def stopped(here: Path, _command: Command) -> list[Figure]:
+        places.append(here)
+        run._stop(signal.SIGINT, None)
+
+    _measures(monkeypatch, [])
+    monkeypatch.setitem(run.GROUPS, "call", run.Group(stopped, 4))
+    ignored: dict[int, object] = {}
+    monkeypatch.setattr("signal.signal", ignored.__setitem__)
+
+    assert run.main() == 130
+
+    assert "stopped: nothing is stored or written" in capsys.readouterr().err
+    assert ignored == {signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}, "a second Ctrl-C changes nothing"
+    assert not places[0].parent.exists()
     assert not (tmp_path / "results").exists()
 
 
@@ -106,7 +150,8 @@ def test_a_run_against_an_earlier_result_says_what_became_better_and_may_replace
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = [55.0, 40.0]
-    monkeypatch.setattr(run, "GROUPS", {"size": lambda *_: [Figure("agent", "MB", samples=[sizes.pop(0)])]})
+    size = run.Group(lambda *_: [Figure("agent", "MB", samples=[sizes.pop(0)])], 0.2)
+    monkeypatch.setattr(run, "GROUPS", {"size": size})
     monkeypatch.setattr("sys.argv", ["run.py"])
     assert run.main() == 0
     latest = tmp_path / "results" / "latest.json"
@@ -116,6 +161,29 @@ def test_a_run_against_an_earlier_result_says_what_became_better_and_may_replace
 
     assert "better  agent: 55 (49.5 to 60.5) -> 40 (36 to 44)\n" in capsys.readouterr().out
     assert json.loads(latest.read_text())["figures"][0]["samples"] == [40.0]
+
+
+@pytest.mark.usefixtures("loadgen")
+@pytest.mark.parametrize("text", [None, "", "[]", '{"figures": [{"nom": 1}]}'])
+def test_an_earlier_result_that_is_none_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    used: list[Command] = []
+    _measures(monkeypatch, used)
+    earlier = tmp_path / "earlier.json"
+    if text is not None:
+        earlier.write_text(text)
+    monkeypatch.setattr("sys.argv", ["run.py", "--against", str(earlier)])
+
+    with pytest.raises(SystemExit):
+        run.main()
+
+    assert f"argument --against: {'[Errno 2]' if text is None else earlier}" in capsys.readouterr().err
+    assert not used
+
+
+def test_the_page_has_a_place_for_each_group() -> None:
+    assert replaced(run.PAGE.read_text(), dict.fromkeys(run.GROUPS, "row\n")).count("row\n") == len(run.GROUPS)
 
 
 @pytest.mark.usefixtures("loadgen")
@@ -132,3 +200,24 @@ def test_the_tables_go_into_the_page_only_if_asked(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("sys.argv", ["run.py", "--write"])
     assert run.main() == 0
     assert "| edge agent | ≤ 45 MB | - | 30 MB |\n<!-- end -->" in page.read_text()
+
+
+@pytest.mark.usefixtures("loadgen")
+def test_a_group_that_fails_keeps_its_table_in_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_here: Path, _command: Command) -> list[Figure]:
+        raise NotMeasured("no answer")
+
+    _measures(monkeypatch, [])
+    monkeypatch.setitem(run.GROUPS, "call", run.Group(fails, 4))
+    page = tmp_path / "performance.md"
+    page.write_text("<!-- bench: call -->\nold\n<!-- end -->\n<!-- bench: size -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(run, "PAGE", page)
+    monkeypatch.setattr("sys.argv", ["run.py", "--write"])
+
+    assert run.main() == 1
+
+    assert "(except for call, which failed)" in capsys.readouterr().out
+    assert page.read_text().startswith("<!-- bench: call -->\nold\n<!-- end -->\n")
+    assert "30 MB" in page.read_text()

@@ -30,6 +30,13 @@ def test_few_samples_are_at_least_as_uncertain_as_they_differ() -> None:
     assert spread_of([40.0, 50.0, 70.0], blur=0.1) == Spread(50.0, 40.0, 70.0)
 
 
+def test_repeats_of_one_run_that_agree_say_little_about_another_run() -> None:
+    assert spread_of([100.0] * 5, blur=0.1) == Spread(100.0, 96.0, 104.0), (
+        "a run ends when it knows its median within 4 %"
+    )
+    assert spread_of([90.0, 100.0, 100.0, 100.0, 110.0], blur=0.1) == Spread(100.0, 90.0, 110.0)
+
+
 def _noise(*values: float) -> Iterator[Mapping[str, float]]:
     return iter([{"ratio": value, "other": value * value} for value in values])
 

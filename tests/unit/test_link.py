@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.errors import TunnelClosed
+from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind, Ping, encode
 from common.receiver import NOBODY
 from common.status import Code, Status
@@ -238,3 +238,19 @@ async def test_a_peer_that_breaks_the_rules_in_the_message_of_its_hello_is_gone_
     assert not serving.greeted
     assert serving.over
     assert caplog.records == []
+
+
+async def test_a_stream_whose_last_message_the_peer_does_not_take_has_not_ended() -> None:
+    seen: list[object] = []
+
+    async def serve(stream: Stream) -> None:
+        with pytest.raises(MessageTooLarge):
+            stream.end(Status(Code.OK), bytes(5 * 1_048_576))
+        seen.append(stream.status)
+
+    _, opening = link_pair(Peer(serve), Peer(accepts=False))
+    await settle()
+    stream = opening.open(Kind.CALL)
+    await settle()
+    assert seen == [None]
+    assert stream.exhausted

@@ -327,6 +327,19 @@ def test_a_receiver_sends_its_next_message_as_soon_as_the_last_one_has_left() ->
     assert hub.methods(number) == ["writable", "writable"]
 
 
+def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_left() -> None:
+    hub, edge = pair()
+    one, two, accepted = hub.open(b"x"), hub.open(b"y"), edge.open()
+    carry(edge, hub)
+    for number in (one, two):
+        hub.session.send(number, b"z")
+    hub.session.send(accepted, b"z")
+    assert [hub.session.unsent(number) for number in (one, two, accepted)] == [1, 1, 1]
+    hub.does[one, "writable"] = lambda: hub.session.goodbye("stopped", "enough")
+    hub.session.to_send()
+    assert (hub.methods(two), hub.methods(accepted)) == (["failed"], ["opened", "left", "released"])
+
+
 def test_nobody_hears_everything_and_does_nothing() -> None:
     hub, edge = pair()
     number = hub.session.open(Nobody(), Kind.CALL, b"x", now=0.0)

@@ -319,6 +319,17 @@ async def test_a_channel_that_closes_during_the_dial_fails_the_waiting_calls(pat
     assert all(isinstance(each.seen[0], VendorUnreachable) for each in ends)
 
 
+async def test_a_receiver_that_hears_of_a_failed_dial_may_cancel_another_waiting_call(path: Path) -> None:
+    async with channel_to(path) as channel:
+        cancelled, last = Ends(), Ends()
+        first = Ends(lambda: call.cancel())
+        start(channel, first)
+        call = start(channel, cancelled)
+        start(channel, last)
+        await until(lambda: bool(first.seen and last.seen))
+    assert cancelled.seen == []
+
+
 async def test_a_dial_that_a_bug_ends_fails_the_waiting_calls(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def bug(_ask: object) -> str:
         raise ZeroDivisionError

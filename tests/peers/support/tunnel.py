@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.support.bridge import Bridge, Member
 
 _REDIAL_LIMIT_S = 60.0
 """An agent dials again at least every 30 s (`common.uplink`), and the machine may be busy."""
@@ -27,19 +27,18 @@ class Tunnel:
         driver: the vendor driver's name.
         vendor: the vendor's socket.
         node: the edge node's name.
-        in_hub: whether the proxy driver runs inside the hub. Such a tunnel has no `calls_in_flight` and no `stop`.
 
     Attributes:
+        in_hub: whether the proxy driver runs inside the hub.
         hub, agent, proxy: the processes, for tests that kill one.
         socket: the proxy driver's CSI socket, which sidecars call.
     """
 
-    def __init__(
-        self, bridge: Bridge, *, driver: str, vendor: Path, node: str = "edge-1", in_hub: bool = False
-    ) -> None:
+    def __init__(self, bridge: Bridge, *, driver: str, vendor: Path, node: str = "edge-1") -> None:
         self._bridge, self._vendor = bridge, vendor
+        self.in_hub = bool(bridge.serves)
         self._http = dict(zip(("hub", "agent", "proxy"), free_ports(3), strict=True))
-        self.hub = bridge.start_hub(self._http_flag("hub"), serve=driver if in_hub else "")
+        self.hub = bridge.start_hub(self._http_flag("hub"))
         self._directory = self.hub.uds.parent
         self._link = bridge.start_link()
         self.agent = bridge.start_agent(node, vendor, flags=[self._http_flag("agent")], through=self._link.address)
@@ -90,33 +89,38 @@ class Tunnel:
         return self._bridge.log_tails()
 
     def calls_in_flight(self) -> dict[str, int]:
-        """How many calls each of the three processes has taken and not yet answered, by its own metrics."""
-        return {name: _gauge(port, "csi_bridge_calls_in_flight") for name, port in self._http.items()}
+        """How many calls each process has taken and not yet answered, by its own metrics."""
+        return {name: _gauge(self._http[name], "csi_bridge_calls_in_flight") for name in self._processes}
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def stop(self) -> dict[str, int]:
-        """Ask all three to end (SIGTERM), whoever calls first.
+        """Ask all to end (SIGTERM), whoever calls first.
 
         Returns:
             The exit status of each.
         """
         statuses = {}
-        for name, member in (("proxy", self.proxy), ("agent", self.agent), ("hub", self.hub)):
+        for name, member in self._processes.items():
             member.ask_to_stop()
             statuses[name] = member.process.wait_exit()
         return statuses
 
     def leftovers(self) -> list[str]:
-        """What the three have left behind at their end: sockets other than the vendor's, and complaints of Python's."""
+        """What they have left behind at their end: sockets other than the vendor's, and complaints of Python's."""
         sockets = [str(path) for path in self._directory.rglob("*") if path.is_socket() and path != self._vendor]
         complaints = [
             f"{member.process.name}: {line}"
-            for member in (self.hub, self.agent, self.proxy)
+            for member in self._processes.values()
             for line in member.process.output().splitlines()
             if not line.startswith("{") or "never retrieved" in line or "was destroyed" in line
         ]
         return sockets + complaints
+
+    @property
+    def _processes(self) -> dict[str, Member]:
+        inside: dict[str, Member] = {"agent": self.agent, "hub": self.hub}
+        return inside if self.in_hub else {"proxy": self.proxy, **inside}
 
     def _http_flag(self, name: str) -> str:
         return f"--http=127.0.0.1:{self._http[name]}"
