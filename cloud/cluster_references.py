@@ -36,7 +36,7 @@ class ClusterReferences:
 
     async def read(self) -> References:
         """See `ReferenceReader`. A list that breaks off is not read: the next audit tries again."""
-        found = References(waiting=waiting_claims(self._source))
+        found = References(waiting=await waiting_claims(self._source))
         if not self._source.is_ready:
             found.unread[VOLUME] = "the hub has not read all claims yet"
         try:

@@ -10,7 +10,8 @@ Rules:
   an earlier one has made.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
@@ -18,10 +19,14 @@ from typing import Any, Final, NamedTuple, Protocol
 from cloud.kinds.fields import Body
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Source
+from common.objects import Ref
 from common.quantity import parse_bytes
 
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 CONTENT: Final = "VolumeSnapshotContent"
+
+_SLICE: Final = 250
+"""Objects that are read before the loop gets a turn: two milliseconds."""
 
 UID_CHARS: Final = 36
 """The stock sidecars name what they make `<prefix>-<UID>`."""
@@ -99,20 +104,28 @@ class SourceReferences:
         if problems or not self._source.is_ready:
             found.unread[VOLUME] = f"not all manifests are read: {next(iter(problems), 'the hub has just started')}"
             return found
-        for ref in self._source.refs(PERSISTENT_VOLUME):
-            found.add(of_volume(self._source.body(ref) or {}))
-        found.waiting = waiting_claims(self._source)
+        async for _, body in _bodies(self._source, PERSISTENT_VOLUME):
+            found.add(of_volume(body))
+        found.waiting = await waiting_claims(self._source)
         return found
 
 
-def waiting_claims(source: Source) -> dict[str, str]:
+async def waiting_claims(source: Source) -> dict[str, str]:
     """The claims that no PersistentVolume is bound to: namespace and name, by UID."""
-    bodies = ((ref, source.body(ref)) for ref in source.refs("PersistentVolumeClaim"))
     return {
         str(body["metadata"].get("uid", "")): f"claim {ref.namespace}/{ref.name}"
-        for ref, body in bodies
-        if body is not None and not (body.get("spec") or {}).get("volumeName")
+        async for ref, body in _bodies(source, "PersistentVolumeClaim")
+        if not (body.get("spec") or {}).get("volumeName")
     }
+
+
+async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
+    """The objects of a kind that the source has now. The loop gets a turn after each `_SLICE` of them."""
+    for number, ref in enumerate(list(source.refs(kind)), 1):
+        if (body := source.body(ref)) is not None:
+            yield ref, body
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
 
 
 def of_volume(body: Body) -> tuple[Key, Reference] | None:

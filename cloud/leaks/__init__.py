@@ -4,6 +4,6 @@ It finds the volumes that everybody has forgotten, and the objects whose volume 
 log (`cloud.trust.audit_log`) is another thing. Read in this order:
 
 * `leak_audit`: one audit from its beginning to its end, at an operator's order and in the background. Start here.
-* `tally`: what the nodes list, as far as the audit keeps it.
-* `verdicts`: which of it is a leak, and what cannot be judged.
+* `tally`: the nodes' lists, as far as the audit keeps them.
+* `verdicts`: the leaks among all that, and the things that cannot be judged.
 """

@@ -4,7 +4,7 @@
 
 Rules:
 
-* It changes nothing, not even the claim store: what nodes list here stays in the audit.
+* It changes nothing, not even the claim store: these lists stay in the audit.
 * A list that is missing is never taken for an empty one. It is reported as not asked, with the reason.
 * One order is carried out at a time. An audit asks some nodes at once, each for one page of one list, so that calls
   have room on every link. The loop gets a turn after each `_SLICE` things.
@@ -165,7 +165,7 @@ class _OneAudit:
         self._notes: list[str] = []
 
     async def run(self, driver: str, *, at_once: int, within_s: float, wanted: str = "") -> Audited:
-        """Audit one driver, or all of them (empty). Also say what refers to the wanted id.
+        """Audit one driver, or all of them (empty), and find all references to the wanted id.
 
         Raises:
             PlacementNotKept: the claim store cannot be read.
@@ -314,7 +314,7 @@ class _OneAudit:
             )
 
     def _note(self, truths: Truths) -> None:
-        """Tell what could not be judged, and what was left out."""
+        """Tell of the things that are not judged or not shown."""
         for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
             kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
             self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")

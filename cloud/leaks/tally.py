@@ -1,10 +1,11 @@
-"""The tally: what the nodes list, as far as the audit keeps it. Pure.
+"""The tally: the nodes' lists, as far as the audit keeps them. Pure.
 
 Rules:
 
 * A page is compared when it comes, and only things that nothing refers to are kept. So the memory of an audit follows
-  the number of references and of leaks, and not what a node says.
-* A node can fill `MOST_OF_NODE` places, and all nodes together `MOST`. What is beyond is counted and not judged.
+  the number of references and of leaks, not the length of the lists.
+* A node can fill `MOST_OF_NODE` places, and all nodes together `MOST`. The audit counts further things and does not
+  judge them.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""The verdicts: which things are leaks, and which cannot be judged. Pure.
+"""The verdicts: the leaks, and the things that cannot be judged. Pure.
 
     orphan   a node lists it, or the ledger has it as made; and nothing refers to it
-    ghost    an object refers to it, and each node that can have it has listed all it has, without it
+    ghost    an object refers to it, and each node that can have it has sent a whole list without it
     stray    an agent tells that it is mounted, and that no pod wants it
     doubt    the ledger holds a name for a create whose outcome is not known, and no such create runs
 
@@ -11,9 +11,9 @@ Rules:
   against an orphan if it is in one of both readings. A ghost's object must be in both. So a volume that is made or
   deleted while the audit runs is neither.
 * The sidecar writes the object after it has got the volume. So an orphan is older than `grace_s`. If its age is not
-  known, the hub must have run for so long, because it remembers what it has made since its start (`recent`).
-* A thing without a record may be what an open create has made, if such a create is for its node. It is not judged.
-* A claim that waits for its volume refers to what CreateVolume has made under its UID: the provisioner calls again.
+  known, the hub must have run for so long: it remembers the creates since its start (`recent`).
+* An open create may have made any thing on its node that has no record. Such a thing is not judged.
+* A claim that waits for its volume refers to the volume that was made under its UID: the provisioner calls again.
 * An object that is being removed is no ghost: the sidecar deletes the volume first.
 * Each function yields a leak, or None after each thing that is none: the caller pauses between them.
 """
@@ -141,7 +141,7 @@ class Records:
 
 
 def referring(truths: Truths, records: Records, wanted: str) -> Iterator[str]:
-    """What refers to things of an id, a sentence each."""
+    """The objects and records that refer to an id, a sentence each."""
     for driver in truths.drivers:
         for thing in (Thing(VOLUME, wanted), Thing(SNAPSHOT, wanted)):
             named = (*truths.before.named.get((driver, thing), ()), *truths.after.named.get((driver, thing), ()))

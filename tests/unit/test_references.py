@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -128,6 +129,22 @@ async def test_a_cluster_whose_persistent_volumes_cannot_be_read_says_why() -> N
 async def test_a_cluster_whose_claims_are_not_read_yet_counts_as_not_read() -> None:
     found = await ClusterReferences(FakeApi(), source(ready=False)).read()
     assert VOLUME in found.unread
+
+
+async def test_ten_thousand_manifests_leave_the_loop_its_turns() -> None:
+    reader = SourceReferences(source(*(pv(f"pv-{number}", f"vol-{number}") for number in range(10_000))), list)
+    turns = 0
+
+    async def ticking() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    ticker = asyncio.create_task(ticking())
+    assert len((await reader.read()).named) == 10_000
+    ticker.cancel()
+    assert turns >= 40
 
 
 @pytest.mark.parametrize(("ready", "problems"), [(False, []), (True, ["web.yaml:3: no colon"])])
