@@ -132,6 +132,7 @@ class LeakAudit:
 
     async def follow(self, every_s: float) -> None:
         """Audit again and again, and show the result as metrics. Runs until cancelled."""
+        logged = ""
         while True:
             await self._pause(every_s)
             try:
@@ -139,8 +140,9 @@ class LeakAudit:
                 await audit.run("", at_once=_AT_ONCE_IN_BACKGROUND, within_s=_BACKGROUND_S)
                 self._metrics.show_leaks(audit.found, audit.lacking, self._now())
                 told = ", ".join(f"{leak}s: {count}" for leak, count in audit.counts().items() if count)
-                if told:
-                    log.warning("leaks of all drivers (csi-bridge audit): %s", told)
+                if told != logged:
+                    log.warning("leaks of all drivers (csi-bridge audit): %s", told or "none")
+                logged = told
             except Exception:  # the hub also carries calls
                 log.exception("a leak audit failed; the next one follows in %g s", every_s)
 

@@ -261,6 +261,35 @@ async def test_a_made_volume_of_a_driver_that_cannot_list_is_an_orphan_by_the_le
     }
 
 
+async def test_an_object_that_goes_meanwhile_protects_a_volume_that_no_node_lists(site: Site) -> None:
+    site.world.away = {"n1"}
+    await made(site, "vol-1", "CreateVolume pvc-1")
+    site.later()
+    site.refer(pv("vol-1"))
+    site.on_read = lambda number: site.reading.named.clear() if number == 2 else None
+    assert await site.leaks() == []
+    site.on_read = lambda _: None
+    assert await site.leaks() == [("orphan", "vol-1", ["n1"])]
+
+
+async def test_a_create_that_comes_into_doubt_meanwhile_protects_the_volumes_of_its_node(site: Site) -> None:
+    site.world.vendors["n1"] = lists("perhaps")
+
+    def doubt(number: int) -> None:
+        if number == 2:
+            site.world.store.hold_later(DRIVER, "CreateVolume pvc-9", "n1")
+
+    site.on_read = doubt
+    assert await site.leaks() == [("doubt", "pvc-9", ["n1"])]
+
+
+async def test_a_create_that_ends_meanwhile_protects_the_volumes_of_its_node(site: Site) -> None:
+    site.world.vendors["n1"] = lists("perhaps")
+    site.world.store.hold_later(DRIVER, "CreateVolume pvc-9", "n1")
+    site.on_read = lambda n: site.world.store.free_later(DRIVER, "CreateVolume pvc-9") if n == 2 else None
+    assert await site.leaks() == []
+
+
 async def test_several_nodes_of_one_storage_list_one_orphan(site: Site) -> None:
     for node in ("n1", "n2"):
         site.world.reports[node] = report(node, capabilities=CAN)
@@ -398,6 +427,14 @@ async def test_a_mount_without_a_pod_is_a_stray_and_silent_nodes_are_named(site:
     assert any("mounts are not known of n2" in note for note in audited.notes)
 
 
+async def test_a_mount_that_a_node_told_of_before_it_went_away_is_marked(site: Site) -> None:
+    site.told = {"n2": {"leftOver": left_over.write([LeftOver(driver=DRIVER, handle="vol-1")])}}
+    site.world.away = {"n2"}
+    (leak,) = (await site.audit()).leaks
+    assert (leak.leak, leak.about) == ("stray", "no pod wants it; as told before the node went away")
+    assert leak.since is None
+
+
 async def test_a_create_in_doubt_is_a_doubt_until_its_retry_runs_and_settles_it(site: Site) -> None:
     site.world.vendors["n1"] = lambda call: (None, Status(Code.UNAVAILABLE, "busy"))
     await site.world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
@@ -409,6 +446,25 @@ async def test_a_create_in_doubt_is_a_doubt_until_its_retry_runs_and_settles_it(
     site.world.vendors["n1"] = lists()
     await site.world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
     assert [leak.leak for leak in (await site.audit()).leaks] == []
+
+
+async def test_a_create_that_runs_is_no_doubt(site: Site) -> None:
+    runs, gate = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: Call) -> tuple[bytes | None, Status]:
+        if call.method.endswith("CreateVolume"):
+            runs.set()
+            await gate.wait()
+        said: Any = lists()(call)
+        return said  # type: ignore[no-any-return]  # a vendor's answer
+
+    site.world.vendors["n1"] = slow
+    asking = asyncio.create_task(site.world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await runs.wait()
+    assert site.world.holder() == "n1"
+    assert await site.leaks() == []
+    gate.set()
+    await asking
 
 
 # ---- bounds ----------------------------------------------------------------------------------------------------------
@@ -436,6 +492,18 @@ async def test_more_findings_than_an_answer_holds_are_counted(site: Site, monkey
 async def test_a_driver_that_the_hub_does_not_know_is_refused(site: Site) -> None:
     with pytest.raises(OperatorRefused, match="no node has reported driver other"):
         await site.audit("other.csi")
+
+
+async def test_an_id_comes_with_all_that_refers_to_it(site: Site) -> None:
+    site.refer(pv("vol-1", owner="claim default/data"))
+    await made(site, "vol-1", f"CreateVolume pvc-{UID}")
+    site.reading.waiting = {UID: "claim default/other"}
+    audited = await site.make_audit().order(Audit(wanted="vol-1"), "pid 1 uid 0")
+    assert audited.referring == [
+        f"PersistentVolume pv-vol-1 of claim default/data names volume vol-1 of driver {DRIVER}",
+        f"the hub's ledger has volume vol-1 of driver {DRIVER} on node n1, made by CreateVolume pvc-{UID}",
+        "claim default/other waits for it",
+    ]
 
 
 async def test_an_audit_changes_nothing(site: Site) -> None:
@@ -516,6 +584,19 @@ async def test_the_background_shows_each_class_as_a_metric_after_its_first_audit
     found = {leak: value("csi_bridge_leaks", driver_name=DRIVER, leak=leak) for leak in LEAKS}
     assert found == {"orphan": 1.0, "ghost": 0.0, "stray": 0.0, "doubt": 0.0}
     assert value("csi_bridge_audit_unasked", driver_name=DRIVER) == 2.0
+
+
+async def test_the_background_logs_leaks_once_and_their_end(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.world.vendors["n1"] = lists("lost")
+
+    def settle(number: int) -> None:
+        if number == 5:
+            site.world.vendors["n1"] = lists()
+
+    site.on_read = settle
+    await follow(site, audits=4)
+    said = [record.getMessage() for record in caplog.records if "leaks of all drivers" in record.getMessage()]
+    assert [line.rpartition(": ")[2] for line in said] == ["1", "none"]
 
 
 async def test_a_failed_audit_in_the_background_is_logged_and_the_next_one_follows(
