@@ -8,6 +8,7 @@ from cloud.sync.fact_kinds import keep
 from common import left_over
 from common.left_over import MOST_BYTES, LeftOver
 from common.objects import Ref, encode_body
+from edge.manager.report import is_left_over, told_left_over
 
 NODE = Ref("Node", "", "n1")
 MOUNT = LeftOver(driver="d.csi", handle="v", pv="pv", pod="default/web", why="busy", since="2026-11-21T09:12:03Z")
@@ -40,3 +41,26 @@ def test_a_hostile_agents_words_are_refused(told: object) -> None:
 
 def test_a_time_that_is_none_is_no_time() -> None:
     assert LeftOver(since="yesterday").since_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "is_told"),
+    [
+        ("left over", "", True),
+        ("unpublishing", "the device is busy", True),
+        ("unstaging", "the device is busy", True),
+        ("unpublishing", "", False),
+        ("published", "", False),
+        ("uncertain", "no claim", False),
+    ],
+)
+def test_an_agent_tells_of_mounts_that_do_not_go_by_themselves(state: str, error: str, is_told: bool) -> None:
+    assert is_left_over({"state": state, "error": error}) is is_told
+
+
+def test_an_entry_without_a_pod_has_none_in_the_fact() -> None:
+    entry = {"driver": "d", "handle": "v", "pv": "", "namespace": "", "pod": "", "error": "", "since": 0.0}
+    assert told_left_over(entry) == LeftOver(driver="d", handle="v")
+    assert told_left_over({**entry, "namespace": "a", "pod": "web", "since": 60.0}) == LeftOver(
+        driver="d", handle="v", pod="a/web", since="1970-01-01T00:01:00Z"
+    )
