@@ -170,11 +170,11 @@ def _measured(groups: Sequence[str], loadgen: Command) -> tuple[dict[str, list[F
     """Return the figures by group, and the groups that failed."""
     found: dict[str, list[Figure]] = {}
     failed = []
-    say(f"{len(groups)} groups of figures, about {max(sum(GROUPS[name].minutes for name in groups), 1):.0f} minutes")
+    say(f"groups of figures: {len(groups)}; this takes about {_told(sum(GROUPS[name].minutes for name in groups))}")
     with tempfile.TemporaryDirectory(prefix="csib-") as directory:
         for number, name in enumerate(groups, 1):
             group = GROUPS[name]
-            say(f"{number} of {len(groups)}: {name}, about {_duration(group)}")
+            say(f"{number} of {len(groups)}: {name}, about {_told(group.minutes)}")
             here = Path(directory) / name
             here.mkdir()
             try:
@@ -188,8 +188,8 @@ def _measured(groups: Sequence[str], loadgen: Command) -> tuple[dict[str, list[F
     return found, failed
 
 
-def _duration(group: Group) -> str:
-    return f"{group.minutes:.0f} minutes" if group.minutes > 1.5 else f"{group.minutes * 60:.0f} seconds"
+def _told(minutes: float) -> str:
+    return f"{minutes:.0f} minutes" if minutes > 1.5 else f"{minutes * 60:.0f} seconds"
 
 
 def _reason(error: Exception) -> str:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.support.processes import ProcessDiedError, Supervisor, listens_on
 from tests.support.waiting import NeverCameError
 
 _FLOOR = Path(__file__).with_name("floor.py")
+_SSHD_DIRECTORY = Path("/run/sshd")
 _SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
 """sshd is on root's PATH only."""
 
@@ -71,11 +72,26 @@ def _ssh(directory: Path, vendor: Path) -> Iterator[Path]:
         "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={here}/known", "-o", "ExitOnForwardFailure=yes",
         "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", f"{getpass.getuser()}@127.0.0.1",
     ]  # fmt: skip
-    with Supervisor(here) as supervisor:
+    with _sshd_s_directory(), Supervisor(here) as supervisor:
         sshd = shutil.which("sshd", path=_SYSTEM_PATH)  # its whole path: it starts itself again for each connection
         supervisor.start("sshd", [sshd, "-D", "-e", "-f", server], ready=lambda: listens_on(port))
         supervisor.start("ssh", client, ready=lambda: listens_on(socket))
         yield socket
+
+
+@contextmanager
+def _sshd_s_directory() -> Iterator[None]:
+    """Make the directory without which root's sshd does not start. Only the system's service makes it otherwise."""
+    made = False
+    with suppress(OSError):  # it is there, or sshd says that it is missing
+        _SSHD_DIRECTORY.mkdir(mode=0o755)
+        made = True
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):  # another sshd uses it meanwhile
+                _SSHD_DIRECTORY.rmdir()
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from cli.options import Option, of_command
 from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.errors import CODES
+from common.exposition import registry_of
 from common.metrics import CALL_BUCKETS_S, Metrics
 from common.pages.schema import PAGES
 
@@ -153,9 +154,10 @@ def _meaning(option: Option) -> str:
 
 def _metrics() -> str:
     metrics = Metrics()
-    metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # a histogram has labels only once it has a series
+    metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # labels are seen only once there is a series
+    metrics.show_leaks({}, {"d.example": 0}, 0.0)
     rows = []
-    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+    for family in sorted(registry_of(metrics).collect(), key=lambda family: family.name):
         if family.name.startswith("process_"):
             continue
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})

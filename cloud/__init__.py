@@ -15,7 +15,7 @@ The hub:
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
-* `passage`, `call_streams`: one call on its way through the hub; what all of them share, and which may pass.
+* `passage`: one call on its way through the hub, and which calls may pass.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
@@ -29,6 +29,7 @@ The hub:
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server.
+* `kept_connections`, `http_answer`: connections for the most frequent requests to it, and what they read.
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.

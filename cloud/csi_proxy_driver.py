@@ -9,6 +9,8 @@ Rules:
   (docs/csi-contract.md#the-resizer-asks-for-node-capabilities).
 * The proxy driver acknowledges an answer when the caller's connection has taken it. Until then the agent keeps it for
   the retry.
+* It makes the sidecars' socket again if somebody deletes the file. Otherwise sidecars that start could not connect,
+  and only a restart would help, which ends all connections.
 """
 
 import asyncio
@@ -45,13 +47,17 @@ from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import Server, ServerCall, serve
 from common.reports import PROBE, decode_reports
 from common.rotation import follow
+from common.sockets import UnixListener, listen_unix
 from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status
-from common.tasks import supervised
+from common.tasks import Tasks, supervised
 from common.uplink import Dial, Uplink
 from common.version import introduce
 
 log = logging.getLogger("csi_bridge.driver")
+
+_LOOK_S = 2.0
+"""How often it looks for the socket's file. A sidecar that starts dials every second (csi-lib-utils), and goes on."""
 
 
 class ProxyDriver(ServedByTasks):
@@ -89,7 +95,7 @@ class ProxyDriver(ServedByTasks):
 
     def _answer(self, call: ServerCall, status: Status, body: bytes) -> None:
         if status.ok:
-            call.put(body, _ignore)
+            call.put(body)
         call.finish(status)
 
     def _forward(self, call: ServerCall) -> ForwardedCall:
@@ -180,10 +186,6 @@ class ProxyDriver(ServedByTasks):
                 await asyncio.to_thread(self._cache.update, report)
 
 
-def _ignore(_taken: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
-    """Nobody keeps an answer of the cache."""
-
-
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     """Run a proxy driver until `stopping` is set, then drain it.
 
@@ -198,16 +200,14 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     if settings.http is not None:
-        http = HttpEndpoint(
-            settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
-        )
+        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (cache.known, "the driver is not known yet"))
         opened.push_async_callback(asyncio.to_thread, http.close)
     # Last, because it makes a file, and an earlier failure must leave none.
     serving = await opened.enter_async_context(serve_sidecars(settings, cache, metrics))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     async with supervised() as tasks:
         tasks.start(ends.follow(), name="certificate ends")
-        tasks.start(serving.uplink.run(), name="uplink")
+        serving.start(tasks)
         if (files := settings.tls_files()) is not None:
             tasks.start(follow(serving.uplink, files), name="rotation of the certificate")
         await stopping.wait()
@@ -221,12 +221,38 @@ class Serving(NamedTuple):
     """A proxy driver with its two ends.
 
     Attributes:
-        uplink: keeps its link to the hub; `uplink.run()` is its task.
+        uplink: keeps its link to the hub.
         server: serves its sidecars.
+        settings: of the proxy driver.
+        sock: its first socket.
     """
 
     uplink: Uplink
     server: Server
+    settings: DriverSettings
+    sock: UnixListener
+
+    def start(self, tasks: Tasks) -> None:
+        """Start its tasks."""
+        driver = self.settings.drivername
+        tasks.start(self.uplink.run(), name=f"uplink of {driver}")
+        tasks.start(self._keep_socket(), name=f"socket of {driver}")
+
+    async def _keep_socket(self) -> None:
+        """Make the sidecars' socket again whenever its file is gone, until the server drains."""
+        sock, path, told = self.sock, self.settings.endpoint, ""
+        while not self.server.draining:
+            if not sock.has_file:
+                try:
+                    sock = listen_unix(path, mode=self.settings.endpoint_mode, lock_wait_s=0)
+                except OSError as error:
+                    if str(error) != told:
+                        told = str(error)
+                        log.error("the socket %s is gone, and cannot be made again: %s", path, told)  # noqa: TRY400  # the sentence says it all
+                else:
+                    await self.server.listen(sock)
+                    log.warning("the socket %s was gone, and is there again", path)
+            await asyncio.sleep(_LOOK_S)
 
     async def drain(self) -> None:
         """Let the sidecars' calls finish, then the link."""
@@ -273,6 +299,6 @@ async def serve_sidecars(
     )
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
     try:
-        yield Serving(uplink, server)
+        yield Serving(uplink, server, settings, sock)
     finally:
         await server.close()

@@ -1,7 +1,7 @@
 """A forwarded call: one CSI call of a sidecar, on its way to the hub and back. It needs no task.
 
 It has two ends: the server's call (`common.relay.server_call.Callee`), and a stream of the link to the hub
-(`common.link.Receiver`).
+(`common.receiver.Receiver`).
 
 Rules:
 
@@ -16,6 +16,7 @@ from common.accounting import Account
 from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed
 from common.link import Link
 from common.messages import Kind
+from common.receiver import IdleReceiver
 from common.relay.server_call import ServerCall
 from common.status import Status
 
@@ -23,7 +24,7 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 """The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
-class ForwardedCall:
+class ForwardedCall(IdleReceiver):
     """One call under way."""
 
     __slots__ = ("_account", "_call", "_link", "_number", "_unreachable")
@@ -58,7 +59,7 @@ class ForwardedCall:
         except TunnelClosed as error:
             raise unreachable() from error
 
-    # ---- the hub's side (`common.link.Receiver`)
+    # ---- the hub's side (`common.receiver.Receiver`)
 
     def took(self, message: bytes) -> None:
         """Give the sidecar a message of the answer."""
@@ -82,15 +83,6 @@ class ForwardedCall:
             self._fail(CallTimeout(f"driver {self._account.driver}"))
         else:
             self._fail(LinkLost("the hub", error.why) if error.sent else self._unreachable())
-
-    def left(self) -> None:
-        """Do nothing: the hub opens no stream here."""
-
-    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
-        """Do nothing: the hub opens no stream here."""
-
-    def writable(self) -> None:
-        """Do nothing: a call has one request."""
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 

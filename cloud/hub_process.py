@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cloud.admission import Role
-from cloud.call_streams import CallStreams
+from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
@@ -19,6 +19,7 @@ from cloud.leaks.leak_audit import LeakAudit
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
@@ -113,7 +114,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
     if settings.http is not None:
-        http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
+        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     join = _join_part(settings, made, trust, audit) if settings.tls_cert is not None else None
     hello = introduce("hub", settings.name, instance="hub")
@@ -136,7 +137,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.info("listening on %s", listener.address)
     tasks = await opened.enter_async_context(supervised())
     for each in served:
-        tasks.start(each.uplink.run(), name="uplink of a served driver")
+        each.start(tasks)
     if settings.audit_every_s:
         tasks.start(made.leaks.follow(settings.audit_every_s), name="leak audit")
     tasks.start(_watch(made.hub, revocations, authorities, audit), name="watch of certificates")
@@ -155,12 +156,13 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:
     """Warn if connections can take the last descriptors, which the hub needs for its own files."""
-    needed = settings.max_connections + settings.max_handshakes + _OWN_DESCRIPTORS
+    of_sidecars = MAX_CONNECTIONS * len(settings.serve)
+    needed = settings.max_connections + settings.max_handshakes + of_sidecars + _OWN_DESCRIPTORS
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most != resource.RLIM_INFINITY and most < needed:
         log.warning(
-            "the system allows %d open files (ulimit -n, LimitNOFILE), and --max-connections and --max-handshakes need "
-            "%d: raise it, or lower them",
+            "the system allows %d open files (ulimit -n, LimitNOFILE), and all connections may need %d: raise it, or "
+            "lower --max-connections and --max-handshakes",
             most,
             needed,
         )
@@ -275,7 +277,7 @@ def assemble(
     generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
-        CallStreams(placement, counts, metrics, rights),
+        Passages(placement, counts, metrics, rights),
         reports,
         orders,
         part.sync,

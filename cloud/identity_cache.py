@@ -51,7 +51,7 @@ class IdentityCache:
         """
         self._driver = driver
         self._updating = threading.Lock()
-        self._path = state_dir / f"identity-{driver.replace('/', '_')}.json"
+        self._path = state_dir / f"identity-{driver.replace('%', '%25').replace('/', '%2F')}.json"
         try:
             make_state_directory(state_dir)
             probe = self._path.with_suffix(".new")

@@ -7,14 +7,17 @@ Rules:
 * Every failure is a `KubeError`. Without an answer its code is 0, and the request may have been carried out.
 * No error has a value of an object: the API server quotes refused values, and a Secret may be among them.
 * The API server's certificate is trusted where kubectl trusts it, on every version of Python.
+* Patches, which are most of an idle hub's requests, go over connections of our own (`cloud.kept_connections`), unless
+  there is a proxy. All else goes through aiohttp.
 """
 
+import asyncio
 import json
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -24,6 +27,7 @@ import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
+from cloud.kept_connections import KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
 from common.errors import BridgeError
 from common.version import SOFTWARE
@@ -40,6 +44,8 @@ _PROBE_S, _PROBES = 5, 3
 
 _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
 """The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
+
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
 _TOO_LARGE: Final = "EventTooLarge"
 """Not a word of the API's. A watch of the same version would send the same event again."""
@@ -128,10 +134,10 @@ class Page:
 class Kube:
     """A client of one API server. Use `connect`."""
 
-    def __init__(self, client: ApiClient, credentials: Credentials) -> None:
+    def __init__(self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None) -> None:
         self.date = ""
         """The API server's time, as its last answer had it (HTTP's Date)."""
-        self._client, self._credentials = client, credentials
+        self._client, self._credentials, self._kept = client, credentials, kept
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         """Return a part of the list of all objects of a kind.
@@ -223,13 +229,17 @@ class Kube:
         Raises:
             KubeError: the server refused (409 Conflict) or did not answer.
         """
-        return await self._ask(
-            "PATCH",
-            f"patch {_named(resource, name, namespace)}",
-            _path(resource, name, namespace, subresource),
-            body=change,
-            content_type="application/merge-patch+json",
-        )
+        what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
+        if self._kept is None:
+            return await self._ask("PATCH", what, path, body=change, content_type=_MERGE_PATCH)
+        with self._telling(what):
+            headers, body = await self._headers(_MERGE_PATCH), json.dumps(change).encode()
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._kept.ask("PATCH", path, headers, body)
+            self._note(what, answer.status, answer.headers.get("date", ""))
+            if answer.status >= 400:
+                raise _refusal(what, answer.status, _status(answer.body))
+            return _decode(what, answer.body)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
@@ -268,23 +278,44 @@ class Kube:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make one request and read its answer. Every error that comes out is a `KubeError`."""
         url = f"{self._client.configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
-        self._credentials.renew()
-        if self._credentials.are_refused:  # a connection shows for all its life the client certificate it was made with
-            headers["Connection"] = "close"
-        try:
-            await self._client.update_params_for_auth(headers, None, ["BearerToken"], path, method, body)
+        with self._telling(what):
+            headers = await self._headers(content_type)
             answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]  # the library has no types
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
             async with answer.response as response:
-                self.date = response.headers.get("Date", "")
-                self._credentials.are_refused = response.status == 401
-                if self._credentials.are_refused:
-                    raise KubeError(what, 401, "Unauthorized", self._credentials.refused())
+                self._note(what, response.status, response.headers.get("Date", ""))
                 if response.status >= 400:
                     raise _refusal(what, response.status, _status(await response.read()))
                 yield response
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        """The headers of a request, with the present credentials."""
+        headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
+        self._credentials.renew()
+        if self._credentials.are_refused:  # a connection shows for all its life the client certificate it was made with
+            headers["Connection"] = "close"
+        await self._client.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
+        return headers
+
+    def _note(self, what: str, status: int, date: str) -> None:
+        """Note what an answer says of the server's clock, and whether it takes the credentials.
+
+        Raises:
+            KubeError: it refuses the credentials.
+        """
+        self.date = date
+        self._credentials.are_refused = status == 401
+        if self._credentials.are_refused:
+            if self._kept is not None:
+                self._kept.drop()
+            raise KubeError(what, 401, "Unauthorized", self._credentials.refused())
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        """Turn the errors of a request into `KubeError`."""
+        try:
+            yield
         except TimeoutError as error:
             raise KubeError(what, 0, "", f"{self._client.configuration.host} did not answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -321,9 +352,14 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
     )
     settings.client_session_kwargs["connector"] = connector
     credentials = Credentials(kubeconfig, client, now)
+    kept = None
+    if not (settings.proxy or getproxies_environment()):
+        kept = KeptConnections(settings.host, client.rest_client.ssl_context, server_name=settings.tls_server_name)
     try:
-        yield Kube(client, credentials)
+        yield Kube(client, credentials, kept)
     finally:
+        if kept is not None:
+            kept.close()
         await credentials.close()
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.

@@ -10,6 +10,7 @@ from cloud.visit import Visit
 from common.csi.methods import METHODS
 from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
 from common.messages import Kind
+from common.receiver import IdleReceiver
 from common.status import Status
 
 _UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
@@ -54,7 +55,7 @@ class Reply(Protocol):
 
     @property
     def is_sent(self) -> bool:
-        """Whether the request has left for the node."""
+        """Whether the request has left for the node. If it has not, asking makes `Caller.sent` follow."""
 
     def passed_on(self) -> None:
         """The messages so far have left for the caller, or nobody needs them: the node may send as many again."""
@@ -66,8 +67,10 @@ class Reply(Protocol):
         """Stop waiting for the answer, or release it undelivered. The `Caller` hears no more."""
 
 
-class NodeCall:
-    """A call at a connected node. It receives the node's stream (`common.link.Receiver`), and its errors name the node.
+class NodeCall(IdleReceiver):
+    """A call at a connected node. Its errors name the node.
+
+    It has two ends: the node's stream (`common.receiver.Receiver`), and its caller in the hub (`Caller`).
 
     The message of a unary answer waits for the status, so that both travel on together.
     """
@@ -175,12 +178,6 @@ class NodeCall:
             named = self._offline()
         named.__cause__ = error
         self._caller.failed(named)
-
-    def left(self) -> None:
-        """Never called: this side opened the stream."""
-
-    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
-        """Never called: this side opened the stream."""
 
     def _offline(self) -> NodeOffline:
         """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back.

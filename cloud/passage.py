@@ -1,6 +1,9 @@
 """A passage: one CSI call on its way through the hub, from its caller to a node, and the answer back.
 
-Rules:
+`Passages` has the parts that all of them share, and says which may pass. Rules:
+
+* A proxy driver may call only its own driver (`cloud.proxy_rights`), and only the controller side of CSI.
+* A hub that stops refuses every call whose request comes from then on.
 
 * An ordinary call needs no task: the links' callbacks pass each message on when it comes. A task waits for the claim
   store where placement needs it (`Placement.call`); then it does the same.
@@ -14,22 +17,74 @@ Rules:
 import asyncio
 import logging
 
-from cloud.call_streams import CallStreams
 from cloud.node_call import Call, Reply
-from common.errors import CallError, status_of
+from cloud.node_calls import NodeCalls
+from cloud.placement.placement import Placement
+from cloud.proxy_rights import ProxyRights
+from common.accounting import Accounts
+from common.csi.methods import is_controller_side
+from common.errors import CallError, Draining, NotCarried, status_of, stopped
 from common.link import Link
 from common.logs import bind
 from common.messages import Open
-from common.status import Code, Origin, Status
+from common.metrics import Metrics
+from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
+
+
+_CARRIED = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
+
+
+class Passages:
+    """The calls of proxy drivers and operators.
+
+    Attributes:
+        placement: sends a call to its node.
+        counts: counts the calls of each node.
+        accounts: note every call.
+    """
+
+    def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights) -> None:
+        """Without calls.
+
+        Args:
+            placement: sends a call to its node.
+            counts: counts the calls of each node.
+            metrics: counts all of them.
+            rights: say which proxy driver may call which driver.
+        """
+        self.placement = placement
+        self.counts = counts
+        self.accounts = Accounts(metrics, log, origin=Origin.HUB)
+        self._rights = rights
+        self._draining = False
+
+    def drain(self) -> None:
+        """Refuse every call whose request comes from now on: the nodes' links take no new ones."""
+        self._draining = True
+
+    def check(self, link: Link, frame: Open) -> None:
+        """Check a call whose request has come.
+
+        Raises:
+            Draining: the hub is stopping.
+            ForeignDriver, NotAllowed: the proxy driver may not call this driver.
+            NotCarried: the method is none of the controller side.
+        """
+        if self._draining:
+            raise Draining("hub")
+        self._rights.check(link, frame.subject)
+        if not is_controller_side(frame.method):
+            raise NotCarried(frame.method, _CARRIED)
 
 
 class Passage:
     """One call on its way through the hub.
 
-    It receives the caller's stream (`common.link.Receiver`), and takes the node's answer (`cloud.node_call.Caller`).
-    The end of either is the end of the call; what the other one tells later is dropped.
+    It has two ends: the caller's stream (`common.receiver.Receiver`), and the node's answer (`cloud.node_call.Caller`).
+    The end of either is the end of the call; later calls from the other one are dropped. A caller's stream never tells
+    `ended` or `failed`, because the peer has opened it: these come from the node.
     """
 
     __slots__ = (
@@ -37,7 +92,7 @@ class Passage:
         "_reply", "_task",
     )  # fmt: skip
 
-    def __init__(self, calls: CallStreams, link: Link, frame: Open, deadline: float | None) -> None:
+    def __init__(self, calls: Passages, link: Link, frame: Open, deadline: float | None) -> None:
         """A call whose request has not come yet.
 
         Args:
@@ -54,7 +109,9 @@ class Passage:
         """The call at the node, from its sending on."""
         self._task: asyncio.Task[None] | None = None
         """Waits for the claim store before the call is sent."""
-        self._has_request = self._is_checked = self._is_over = False
+        self._has_request = self._is_over = False
+        self._is_checked = False
+        """Whether the call may pass. Before, an error is not the node's, although the caller may have named one."""
         self._owed: int | None = None
         """The size of the request if its credit has not gone back to the caller."""
         self._account = calls.accounts.begin(
@@ -161,8 +218,7 @@ class Passage:
         except asyncio.CancelledError:
             if not self._is_over:  # the process stops, and the caller may still wait
                 self._leave()
-                stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
-                self._link.end(self._frame.stream, stopped)
+                self._link.end(self._frame.stream, stopped(Origin.HUB))
             raise
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.failed(error)

@@ -2,8 +2,9 @@
 
 from cloud.admission import Role
 from cloud.uds_hub import Hub
-from common.link import Link, Receiver
+from common.link import Link
 from common.messages import Open
+from common.receiver import Receiver
 from common.status import Origin
 
 

@@ -50,7 +50,8 @@ async def serving(settings: HubSettings, hub: LinkHandler, hello: Hello) -> Asyn
                 cache = IdentityCache(own.state_dir, served.name)
                 found.append(await opened.enter_async_context(serve_sidecars(own, cache, Metrics(), dial=port.dial)))
             except SettingsError as error:
-                raise SettingsError("--serve", str(served), f"{error.value} {error.why}") from error
+                why = error.why if str(error.value) in error.why else f"{error.value} {error.why}"
+                raise SettingsError("--serve", str(served), why) from error
         yield found
 
 

@@ -17,10 +17,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from cloud.admission import Admitted, Role, admit, certified
-from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
-from cloud.passage import Passage
+from cloud.passage import Passage, Passages
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
@@ -32,12 +31,13 @@ from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
-from common.link import Link, Receiver, Stream
+from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
 from common.pages.json_form import time_of
+from common.receiver import Receiver
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub")
@@ -57,7 +57,7 @@ class Hub:
     def __init__(
         self,
         nodes: Nodes,
-        calls: CallStreams,
+        calls: Passages,
         reports: ReportStreams,
         orders: Orders,
         sync: Sync,
@@ -149,7 +149,7 @@ class Hub:
         self._first_end = min(self._first_end, _end_of(link))
         link.accept()
         self._metrics.link_ups.inc()
-        self._metrics.connected_nodes.set(self._nodes.connected)
+        self._metrics.connected_nodes = self._nodes.connected
         log.log(
             _level(link),
             "%s %s is connected from %s (%s)",
@@ -247,7 +247,7 @@ class Hub:
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
-            self._metrics.connected_nodes.set(self._nodes.connected)
+            self._metrics.connected_nodes = self._nodes.connected
         role, name = link.context.role, link.peer.name
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 

@@ -31,6 +31,10 @@ log = logging.getLogger("csi_bridge.database")
 _BUSY_S = 5.0
 """How long a statement waits for another connection's lock."""
 
+_CACHE_KIB = 512
+"""The most pages that a connection keeps in memory. SQLite's default is 2 MiB for each connection, and a process has up
+to six. A page that is read again comes from the kernel's cache."""
+
 Migration = tuple[str, ...] | Callable[[sqlite3.Connection, Path], None]
 """Statements, or a function of the open transaction's connection and the database's directory."""
 
@@ -114,6 +118,7 @@ def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection],
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+        _bound_cache(connection)
         was_new = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         _migrate(connection, path, schema)
         check(connection)
@@ -131,7 +136,13 @@ def refuse_newer(path: Path, schema: Schema) -> None:
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Another connection to an open database, which cannot write."""
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)
+    try:
+        _bound_cache(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 @contextlib.contextmanager
@@ -170,6 +181,10 @@ def lock(file: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _bound_cache(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")  # a negative number means KiB
 
 
 def _peek_version(path: Path) -> int:

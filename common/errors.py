@@ -524,6 +524,11 @@ def status_of(error: BaseException | None, origin: Origin) -> Status:
     return Status(Code.UNAVAILABLE, f"an internal error in the {_HOPS[origin]}; its log has the details", origin)
 
 
+def stopped(origin: Origin) -> Status:
+    """The status of a call that is not finished when its hop stops."""
+    return Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", origin)
+
+
 def timestamp(seconds: float) -> str:
     """Seconds since the epoch as `2026-11-21T09:12:03Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import make_wsgi_app
 
 from common.errors import SettingsError
+from common.exposition import registry_of
+from common.metrics import Metrics
 from common.parsers import HostPort
 
 if TYPE_CHECKING:
@@ -50,12 +52,12 @@ class HttpEndpoint:
         address: the address that it listens on, with the real port if 0 was requested.
     """
 
-    def __init__(self, address: HostPort, *, registry: CollectorRegistry, ready: Ready) -> None:
+    def __init__(self, address: HostPort, *, metrics: Metrics, ready: Ready) -> None:
         """Bind and start serving.
 
         Args:
             address: the address to listen on.
-            registry: the metrics of /metrics.
+            metrics: the metrics of /metrics.
             ready: called for every /readyz, in a thread of the endpoint: it must be quick and thread-safe.
 
         Raises:
@@ -66,7 +68,7 @@ class HttpEndpoint:
         except (OSError, UnicodeError) as error:  # a name that is no host's fails in its encoding
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SettingsError("--http", str(address), f"cannot listen there: {why}") from error
-        self._server.set_app(_application(registry, ready))
+        self._server.set_app(_application(metrics, ready))
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))
         self._thread = threading.Thread(target=self._server.serve, name="csi-bridge-http", daemon=True)
@@ -79,8 +81,8 @@ class HttpEndpoint:
         self._server.server_close()
 
 
-def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication":
-    metrics: WSGIApplication = make_wsgi_app(registry)
+def _application(counted: Metrics, ready: Ready) -> "WSGIApplication":
+    metrics: WSGIApplication = make_wsgi_app(registry_of(counted))
 
     def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "HEAD":

@@ -21,13 +21,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of
+from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of, stopped
 from common.messages import Hello, Kind, Open, Priority
-from common.receiver import Receiver as Receiver  # noqa: PLC0414  # its users find it beside `LinkHandler`
+from common.receiver import Receiver
 from common.session import Session, State
-from common.status import Code, Origin, Status
+from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.link")
+
+
+LATER_S = 0.01
+"""How long an acknowledgement or credit may wait for other bytes to leave with: it is not urgent, and a system call is
+slow."""
 
 
 class LinkHandler(Protocol):
@@ -79,7 +84,7 @@ class Writer(Protocol):
         """Write at the end of this turn of the loop, so that later messages share the write."""
 
     def flush_later(self) -> None:
-        """Write within some milliseconds, or with the next write."""
+        """Write within `LATER_S`, or with the next write."""
 
 
 class Stream:
@@ -106,9 +111,8 @@ class Stream:
         self.task: asyncio.Task[None] | None = None
         self._link = link
         self._inbox: deque[bytes] | None = None
-        self._taken = (
-            -1
-        )  # size of the last message that `receive` returned, whose credit has not gone back yet (-1: none)
+        self._taken = -1
+        """The size of the last received message, whose credit has not gone back yet; -1: none."""
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None
@@ -414,7 +418,7 @@ class Link:
         self.writer.flush_soon()
 
     def unsent(self, number: int) -> int:
-        """How many messages of a stream have not left. If there are any, wait for `Receiver.writable`."""
+        """How many messages of a stream have not left. If any, asking makes `Receiver.writable` follow."""
         return self.session.unsent(number)
 
     def end(self, number: int, status: Status, message: bytes | None = None) -> None:
@@ -527,7 +531,7 @@ class Link:
                 stream.end(status_of(None, self._handler.origin))
         except asyncio.CancelledError:
             if stream.status is None:  # the process stops, and the opener may still wait
-                stream.end(Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", self._handler.origin))
+                stream.end(stopped(self._handler.origin))
             raise
         except CallError as error:
             stream.end(status_of(error, self._handler.origin))

@@ -17,13 +17,10 @@ from dataclasses import replace
 from common.dial import Greeting
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link, LinkHandler
+from common.link import LATER_S, Link, LinkHandler
 from common.messages import Hello
 from common.peer import Peer
 from common.session import Session
-
-_LATER_S = 0.01
-"""Acknowledgements and credit wait so long, as on a socket."""
 
 _KEEPALIVE_S = 24 * 3600.0
 """Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one."""
@@ -125,9 +122,9 @@ class _Way:
             self._soon = self._loop.call_soon(self._carry_both)
 
     def carry_later(self) -> None:
-        """Carry in both directions within `_LATER_S`."""
+        """Carry in both directions within `LATER_S`."""
         if self._later is None and self._soon is None:
-            self._later = self._loop.call_later(_LATER_S, self._carry_both)
+            self._later = self._loop.call_later(LATER_S, self._carry_both)
 
     def _carry_both(self) -> None:
         self._soon = None

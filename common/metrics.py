@@ -5,17 +5,16 @@ Rules:
   in the log, never in labels.
 * Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work. All
   other metrics are named `csi_bridge_…`, with the unit at the end.
-* Every process has a registry of its own, which the caller passes in. So two processes in one test do not mix.
-* A call is counted in plain numbers, which a scrape reads: it costs a dictionary look-up and a few additions. Only the
-  event loop's thread counts calls; a scrape in another thread may see a call in one number and not yet in the next.
+* All is counted in plain numbers, which a scrape reads (`common.exposition`): a call costs a dictionary look-up and a
+  few additions. Only the event loop's thread counts; a scrape in another thread may see a call in one number and not
+  yet in the next.
 """
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, ProcessCollector
 
 from common.csi.methods import METHODS
 from common.messages import Reason
@@ -47,13 +46,60 @@ POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
 
 
-class _Durations:
-    """The durations of the calls with one set of labels."""
+class Counter:
+    """A number that grows.
+
+    Attributes:
+        name: its name; without Prometheus' `_total`.
+        text: its meaning.
+        label: the name of its label; empty without one.
+        counts: the number for each value of the label; for the empty one without a label.
+        created: when it was 0, in seconds since the epoch.
+    """
+
+    def __init__(self, name: str, text: str, label: str = "", values: Iterable[str] = ("",)) -> None:
+        """Begin at 0. All values of the label are there now, so that the first event of each is an increase."""
+        self.name, self.text, self.label = name, text, label
+        self.counts = dict.fromkeys(values, 0)
+        self.created = time.time()
+
+    def inc(self, value: str = "") -> None:
+        """Add 1 to the number for a value of the label."""
+        self.counts[value] += 1
+
+
+class Gauge:
+    """A number that goes up and down.
+
+    Attributes:
+        name: its name.
+        text: its meaning.
+        label: the name of its label; empty without one.
+        readers: the function that returns the number, for each value of the label.
+    """
+
+    def __init__(self, name: str, text: str, label: str = "") -> None:
+        self.name, self.text, self.label = name, text, label
+        self.readers: dict[str, Callable[[], float]] = {}
+
+    def read_from(self, read: Callable[[], float], value: str = "") -> None:
+        """Let a scrape ask a function for the number for a value of the label."""
+        self.readers[value] = read
+
+
+class Durations:
+    """The durations of the calls with one set of labels.
+
+    Attributes:
+        counts: the calls of each bucket; the last one: longer than all bounds.
+        sum_s: all durations together.
+        created: when there was none, in seconds since the epoch.
+    """
 
     __slots__ = ("counts", "created", "sum_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(CALL_BUCKETS_S) + 1)  # the last one: longer than all bounds
+        self.counts = [0] * (len(CALL_BUCKETS_S) + 1)
         self.sum_s = 0.0
         self.created = time.time()
 
@@ -63,93 +109,59 @@ class _Durations:
         self.sum_s += duration_s
 
 
-class CallDurations:
-    """The histogram of the calls' durations, for a registry to collect."""
-
-    _NAME: Final = "csi_plugin_operations_seconds"
-    _TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
-    _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
-    _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
-
-    def __init__(self) -> None:
-        self._series: dict[tuple[str, str, str], _Durations] = {}
-
-    def of(self, driver_name: str, method_name: str, code_name: str) -> _Durations:
-        """Find or make the durations with these labels."""
-        return self._series.setdefault((driver_name, method_name, code_name), _Durations())
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the histogram with all its series, as `prometheus_client.Histogram` would."""
-        metric = Metric(self._NAME, self._TEXT, "histogram")
-        for values, durations in self._series.copy().items():
-            labels = dict(zip(self._LABELS, values, strict=True))
-            total = 0
-            for bound, count in zip(self._BOUNDS, durations.counts.copy(), strict=True):
-                total += count
-                metric.add_sample(f"{self._NAME}_bucket", labels | {"le": bound}, total)
-            metric.add_sample(f"{self._NAME}_count", labels, total)
-            metric.add_sample(f"{self._NAME}_sum", labels, durations.sum_s)
-            metric.add_sample(f"{self._NAME}_created", labels, durations.created)
-        yield metric
-
-
 class Metrics:
     """The metrics of one process.
 
     Attributes:
-        registry: the metrics of `/metrics`; it also has the process's own memory, CPU and open files.
+        calls: the calls' durations, by driver, method and code.
+        counters: all counters.
+        gauges: all gauges.
+        leaks: the leaks that the last audit in the background found, by driver and by one of `LEAKS`; empty before it.
         connected_nodes: edge nodes with a session to this hub.
         calls_in_flight: calls that are not answered yet.
         link_ups: sessions begun.
         redials: failed dials that are tried again.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = CollectorRegistry(auto_describe=True) if registry is None else registry
-        ProcessCollector(registry=self.registry)
-        self._durations = CallDurations()
-        self.registry.register(self._durations)
-        self._kept: dict[tuple[str, str, int], _Durations] = {}
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, str, str], Durations] = {}
+        self._kept: dict[tuple[str, str, int], Durations] = {}
         self._drivers: set[str] = set()
-        self.connected_nodes = self._gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
-        self.calls_in_flight = 0
-        in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
-        in_flight.set_function(lambda: self.calls_in_flight)
-        self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
-        link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
-        denials = self._counter("csi_bridge_policy_denials_total", "Reports and calls that the policy forbids.", "what")
-        self._denials = {what: denials.labels(what) for what in POLICY_DENIALS}
+        self.connected_nodes = self.calls_in_flight = 0
+        self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
+        self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)
+        self._denials = Counter(
+            "csi_bridge_policy_denials", "Reports and calls that the policy forbids.", "what", POLICY_DENIALS
+        )
+        self.redials = Counter("csi_bridge_redials", "Dials that failed and are tried again.")
+        self._conflicts = Counter(
+            "csi_bridge_node_conflicts",
+            "Nodes' reports and answers that the hub refused, and capabilities that drivers lack on a node, by cause.",
+            "cause",
+            CONFLICTS,
+        )
+        self.counters = (self.link_ups, self._downs, self._denials, self.redials, self._conflicts)
+        connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
+        connected.read_from(lambda: self.connected_nodes)
+        in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
+        in_flight.read_from(lambda: self.calls_in_flight)
         self._ends = Gauge(
             "csi_bridge_certificate_end_timestamp_seconds",
             "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
-            ("certificate",),
-            registry=self.registry,
+            "certificate",
         )
-        # No series before the first audit: a hub that has not looked yet must not show a 0.
-        self._leaks = Gauge(
-            "csi_bridge_leaks",
-            "Leaks that the last leak audit in the background found (csi-bridge audit).",
-            ("driver_name", "leak"),
-            registry=self.registry,
-        )
+        self.leaks: dict[tuple[str, str], int] = {}
         self._unasked = Gauge(
             "csi_bridge_audit_unasked",
             "Lists of nodes that the last leak audit in the background lacks.",
-            ("driver_name",),
-            registry=self.registry,
+            "driver_name",
         )
-        self._audited = self._gauge(
+        self._audited_at = 0.0
+        audited = Gauge(
             "csi_bridge_audit_timestamp_seconds", "When the last leak audit in the background ended; 0: none has."
         )
-        self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
-        # Made now, so that each series starts at 0 and its first event is an increase.
-        self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
-        conflicts = self._counter(
-            "csi_bridge_node_conflicts_total",
-            "Nodes' reports and answers that the hub refused, and capabilities that drivers lack on a node, by cause.",
-            "cause",
-        )
-        self._conflicts = {cause: conflicts.labels(cause) for cause in CONFLICTS}
+        audited.read_from(lambda: self._audited_at)
+        self.gauges = (connected, in_flight, self._ends, self._unasked, audited)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -167,41 +179,42 @@ class Metrics:
 
     def link_down(self, reason: str) -> None:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
-        self._downs.get(reason, self._downs[OTHER]).inc()
+        self._downs.inc(reason if reason in self._downs.counts else OTHER)
 
     def node_conflict(self, cause: str) -> None:
         """Count a conflict of a node, by one of `CONFLICTS`."""
-        self._conflicts[cause].inc()
+        self._conflicts.inc(cause)
 
     def policy_denial(self, what: str) -> None:
         """Count one denial by the policy: `report` or `call`."""
-        self._denials[what].inc()
+        self._denials.inc(what)
 
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
-        self._ends.labels(certificate).set_function(end)
+        self._ends.read_from(end, certificate)
 
     def show_leaks(self, found: Mapping[tuple[str, str], int], unasked: Mapping[str, int], at: float) -> None:
-        """Show the result of a leak audit in place of the last one.
+        """Show the result of a leak audit in place of the last one. A thread may scrape meanwhile.
 
         Args:
             found: the number of leaks by driver and by one of `LEAKS`.
             unasked: the number of lists that it lacks, by driver, of every driver.
             at: when it ended, in seconds since the epoch.
         """
-        self._leaks.clear()
-        self._unasked.clear()
+        leaks: dict[tuple[str, str], int] = {}
+        lists: dict[str, int] = {}
         for driver, count in unasked.items():
             name = self._driver_name(driver)
-            self._unasked.labels(name).inc(count)
+            lists[name] = lists.get(name, 0) + count
             for leak in LEAKS:
-                self._leaks.labels(name, leak).inc(found.get((driver, leak), 0))
-        self._audited.set(at)
+                leaks[name, leak] = leaks.get((name, leak), 0) + found.get((driver, leak), 0)
+        self.leaks, self._audited_at = leaks, at
+        self._unasked.readers = {name: partial(float, count) for name, count in lists.items()}
 
-    def _find(self, driver: str, method: str, code: int) -> _Durations:
+    def _find(self, driver: str, method: str, code: int) -> Durations:
         driver_name = self._driver_name(driver)
         method_name = method if method in METHODS else OTHER
-        durations = self._durations.of(driver_name, method_name, go_code_name(code))
+        durations = self.calls.setdefault((driver_name, method_name, go_code_name(code)), Durations())
         # Only known names are kept: a peer that invents names must not grow this dictionary.
         if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
             self._kept[driver, method, code] = durations
@@ -213,12 +226,6 @@ class Metrics:
         if driver not in self._drivers and len(self._drivers) < MOST_DRIVERS:
             self._drivers.add(driver)
         return driver if driver in self._drivers else OTHER
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
 
 
 def go_code_name(code: int) -> str:

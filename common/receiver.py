@@ -29,11 +29,16 @@ class Receiver(Protocol):
         """An accepted stream is over for both sides. `delivered`: the answer reached the caller."""
 
     def writable(self) -> None:
-        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some, before any end."""
+        """Every message that was given to `send` has left. Told once after `Link.unsent` has found some.
+
+        It is not told if the stream ends first.
+        """
 
 
-class Nobody:
-    """The receiver of an accepted stream until the application has given one."""
+class IdleReceiver:
+    """A receiver that does nothing: a base for receivers that need only some of the calls."""
+
+    __slots__ = ()
 
     def took(self, message: bytes) -> None:
         """See `Receiver`."""
@@ -54,5 +59,5 @@ class Nobody:
         """See `Receiver`."""
 
 
-NOBODY = Nobody()
-"""The only instance."""
+NOBODY = IdleReceiver()
+"""The receiver of an accepted stream until the application has given one."""

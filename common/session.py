@@ -33,7 +33,7 @@ The life of a stream is the same for a CSI call, a report and a watch. Its frame
 * `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
   or the peer's goodbye says that the peer has not seen it.
 
-Calls of the application and of receivers come at once, in the order of the frames. `Application.closed` is the last.
+Calls of the application and of receivers come at once, in the order of the frames. `Application.on_closed` is the last.
 
 * They may use any session: to send, to end and open streams, to say goodbye. So the session's books are right before
   each call, and a loop looks at the state after it.
@@ -295,7 +295,7 @@ class Session:
         self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
-        """How many messages of the stream wait for the transport. If any, `Receiver.writable` follows."""
+        """How many messages of the stream wait for the transport. If any, asking makes `Receiver.writable` follow."""
         stream = self._streams.get(number)
         if stream is None:
             return 0

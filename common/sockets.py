@@ -36,9 +36,14 @@ class UnixListener(socket.socket):
         self.remove_file()
         super().close()
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the file is still this socket's, so that clients find it."""
+        return self._identity is not None and self._identity == _identity_of(self.path)
+
     def remove_file(self) -> None:
         """Remove the file if it is still this socket's. From then on, new connections are refused."""
-        if self._identity is not None and self._identity == _identity_of(self.path):
+        if self.has_file:
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._identity = None

@@ -2,10 +2,14 @@
 
 Only this module and `common.websocket_frames` import `websockets`.
 
-This module's `asyncio.Protocol` moves the bytes, so that an idle connection has no task. `websockets`' Sans-I/O core
-makes the handshake, the close, and reads everything that peers do not usually send. `common.websocket_frames` has the
-short way for the usual frames: a whole binary message in each. The first other frame ends a connection's short way.
-`common.tcp` has what belongs to TCP and TLS below the WebSocket.
+This module's `asyncio.Protocol` moves the bytes, so that an idle connection has no task. Received bytes have three
+readers, one after the other:
+
+1. `websockets`' Sans-I/O core reads the head of the handshake (`_read_head`).
+2. `common.websocket_frames` reads the usual frames, which hold one whole binary message each (`_read_frames`).
+3. From the first other frame on, the core reads everything (`_read_foreign`).
+
+The core also makes the handshake and the close. `common.tcp` has the parts of TCP and TLS below the WebSocket.
 
 Rules:
 
@@ -33,7 +37,7 @@ from websockets.uri import parse_uri
 
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link
+from common.link import LATER_S, Link
 from common.parsers import HostPort
 from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
@@ -49,9 +53,6 @@ PROBE = "csi-bridge-doctor"
 
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
-
-_LATER_S = 0.01
-"""How long an acknowledgement may wait to be written with other bytes: it is not urgent, and a system call is slow."""
 
 _MOST_UNREAD_BYTES = 262_144
 """The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
@@ -231,9 +232,11 @@ class WebSocket(asyncio.Protocol):
             self._loop.call_soon(self._flush_scheduled)
 
     def flush_later(self) -> None:
-        """Write within `_LATER_S`, or together with an earlier write."""
+        """Write within `LATER_S`, or together with an earlier write."""
         if self._later is None and not self._paused:
-            self._later = self._loop.call_later(_LATER_S, self._flush_later)
+            self._later = self._loop.call_later(LATER_S, self._flush_later)
+
+    # ---- the dialler's and the listener's side -----------------------------------------------------------------------
 
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
@@ -313,7 +316,7 @@ class WebSocket(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ---- the library's side ------------------------------------------------------------------------------------------
+    # ---- reading and writing -----------------------------------------------------------------------------------------
 
     def _received(self, data: bytes) -> None:
         if self._head is not None:

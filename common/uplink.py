@@ -25,8 +25,9 @@ from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
-from common.link import Link, LinkHandler, Receiver
+from common.link import Link, LinkHandler
 from common.messages import Hello, Open, Reason
+from common.receiver import Receiver
 from common.tls import TlsIdentity
 
 log = logging.getLogger("csi_bridge.uplink")

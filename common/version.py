@@ -1,13 +1,9 @@
 """The version: this software's name and version, for logs and for a session's hello."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello
 
-try:
-    VERSION = version("csi-bridge")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    VERSION = "0+source"
+VERSION = "0.1.0"
+"""The package's version: hatchling reads it here (pyproject.toml)."""
 
 SOFTWARE = f"csi-bridge/{VERSION}"
 

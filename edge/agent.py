@@ -22,13 +22,13 @@ from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
 from common.errors import NotCarried, OperationLimit
-from common.httpd import HttpEndpoint
-from common.link import Link, Receiver, Stream
+from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages, PageServer
+from common.receiver import Receiver
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
 from common.rotation import follow
 from common.settings import as_texts
@@ -309,7 +309,9 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         return [*ends.problems(), *(renewal.problems() if renewal is not None else [])]
 
     if settings.http is not None:
-        http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
+        from common.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need
+
+        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none

@@ -44,10 +44,10 @@ Outcome = Result | Exception
 
 
 class Cancellable(Protocol):
-    """A call, as whoever may stop it sees it."""
+    """A call that can be stopped."""
 
     def cancel(self) -> object:
-        """Stop it, unless it is over. Whoever hears of its end hears no more."""
+        """Stop it, unless it is over. Its end is not told any more."""
 
 
 class Called(Protocol):
@@ -65,7 +65,10 @@ class Called(Protocol):
 
 
 class DriverCall(UnaryReceiver):
-    """One call. `told` hears its end once, maybe before `start` returns; after `cancel` it hears no more."""
+    """One call. It has two ends: the driver's answer (`UnaryReceiver`), and `told`.
+
+    `told` hears the end once, maybe before `start` returns; after `cancel` it hears no more.
+    """
 
     __slots__ = ("_call", "_driver", "_method", "_parsing", "_to", "_told")
 

@@ -16,6 +16,7 @@ from common.accounting import Account
 from common.errors import CallError, OperationLimit, status_of
 from common.link import Link
 from common.messages import Open
+from common.receiver import IdleReceiver
 from common.status import Origin, Status
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, Cancellable, Outcome, Result
 from edge.drivers import Driver
@@ -34,10 +35,13 @@ class Callee(Protocol):
         """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
 
 
-class HubCall:
-    """One accepted stream (`common.link.Receiver`)."""
+class HubCall(IdleReceiver):
+    """One call under way.
 
-    __slots__ = ("_account", "_agent", "_call", "_deadline", "_frame", "_held_bytes", "_is_over", "_joined", "_link",
+    It has two ends: the hub's stream (`common.receiver.Receiver`), and the driver's call, whose outcome `told` hears.
+    """
+
+    __slots__ = ("_account", "_agent", "_call", "_deadline", "_frame", "_is_over", "_joined", "_link",
                  "_operation", "_request", "_result")  # fmt: skip
 
     def __init__(self, agent: Callee, link: Link, frame: Open, deadline: float | None, account: Account) -> None:
@@ -56,14 +60,13 @@ class HubCall:
         self._deadline = deadline
         self._account = account
         self._request: bytes | None = None
-        self._held_bytes = 0
         self._operation: Operation | None = None
         self._joined = False
         self._call: Cancellable | None = None
         self._result: Result | None = None
         self._is_over = False
 
-    # ---- the link's side (`common.link.Receiver`)
+    # ---- the link's side (`common.receiver.Receiver`)
 
     def took(self, message: bytes) -> None:
         """Take the request. CSI's calls have one; further messages are dropped."""
@@ -71,20 +74,11 @@ class HubCall:
             self._link.consumed(self._frame.stream, len(message))
             return
         self._request = message
-        self._held_bytes = self._account.request_bytes = len(message)
+        self._account.request_bytes = len(message)
         try:
             self._begin(message)
         except Exception as error:  # noqa: BLE001  # the call's own end, never the link's
             self._fail(error)
-
-    def ended(self, status: Status) -> None:
-        """Never: only the opener hears this."""
-
-    def failed(self, error: Exception) -> None:
-        """Never: only the opener hears this."""
-
-    def writable(self) -> None:
-        """Nothing waits for it: a call has one answer."""
 
     def left(self) -> None:
         """The caller waits no more. An operation goes on; of those who wait for it, the first one stays."""
@@ -100,7 +94,7 @@ class HubCall:
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         """The stream is over: the request's memory is free, and a delivered result need not be kept."""
         if self._request is not None:
-            self._link.consumed(self._frame.stream, self._held_bytes)
+            self._link.consumed(self._frame.stream, len(self._request))
         if delivered and self._operation is not None and self._result is not None:
             self._agent.operations.delivered(self._operation, self._result)
 

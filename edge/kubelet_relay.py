@@ -47,7 +47,7 @@ _SOCKET_MODE = 0o600
 
 
 class _OrdinaryCall:
-    """A call with one answer that nobody looks into (`common.relay.server_call.Callee`)."""
+    """A call with one answer that passes unread. It has two ends: the kubelet's call (`Callee`), and the driver's."""
 
     __slots__ = ("_at_driver", "_call")
 
@@ -64,12 +64,8 @@ class _OrdinaryCall:
             self._call.fail(outcome)
             return
         if outcome.body is not None:
-            self._call.put(outcome.body, _ignored)
+            self._call.put(outcome.body)
         self._call.finish(outcome.status)
-
-
-def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
-    """The status follows the answer, whether the kubelet still reads or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,19 @@ class Operations:
         if kept is not None and kept.result.body is result.body:
             self._forget(operation.key)
 
+    def ended(self, running: _Running, outcome: Outcome) -> None:
+        """Take an operation out of the table, and tell its callers the outcome (for `_Running`)."""
+        self._remove(running)
+        for told in running.callers:
+            told(outcome)
+        if isinstance(outcome, Result) and outcome.status.ok:
+            self._keep(running, outcome)
+        else:
+            self._touch(running.operation.about)  # also after an error: the object may have changed
+        oldest = next(iter(self._running.values())).began if self._running else self._steps
+        while self._touched and next(iter(self._touched.values())) <= oldest:
+            self._touched.popitem(last=False)
+
     async def drain(self) -> None:
         """Return when no operation runs."""
         while self._running:
@@ -265,19 +278,6 @@ class Operations:
         except Exception:  # a bug: nobody would ever end it
             self._remove(running)
             raise
-
-    def ended(self, running: _Running, outcome: Outcome) -> None:
-        """Take an operation out of the table, and tell its callers the outcome."""
-        self._remove(running)
-        for told in running.callers:
-            told(outcome)
-        if isinstance(outcome, Result) and outcome.status.ok:
-            self._keep(running, outcome)
-        else:
-            self._touch(running.operation.about)  # also after an error: the object may have changed
-        oldest = next(iter(self._running.values())).began if self._running else self._steps
-        while self._touched and next(iter(self._touched.values())) <= oldest:
-            self._touched.popitem(last=False)
 
     def _remove(self, running: _Running) -> None:
         driver = running.operation.key[0]

@@ -51,7 +51,7 @@ class PlacedCall:
     foreign: ForeignIds
     attempt: Attempt | None = None
 
-    def end(self, *, in_doubt: bool | None) -> None:
+    def count_end(self, *, in_doubt: bool | None) -> None:
         """Count the end of a create (`Attempt.end`)."""
         if self.attempt is not None:
             self.pending.end(self.attempt, in_doubt=in_doubt)
@@ -91,7 +91,7 @@ class PlacedCall:
         except ValueError:
             return message
 
-    def ended(
+    def record(
         self, status: Status, message: bytes | None, things: tuple[Thing, ...]
     ) -> Coroutine[Any, Any, None] | None:
         """Record the outcome of a call that the node has answered.
@@ -127,7 +127,7 @@ class PlacedCall:
         in_doubt = outcome.leaves_doubt(status, self.ask.asked, self.send, is_known=is_known)
         if not in_doubt:
             self.foreign.settle(self.ask.driver, self.ask.asked.name, self.send.node)
-        self.end(in_doubt=in_doubt)
+        self.count_end(in_doubt=in_doubt)
         if outcome.must_wait(attempt.name, self.send, in_doubt=in_doubt):
             place = "a topology that this node does not have"
             raise NameElsewhere(self.ask.driver, self.ask.asked.name, self.send.node, place)
@@ -158,7 +158,7 @@ class PlacedCall:
                 standing = standing._replace(ids=result.entry)
             in_doubt = not things
         finally:
-            self.end(in_doubt=in_doubt)
+            self.count_end(in_doubt=in_doubt)
 
     def _refuse_foreign(self, standing: Standing) -> None:
         if self.send.is_exclusive:
@@ -200,10 +200,10 @@ def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call, Caller], Re
             attempt.send()
         carried.reply = send(node, call, carried)
     except CallError:
-        placed.end(in_doubt=None)
+        placed.count_end(in_doubt=None)
         raise
     except BaseException:  # a bug: the call may have been sent
-        placed.end(in_doubt=True)
+        placed.count_end(in_doubt=True)
         raise
     return carried
 
@@ -226,7 +226,8 @@ class CarriedCall:
         """The things that the message names, if the call is a create."""
         self._untaken: Untaken = {}
         """The things of a success that the caller has not taken yet."""
-        self._is_over = False
+        self._is_counted = False
+        """Whether the end is counted (`PlacedCall.count_end`), or `PlacedCall.record` counts it."""
         self._is_cancelled = False
         self._recording: asyncio.Task[None] | None = None
 
@@ -248,43 +249,44 @@ class CarriedCall:
     def ended(self, status: Status, message: bytes | None) -> None:
         """See `Caller`. The caller gets the end as soon as the outcome is recorded."""
         try:
-            work = self._ended(status, message)
+            work = self._take_end(status, message)
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._caller.failed(error)
             return
         if work is None:
             self._caller.ended(status, self._message)
         else:
-            self._recording = asyncio.ensure_future(self._record(work, status))
+            self._recording = asyncio.ensure_future(self._record_and_tell(work, status))
 
     def failed(self, error: Exception) -> None:
         """See `Caller`."""
-        self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
+        self._count_end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
         self._caller.failed(error)
 
-    def _ended(self, status: Status, message: bytes | None) -> Coroutine[Any, Any, None] | None:
+    def _take_end(self, status: Status, message: bytes | None) -> Coroutine[Any, Any, None] | None:
+        """Record the outcome. Returns the rest of the work if it has to wait for the store."""
         self._status = status
         if message is not None:
             self._message = self._checked(message, is_only=True)
         if status.ok and self._placed.attempt is not None and self._placed.send.keeping is Keeping.LATE:
             self._keep()  # until `acknowledge` or `cancel`
             return None
-        self._is_over = True
+        self._is_counted = True
         if self._placed.send.keeping is Keeping.NEVER:
             return None
-        return self._placed.ended(status, self._message, self._things)
+        return self._placed.record(status, self._message, self._things)
 
     def _checked(self, message: bytes, *, is_only: bool) -> bytes:
         """A message as the caller gets it."""
         try:
             self._things = self._placed.made(message, is_only=is_only)
         except CallError:
-            self._end(in_doubt=True)
+            self._count_end(in_doubt=True)
             raise
         return self._placed.answer(message)
 
-    async def _record(self, work: Coroutine[Any, Any, None], status: Status) -> None:
-        """Let the store record the outcome. If the caller leaves meanwhile, that goes on."""
+    async def _record_and_tell(self, work: Coroutine[Any, Any, None], status: Status) -> None:
+        """Let the store record the outcome, then tell the caller. If the caller leaves meanwhile, the write goes on."""
         try:
             await work
             if not self._is_cancelled:
@@ -311,7 +313,7 @@ class CarriedCall:
         self.reply.acknowledge(delivered=delivered)
         if delivered:
             self._placed.pending.drop(self._untaken)
-            self._end(in_doubt=False)
+            self._count_end(in_doubt=False)
         else:
             self._give_up()
 
@@ -326,14 +328,14 @@ class CarriedCall:
 
     def _give_up(self) -> None:
         """End a call whose answer nobody takes. The store records a success's things; any other end is in doubt."""
-        if not self._is_over:
+        if not self._is_counted:
             if self._status is not None and self._status.ok and not self._placed.send.is_exclusive:
                 self._keep()  # else the ids are unchecked: the name stays with the node, and a retry checks them
             self._placed.pending.record(self._untaken)
-            self._end(in_doubt=not self._untaken)
+            self._count_end(in_doubt=not self._untaken)
 
-    def _end(self, *, in_doubt: bool | None) -> None:
+    def _count_end(self, *, in_doubt: bool | None) -> None:
         """Count the end of the call once: nothing more comes from the node, or nothing more counts."""
-        if not self._is_over:
-            self._is_over = True
-            self._placed.end(in_doubt=in_doubt)
+        if not self._is_counted:
+            self._is_counted = True
+            self._placed.count_end(in_doubt=in_doubt)

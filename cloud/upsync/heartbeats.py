@@ -59,8 +59,7 @@ _RENEWALS_AT_ONCE: Final = 50
 renewal takes less than 1 s, 10,000 if it takes less than 200 ms."""
 
 _LOOKS_AT_ONCE: Final = 25
-"""Enough for 100 lost nodes in a second if a request takes 125 ms: one request reads, one writes. Looks and renewals
-leave a quarter of the client's connections to others."""
+"""Enough for 100 lost nodes in a second if a request takes 125 ms: one request reads, one writes."""
 
 _STEP_S: Final = 0.001
 """The least step of a Lease's time. It has microseconds, but a float of this size does not."""

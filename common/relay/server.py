@@ -53,10 +53,14 @@ class Server:
         self._no_connections.set()
 
     async def listen(self, sock: socket.socket) -> None:
-        """Accept connections on a bound socket."""
+        """Accept connections on a bound socket, in place of the former one. Its connections stay."""
         loop = asyncio.get_running_loop()
-        self._socket = sock
+        former, self._socket = self._listener, sock
         self._listener = await loop.create_unix_server(lambda: ServerConnection(self), sock=sock, backlog=1024)
+        if former is not None:
+            former.close()
+        if self.draining:  # it began meanwhile
+            self._stop_listening()
 
     def _stop_listening(self) -> None:
         self.draining = True

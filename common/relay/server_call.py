@@ -43,6 +43,10 @@ class AnswerWriter(Protocol):
         """The status of a call that failed with this error, or was cancelled."""
 
 
+def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `Taken`
+    """Nobody asks whether an answer was taken."""
+
+
 class ServerCall:
     """One call: a request message in, any number of messages out, then a status.
 
@@ -86,7 +90,7 @@ class ServerCall:
         """Whether the caller has cancelled the call or is disconnected."""
         return self.cancelled_by in (CancelReason.CALLER_CANCELLED, CancelReason.CALLER_LOST)
 
-    def put(self, message: bytes, taken: Taken) -> None:
+    def put(self, message: bytes, taken: Taken = _ignored) -> None:
         """Send one message of the answer.
 
         Args:
@@ -115,7 +119,7 @@ class ServerCall:
         if not await wait.taken():
             raise PeerGone
 
-    def finish(self, status: Status, taken: Taken | None = None) -> None:
+    def finish(self, status: Status, taken: Taken = _ignored) -> None:
         """End the call with a status. Only the first end counts.
 
         Args:
@@ -123,7 +127,6 @@ class ServerCall:
             taken: called once, perhaps now: with True when the caller's socket has taken every message and the status,
                 else with False.
         """
-        taken = taken or _ignored
         if self.finished:
             taken(False)  # noqa: FBT003
             return
@@ -136,10 +139,6 @@ class ServerCall:
             self.finish(Status(Code.CANCELLED, str(self.cancelled_by)))
         elif not self.finished:
             self.finish(self._writer.status_for(self, error))
-
-
-def _ignored(_taken: bool) -> None:  # noqa: FBT001
-    """Nobody asks whether an answer was taken."""
 
 
 class _Wait:

@@ -557,6 +557,7 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
 # -------------------- our own mistakes --------------------
 
 
+@slow_in_hub
 @pytest.mark.parametrize(
     ("where", "hop"),
     [
@@ -576,13 +577,15 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
     caplog: pytest.LogCaptureFixture,
     where: str,
     hop: str,
+    *,
+    in_hub: bool,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the password is swordfish")
 
     methods = {"IdentityCache": "GetPluginInfo", "Driver.start": "ListVolumes"}
     method = next((method for part, method in methods.items() if part in where), "CreateVolume")
-    async with LocalBridge(short_dir, vendor.socket) as bridge:
+    async with LocalBridge(short_dir, vendor.socket, in_hub=in_hub) as bridge:
         with monkeypatch.context() as patch:
             patch.setattr(where, fail)
             told = [await bridge.call(method, create("v").SerializeToString()) for _ in range(2)]

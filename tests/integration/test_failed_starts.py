@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from pathlib import Path
@@ -30,6 +31,7 @@ def taken() -> Iterator[str]:
 
 def opened(directory: Path) -> set[str]:
     """What this process has open: files in a directory, threads, and how many sockets."""
+    gc.collect()  # sockets of earlier tests
     targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     files = {str(target) for target in targets if target.is_relative_to(directory)}
     sockets = sum(str(target).startswith("socket:") for target in targets)

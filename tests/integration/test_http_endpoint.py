@@ -50,7 +50,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def endpoint(health: Health, metrics: Metrics) -> Iterator[HttpEndpoint]:
-    endpoint = HttpEndpoint(ANY_PORT, registry=metrics.registry, ready=health)
+    endpoint = HttpEndpoint(ANY_PORT, metrics=metrics, ready=health)
     yield endpoint
     endpoint.close()
 
@@ -174,31 +174,31 @@ def test_garbage_is_refused(endpoint: HttpEndpoint, sent: bytes) -> None:
 
 
 def test_closing_frees_the_port_and_cuts_the_connections(health: Health, metrics: Metrics) -> None:
-    endpoint = HttpEndpoint(ANY_PORT, registry=metrics.registry, ready=health)
+    endpoint = HttpEndpoint(ANY_PORT, metrics=metrics, ready=health)
     with socket.create_connection(endpoint.address, timeout=SOON_S) as silent:
         ask(endpoint, "/healthz")  # the connection before this one has been accepted too
         endpoint.close()
         assert silent.recv(1) == b""
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(endpoint.address)
-    HttpEndpoint(endpoint.address, registry=metrics.registry, ready=health).close()
+    HttpEndpoint(endpoint.address, metrics=metrics, ready=health).close()
     endpoint.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "csi-bridge-http"]
 
 
 def test_an_address_in_use_is_a_wrong_setting(endpoint: HttpEndpoint, health: Health, metrics: Metrics) -> None:
     with pytest.raises(SettingsError, match=r"--http=127.0.0.1:\d+: cannot listen there: Address already in use"):
-        HttpEndpoint(endpoint.address, registry=metrics.registry, ready=health)
+        HttpEndpoint(endpoint.address, metrics=metrics, ready=health)
 
 
 def test_an_address_of_another_machine_is_a_wrong_setting(health: Health, metrics: Metrics) -> None:
     with pytest.raises(SettingsError, match="cannot listen there"):
-        HttpEndpoint(HostPort("192.0.2.1", 0), registry=metrics.registry, ready=health)
+        HttpEndpoint(HostPort("192.0.2.1", 0), metrics=metrics, ready=health)
 
 
 def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:
     try:
-        endpoint = HttpEndpoint(HostPort("::1", 0), registry=metrics.registry, ready=health)
+        endpoint = HttpEndpoint(HostPort("::1", 0), metrics=metrics, ready=health)
     except SettingsError as error:
         pytest.skip(f"needs IPv6 ({error})")
     assert ask(endpoint, "/healthz") == (200, "ok\n")
@@ -208,7 +208,7 @@ def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:
 def test_a_process_ends_while_it_serves() -> None:
     program = (
         "from common.httpd import *; from common.metrics import Metrics; import socket\n"
-        "e = HttpEndpoint(HostPort('127.0.0.1', 0), registry=Metrics().registry, ready=lambda: (True, ''))\n"
+        "e = HttpEndpoint(HostPort('127.0.0.1', 0), metrics=Metrics(), ready=lambda: (True, ''))\n"
         "c = socket.create_connection(e.address); print('served')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
+from cloud import kept_connections
 from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
@@ -132,13 +134,19 @@ async def test_a_proxy_that_the_environment_names_is_asked(tmp_path: Path, monke
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readuntil(b"\r\n"))
-        await answer_nothing(reader, writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
 
     async with api_server(tmp_path, proxy) as kubeconfig:
         monkeypatch.setenv("http_proxy", renamed_server(kubeconfig, "http://kubernetes.invalid"))
         async with connect(kubeconfig) as kube:
             await kube.get(RESOURCES["Node"], "n1")
-    assert asked == [b"GET http://kubernetes.invalid/api/v1/nodes/n1 HTTP/1.1\r\n"]
+            await kube.patch(RESOURCES["Node"], "n1", {})
+    assert asked == [
+        b"GET http://kubernetes.invalid/api/v1/nodes/n1 HTTP/1.1\r\n",
+        b"PATCH http://kubernetes.invalid/api/v1/nodes/n1 HTTP/1.1\r\n",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["without extensions", "of an intermediate CA", "with all extensions"])
@@ -210,3 +218,169 @@ async def test_after_a_line_of_a_watch_without_an_end_the_objects_are_listed_aga
             async for _ in kube.watch(RESOURCES["Node"], "1", for_s=60):
                 pass
         assert caught.value.is_expired  # the same version would bring the same event again
+
+
+# ---- kept connections ------------------------------------------------------------------------------------------------
+
+
+class Patched:
+    """A server that answers patches.
+
+    Attributes:
+        asked: the number of requests on each connection.
+        serving: the task of each connection.
+        heads: the head of each request.
+        answers: the next answers; without one, an empty object.
+        ends: whether the server ends an idle connection at once.
+        came: a request has come.
+        hold: answers wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.serving: list[Any] = []
+        self.heads: list[bytes] = []
+        self.answers: list[bytes] = []
+        self.ends = False
+        self.came, self.hold = asyncio.Event(), asyncio.Event()
+        self.hold.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.append(asyncio.current_task())
+        number = len(self.asked)
+        self.asked.append(0)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                await reader.readexactly(length)
+                self.asked[number] += 1
+                self.heads.append(head)
+                self.came.set()
+                await self.hold.wait()
+                answer = self.answers.pop(0) if self.answers else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+                writer.write(answer)
+                if self.ends or b"close" in answer:
+                    break
+        writer.close()
+
+
+@asynccontextmanager
+async def patched(directory: Path, *, tls: bool = False) -> AsyncIterator[tuple[Patched, Kube]]:
+    server = Patched()
+    async with api_server(directory, server.serve, tls=tls) as kubeconfig:
+        async with connect(kubeconfig) as kube:
+            yield server, kube
+        await asyncio.gather(*server.serving)
+
+
+async def patch(kube: Kube) -> Any:
+    return await kube.patch(RESOURCES["Lease"], "n1", {"spec": {}}, "kube-node-lease")
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_patches_one_after_another_share_a_connection(
+    run: Callable[[Awaitable[Patched]], Patched], *, tls: bool, tmp_path: Path
+) -> None:
+    async def patch_thrice() -> Patched:
+        async with patched(tmp_path, tls=tls) as (server, kube):
+            for _ in range(3):
+                assert await patch(kube) == {}
+            return server
+
+    server = run(patch_thrice())
+    assert server.asked == [3]
+    path = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
+    assert server.heads[0].startswith(b"PATCH " + path + b" HTTP/1.1\r\n")
+    assert b"\r\nContent-Type: application/merge-patch+json\r\n" in server.heads[0]
+    assert b"\r\nauthorization: Bearer t\r\n" in server.heads[0]
+
+
+async def test_patches_at_once_have_connections_of_their_own(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        await asyncio.gather(*(patch(kube) for _ in range(3)))
+        await asyncio.gather(*(patch(kube) for _ in range(3)))
+        assert server.asked == [2, 2, 2]
+
+
+async def test_a_connection_that_the_server_has_ended_carries_no_further_patch(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        server.ends = True
+        await patch(kube)
+        await asyncio.sleep(0.05)  # the end of the connection is on its way
+        await patch(kube)
+        assert server.asked == [1, 1]
+
+
+async def test_a_connection_that_has_been_idle_for_long_carries_no_further_patch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with patched(tmp_path) as (server, kube):
+        await patch(kube)
+        monkeypatch.setattr(kept_connections, "_IDLE_S", -1.0)
+        await patch(kube)
+        assert server.asked == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n{}", "the connection ended"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "the answer is not HTTP/1.1"),
+    ],
+)
+async def test_a_patch_without_a_whole_answer_is_sent_once_and_its_outcome_is_unknown(
+    answer: bytes, why: str, tmp_path: Path
+) -> None:
+    async with patched(tmp_path) as (server, kube):
+        server.answers = [answer]
+        with pytest.raises(KubeError, match=why) as caught:
+            await patch(kube)
+        assert caught.value.code == 0
+        assert server.asked == [1]
+        assert await patch(kube) == {}
+        assert server.asked == [1, 1]
+
+
+async def test_a_patch_that_is_given_up_leaves_its_answer_to_no_other(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        server.hold.clear()
+        late = asyncio.create_task(patch(kube))
+        await server.came.wait()
+        late.cancel()
+        await asyncio.wait({late})
+        server.answers = [b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"a":1}']
+        server.hold.set()
+        await patch(kube)
+        assert server.asked == [1, 1]
+
+
+async def test_a_refused_patch_says_why(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        body = b'{"code": 409, "reason": "Conflict", "message": "another uid"}'
+        server.answers = [b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)]
+        with pytest.raises(KubeError, match="patch Lease kube-node-lease/n1: another uid") as caught:
+            await patch(kube)
+        assert caught.value.code == 409
+        assert await patch(kube) == {}
+        assert server.asked == [2]
+
+
+async def test_after_refused_credentials_no_connection_is_used_again(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        await asyncio.gather(patch(kube), patch(kube))
+        server.answers = [b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}"]
+        with pytest.raises(KubeError, match="are refused"):
+            await patch(kube)
+        assert await patch(kube) == {}  # it says `Connection: close`, because the credentials may still be the old ones
+        assert await patch(kube) == {}
+        assert sorted(server.asked) == [1, 1, 1, 2]
+
+
+async def test_a_token_that_is_no_header_is_sent_to_nobody(tmp_path: Path) -> None:
+    async with patched(tmp_path) as (server, kube):
+        kube._client.configuration.api_key["BearerToken"] = "Bearer t\r\nHost: elsewhere"
+        with pytest.raises(KubeError, match="a header has more than one line"):
+            await patch(kube)
+        assert server.asked == []

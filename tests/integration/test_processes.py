@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from common.status import Code
 from tests.integration.conftest import World
 from tests.support.answers import volume
 from tests.support.bridge import Bridge, Member
+from tests.support.forms import slow_in_hub
 from tests.support.operator import hub_state, node_state
 from tests.support.requests import create
 from tests.support.sidecar import link_lost
@@ -165,6 +167,22 @@ def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
     assert not {"hub": world.bridge.hub.uds, "agent": world.agent.socket, "proxy": world.proxy.socket}[which].exists()
     assert call.outcome().code is Code.UNAVAILABLE
     gate.set()
+
+
+@slow_in_hub
+def test_a_proxy_driver_makes_its_deleted_socket_again_and_its_connections_stay(world: World, name: str) -> None:
+    gate, call = world.held_create(name)
+    world.proxy.socket.unlink()
+    world.proxy.socket.mkdir()
+    world.proxy.wait_logged("cannot be made again")
+    world.proxy.socket.rmdir()
+    world.proxy.wait_logged("is there again")
+    assert world.proxy.sidecar().call("GetCapacity").ok
+    assert stat.S_IMODE(world.proxy.socket.stat().st_mode) == 0o660
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    world.proxy.stop()
+    assert not world.proxy.socket.exists()
 
 
 @pytest.mark.parametrize("which", ["hub", "agent", "proxy"])

@@ -12,6 +12,7 @@ import pytest
 from common.status import Code
 from tests.integration.conftest import DRIVER, World
 from tests.support.answers import volume
+from tests.support.bridge import Bridge
 from tests.support.operator import hub_state
 from tests.support.requests import create
 from tests.support.sidecar import link_lost
@@ -20,7 +21,6 @@ from tests.support.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
     from tests.support.vendor import Vendor
 
 
@@ -72,6 +72,36 @@ def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(world: Wo
     assert hub.process.wait_exit() == 0
     assert not world.proxy.socket.exists()
     assert hub.logged("no link to the hub") == []
+
+
+def test_a_drain_that_takes_too_long_ends_all_the_same_and_leaves_no_socket(
+    bridge: Bridge, vendor: Vendor, name: str
+) -> None:
+    hub = bridge.start_hub("--drain-timeout=1s")
+    bridge.start_agent("n1", vendor.socket)
+    proxy = bridge.start_proxy(DRIVER)
+    sidecar = proxy.sidecar()
+    bridge.wait_routed(sidecar)
+    vendor.hold("CreateVolume")
+    call = sidecar.start("CreateVolume", create(name))
+    vendor.wait_for_call("CreateVolume")
+    hub.ask_to_stop()
+    assert hub.process.wait_exit() == 0
+    assert call.outcome().refusal == link_lost("the hub")
+    assert not proxy.socket.exists()
+
+
+def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_goes_on(
+    world: World, short_dir: Path, tmp_path: Path, name: str
+) -> None:
+    (short_dir / "second").mkdir()
+    second = Bridge(short_dir / "second", tmp_path)
+    with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
+        second.start_hub(f"--serve={DRIVER}=unix://{world.proxy.socket}")
+    assert second.hub.process.wait_exit() == 2
+    said = f"placement=auto: cannot listen on {world.proxy.socket}: another process is serving there"
+    assert said in second.hub.process.output()
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
 def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(world: World, name: str) -> None:

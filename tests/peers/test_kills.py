@@ -137,5 +137,5 @@ def _assert_quiet_and_clean(tunnel: Tunnel) -> None:
         what="end of every call at every hop",
         instead=tunnel.log_tails,
     )
-    assert tunnel.stop() == {"proxy": 0, "agent": 0, "hub": 0}
+    assert set(tunnel.stop().values()) == {0}
     assert tunnel.leftovers() == []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers.support import csi_client, manifests
-from tests.support.forms import in_each_form
+from tests.support.forms import in_each_form, slow_in_hub
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def cached(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> T
     return tunnel
 
 
-@in_each_form
+@slow_in_hub
 def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(
     cached: Tunnel, vendor: RunningDriver
 ) -> None:

@@ -3,7 +3,7 @@
     async with LocalBridge(short_dir, vendor.socket) as bridge:
         assert (await bridge.call("GetCapacity")).ok
 
-Each of the two hops has a lab link, so that a test can cut it.
+Each of the two hops has a lab link, so that a test can cut it; with the proxy driver inside the hub, the edge's alone.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ _WAIT_S = 0.005
 
 
 class LocalBridge:
-    """Runs all three processes' `run` as tasks of this loop.
+    """Runs all processes' `run` as tasks of this loop.
 
     Attributes:
         links: between agent and hub, and between proxy driver and hub.
     """
 
-    def __init__(self, directory: Path, vendor: Path, *, driver: str = "vendor.test") -> None:
-        self._directory, self._vendor, self._driver = directory, vendor, driver
+    def __init__(self, directory: Path, vendor: Path, *, driver: str = "vendor.test", in_hub: bool = False) -> None:
+        self._directory, self._vendor, self._driver, self._in_hub = directory, vendor, driver, in_hub
         self._socket = directory / "csi.sock"
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -73,13 +73,13 @@ class LocalBridge:
                 "listen": f"127.0.0.1:{port}",
                 "insecure": "true",
                 "state_dir": str(states / "hub"),
+                **({"serve": [f"{self._driver}=unix://{self._socket}"]} if self._in_hub else {}),
             }
         )
         self._start(hub_process.run(hub, self._stopping), "hub")
         while not uds.exists():  # noqa: ASYNC110  # a file has no event
             await asyncio.sleep(_WAIT_S)
-        for to, listen in ((f"127.0.0.1:{port}", "127.0.0.1:0"), (f"unix://{uds}", f"unix://{self._directory}/l.sock")):
-            self.links.append(await self._stack.enter_async_context(Link(to=to, listen=listen)))
+        await self._start_link(f"127.0.0.1:{port}", "127.0.0.1:0")
         edge = EDGE_OPTIONS.read(
             {
                 "node": "n1",
@@ -91,16 +91,18 @@ class LocalBridge:
                 "status": f"unix://{self._directory / 'edge.sock'}",
             }
         )
-        proxy = DRIVER_OPTIONS.read(
-            {
-                "drivername": self._driver,
-                "endpoint": f"unix://{self._socket}",
-                "hub_endpoint": self.links[1].address,
-                "state_dir": str(states / "proxy"),
-            }
-        )
         self._start(agent.run(edge, self._stopping), "agent")
-        self._start(csi_proxy_driver.run(proxy, self._stopping), "proxy")
+        if not self._in_hub:
+            await self._start_link(f"unix://{uds}", f"unix://{self._directory}/l.sock")
+            proxy = DRIVER_OPTIONS.read(
+                {
+                    "drivername": self._driver,
+                    "endpoint": f"unix://{self._socket}",
+                    "hub_endpoint": self.links[1].address,
+                    "state_dir": str(states / "proxy"),
+                }
+            )
+            self._start(csi_proxy_driver.run(proxy, self._stopping), "proxy")
         await self.wait_routed()
         return self
 
@@ -109,6 +111,9 @@ class LocalBridge:
         self._stopping.set()
         await asyncio.gather(*self._tasks)
         await self._stack.aclose()
+
+    async def _start_link(self, to: str, listen: str) -> None:
+        self.links.append(await self._stack.enter_async_context(Link(to=to, listen=listen)))
 
     def _start(self, run: Coroutine[object, object, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(run, name=name))

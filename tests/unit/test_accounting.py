@@ -13,6 +13,7 @@ import pytest
 from common import logs
 from common.accounting import Account, Accounts
 from common.errors import CallTimeout, Draining, status_of
+from common.exposition import registry_of
 from common.metrics import Metrics
 from common.status import Code, Origin, Status
 
@@ -56,11 +57,11 @@ def begin(metrics: Metrics, timeout_s: float | None = None) -> Account:
 
 def counted(metrics: Metrics, code: str) -> float | None:
     labels = {"driver_name": "d", "method_name": CREATE, "grpc_status_code": code}
-    return metrics.registry.get_sample_value("csi_plugin_operations_seconds_count", labels)
+    return registry_of(metrics).get_sample_value("csi_plugin_operations_seconds_count", labels)
 
 
 def in_flight(metrics: Metrics) -> float | None:
-    return metrics.registry.get_sample_value("csi_bridge_calls_in_flight")
+    return registry_of(metrics).get_sample_value("csi_bridge_calls_in_flight")
 
 
 def test_a_call_needs_no_task_and_no_block_to_be_counted_and_logged(metrics: Metrics, lines: Lines) -> None:

@@ -104,7 +104,7 @@ def test_a_run_says_at_the_start_how_long_it_takes(
     assert run.main() == 0
 
     said = capsys.readouterr().err
-    assert "2 groups of figures, about 4 minutes\n" in said
+    assert "groups of figures: 2; this takes about 4 minutes\n" in said
     assert "1 of 2: call, about 4 minutes\n" in said
     assert "2 of 2: size, about 12 seconds\n" in said
 

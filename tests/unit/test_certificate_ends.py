@@ -10,6 +10,7 @@ import pytest
 from cloud.admission import Role
 from cloud.peer_ends import PeerTerm, ending, show_first_ends
 from common.certificate_ends import CertificateEnds, Term, terms_in
+from common.exposition import registry_of
 from common.metrics import Metrics
 from tests.support.certificates import Authority, bundle
 
@@ -39,7 +40,7 @@ def test_an_end_is_told_a_week_before_or_in_the_last_fifth_of_a_short_life(
 
 def shown(metrics: Metrics, certificate: str) -> float | None:
     name = "csi_bridge_certificate_end_timestamp_seconds"
-    return metrics.registry.get_sample_value(name, {"certificate": certificate})
+    return registry_of(metrics).get_sample_value(name, {"certificate": certificate})
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.database import Schema, open_database
+from common.database import Schema, connect_to_read, open_database
 from common.errors import NewerState, SettingsError
 
 if TYPE_CHECKING:
@@ -149,3 +149,9 @@ def test_a_file_that_is_damaged_twice_within_a_second_is_kept_twice(path: Path) 
         opened(path, FIRST).connection.close()
     kept = [file.read_bytes() for file in path.parent.iterdir() if ".corrupt" in file.name]
     assert sorted(kept) == [b"first " * 100, b"second " * 100]
+
+
+def test_no_connection_keeps_more_than_half_a_mebibyte_of_pages(older: Path) -> None:
+    with closing(opened(older, FIRST).connection) as writer, closing(connect_to_read(older)) as reader:
+        for connection in (writer, reader):
+            assert connection.execute("PRAGMA cache_size").fetchone() == (-512,)

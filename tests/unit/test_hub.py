@@ -19,6 +19,7 @@ from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
+from common.exposition import registry_of
 from common.messages import Kind, Ping, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
@@ -300,7 +301,7 @@ async def test_a_proxy_driver_that_the_policy_does_not_name_calls_nothing_until_
         assert await called(link, CREATE) == status_of(NotAllowed(DRIVER, DRIVER, why), Origin.HUB)
     (denied,) = strict.pages.status().denied
     assert (denied.identity, denied.driver, denied.times, denied.why) == (DRIVER, DRIVER, 2, why)
-    assert strict.metrics.registry.get_sample_value("csi_bridge_policy_denials_total", {"what": "call"}) == 2
+    assert registry_of(strict.metrics).get_sample_value("csi_bridge_policy_denials_total", {"what": "call"}) == 2
     assert [details["why"] for event, _, _, details in strict.audit.lines if event is Event.REFUSAL] == [why] * 2
     await loosen(strict)
     assert await called(link, CREATE) == Status(Code.OK)

@@ -55,6 +55,13 @@ def test_before_anything_is_known_the_rest_is_an_error_that_names_the_driver(tmp
         IdentityCache(tmp_path, DRIVER).answer(method)
 
 
+@pytest.mark.parametrize("other", ["d_example", "d%2Fexample"])
+def test_two_drivers_whose_names_are_alike_have_a_file_each(tmp_path: Path, other: str) -> None:
+    for name in ("d/example", other):
+        IdentityCache(tmp_path, name).update(report(driver=name))
+    assert all(IdentityCache(tmp_path, name).known for name in ("d/example", other))
+
+
 # -------------------- hearing from the hub --------------------
 
 
@@ -230,7 +237,7 @@ def test_a_start_leaves_nothing_behind_in_the_directory(tmp_path: Path) -> None:
 def test_a_drivers_name_does_not_lead_out_of_the_directory(tmp_path: Path) -> None:
     odd = "../../etc/d"
     IdentityCache(tmp_path / "state", odd).update(report(driver=odd))
-    assert [path.name for path in (tmp_path / "state").iterdir()] == ["identity-.._.._etc_d.json"]
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["identity-..%2F..%2Fetc%2Fd.json"]
 
 
 def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:

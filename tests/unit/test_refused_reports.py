@@ -15,6 +15,7 @@ from cloud.trust.audit_log import Event
 from cloud.trust.policy import Verdict
 from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from common.errors import DriverMissing, OperatorRefused, ReportRefused
+from common.exposition import registry_of
 from common.metrics import Metrics
 from common.peer import Peer as Address
 from common.reports import DriverReport
@@ -91,7 +92,7 @@ class World:
         return next(it for it in self.nodes.describe() if it.node == node)
 
     def conflicts(self, cause: str) -> float | None:
-        return self.metrics.registry.get_sample_value("csi_bridge_node_conflicts_total", {"cause": cause})
+        return registry_of(self.metrics).get_sample_value("csi_bridge_node_conflicts_total", {"cause": cause})
 
     async def restart(self, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> World:
         """The hub that starts after this one."""
@@ -364,7 +365,7 @@ async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_
 async def test_of_a_denial_the_policys_metric_is_told(world: World) -> None:
     world.policy.denied = {DRIVER}
     await world.come("n1", report(DRIVER, "n1"))
-    assert world.metrics.registry.get_sample_value("csi_bridge_policy_denials_total", {"what": "report"}) == 1
+    assert registry_of(world.metrics).get_sample_value("csi_bridge_policy_denials_total", {"what": "report"}) == 1
 
 
 async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import RemoteProtocolError, TunnelClosed
 from common.messages import Chunk, Drain, Goodbye, Kind, Open, encode
-from common.receiver import Nobody
+from common.receiver import NOBODY
 from common.session import Session, State
 from common.status import Code, Status
 from tests.unit.wire.pair import SMALL, hello_of
@@ -342,7 +342,7 @@ def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_le
 
 def test_nobody_hears_everything_and_does_nothing() -> None:
     hub, edge = pair()
-    number = hub.session.open(Nobody(), Kind.CALL, b"x", now=0.0)
+    number = hub.session.open(NOBODY, Kind.CALL, b"x", now=0.0)
     carry(hub, edge)
     edge.session.end(number, OK, b"y")
     carry(hub, edge)

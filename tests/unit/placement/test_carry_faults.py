@@ -27,7 +27,7 @@ async def test_a_fault_of_the_store_is_logged_although_the_caller_has_left(caplo
         send=SimpleNamespace(keeping=Keeping.FIRST),
         attempt=None,
         pending=SimpleNamespace(record=lambda _untaken: None),
-        ended=lambda *_: record(),
+        record=lambda *_: record(),
     )
     call = CarriedCall(cast("Any", placed), cast("Any", None))
     call.reply = cast("Any", SimpleNamespace(cancel=lambda: None))

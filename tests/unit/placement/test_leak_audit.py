@@ -19,6 +19,7 @@ from cloud.sync_part import SyncPart
 from common import left_over
 from common.csi import csi_pb2 as csi
 from common.errors import OperatorRefused
+from common.exposition import registry_of
 from common.left_over import LeftOver
 from common.metrics import LEAKS, Metrics
 from common.objects import Stamp
@@ -575,7 +576,7 @@ async def follow(site: Site, *, audits: int) -> None:
 
 async def test_the_background_shows_each_class_as_a_metric_after_its_first_audit(site: Site) -> None:
     def value(name: str, **labels: str) -> float | None:
-        return site.metrics.registry.get_sample_value(name, labels)
+        return registry_of(site.metrics).get_sample_value(name, labels)
 
     site.world.vendors["n1"] = lists("lost")
     site.world.away = {"n2"}
@@ -609,4 +610,4 @@ async def test_a_failed_audit_in_the_background_is_logged_and_the_next_one_follo
     site.on_read = fail
     await follow(site, audits=2)
     assert "a leak audit failed" in caplog.text
-    assert site.metrics.registry.get_sample_value("csi_bridge_audit_timestamp_seconds") == site.world.now
+    assert registry_of(site.metrics).get_sample_value("csi_bridge_audit_timestamp_seconds") == site.world.now

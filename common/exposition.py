@@ -1,0 +1,68 @@
+"""The exposition: the metrics of a process as Prometheus reads them.
+
+Only a process that serves /metrics imports it, with `common.httpd`: the library and Python's HTTP server take 3 MB.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from common.metrics import CALL_BUCKETS_S, Metrics
+
+_CALLS: Final = "csi_plugin_operations_seconds"
+_CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
+_LEAKS_TEXT: Final = "Leaks that the last leak audit in the background found (csi-bridge audit)."
+_LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
+_BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
+
+
+def registry_of(metrics: Metrics) -> CollectorRegistry:
+    """The metrics of a process, and its own memory, CPU and open files, for a scrape to collect."""
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    registry.register(_Collector(metrics))
+    return registry
+
+
+class _Collector:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with all its series."""
+        yield self._calls()
+        for counter in self._metrics.counters:
+            counted = CounterMetricFamily(counter.name, counter.text, labels=_labels(counter.label))
+            for value, count in counter.counts.items():
+                counted.add_metric(_labels(value), count, created=counter.created)
+            yield counted
+        for gauge in self._metrics.gauges:
+            shown = GaugeMetricFamily(gauge.name, gauge.text, labels=_labels(gauge.label))
+            for value, read in gauge.readers.copy().items():
+                shown.add_metric(_labels(value), read())
+            yield shown
+        # No series before the first audit: a hub that has not looked yet must not show a 0.
+        leaks = GaugeMetricFamily("csi_bridge_leaks", _LEAKS_TEXT, labels=("driver_name", "leak"))
+        for values, count in self._metrics.leaks.items():
+            leaks.add_metric(values, count)
+        yield leaks
+
+    def _calls(self) -> Metric:
+        """The histogram of the calls' durations, as `prometheus_client.Histogram` would show it."""
+        metric = Metric(_CALLS, _CALLS_TEXT, "histogram")
+        for values, durations in self._metrics.calls.copy().items():
+            labels = dict(zip(_LABELS, values, strict=True))
+            total = 0
+            for bound, count in zip(_BOUNDS, durations.counts.copy(), strict=True):
+                total += count
+                metric.add_sample(f"{_CALLS}_bucket", labels | {"le": bound}, total)
+            metric.add_sample(f"{_CALLS}_count", labels, total)
+            metric.add_sample(f"{_CALLS}_sum", labels, durations.sum_s)
+            metric.add_sample(f"{_CALLS}_created", labels, durations.created)
+        return metric
+
+
+def _labels(text: str) -> list[str]:
+    return [text] if text else []
