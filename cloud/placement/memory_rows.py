@@ -18,6 +18,9 @@ from cloud.placement.claim_store import (
 )
 from cloud.placement.requests import Thing
 
+_PART = 1_000
+"""Things in one part of the ledger: one millisecond."""
+
 
 class MemoryRows:
     """All names, ids and lists (`claim_rules.Rows`)."""
@@ -88,13 +91,17 @@ class MemoryRows:
             if not holding.gone
         ]
 
-    def ledger(self) -> Ledger:
-        """All entries."""
-        held = ((driver, thing, holders) for (driver, thing), holders in self._ids.items())
-        return Ledger(
-            [((driver, thing, node), holding) for driver, thing, by in held for node, holding in by.items()],
-            [(driver, name, hold) for (driver, name), holds in self._holds.items() for hold in holds.values()],
-        )
+    def ledger(self) -> Iterator[Ledger]:
+        """All entries, in parts: first the holds, and with each later part the holdings of some things.
+
+        The rows may change between two parts. Then a create that has ended meanwhile has its hold in the first part, or
+        its things in a later one, or both.
+        """
+        yield Ledger([], [(*key, hold) for key, holds in self._holds.items() for hold in holds.values()])
+        ids = iter(list(self._ids))
+        while some := list(islice(ids, _PART)):
+            held = ((key, self._ids.get(key, {})) for key in some)
+            yield Ledger([((*key, node), holding) for key, by in held for node, holding in by.items()], [])
 
     def _places(self) -> Iterator[tuple[str, str]]:
         """Driver and node of each entry."""

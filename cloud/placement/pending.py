@@ -233,15 +233,16 @@ class Pending:
         Raises:
             PlacementNotKept: the store cannot be reached.
         """
-        ledger, now = await self.store.ledger(), self.now()
-        names = self._names.values()
-        return Books(
-            ledger,
-            running=frozenset((ours.driver, ours.name, ours.node) for ours in names),
-            doubted=frozenset(ours.key for ours in names if ours.in_doubt),
-            made={**self._recent.all(), **dict.fromkeys(self._untaken, now)},
-            complete_since=self._recent.complete_since,
-        )
+        before = self._running()  # a create that ends while the ledger is read stands here, or in the ledger
+        ledger = await self.store.ledger()
+        running = before | self._running()  # one that begins meanwhile has a hold there, and is no doubt
+        doubted = frozenset(ours.key for ours in self._names.values() if ours.in_doubt)
+        made = {**self._recent.all(), **dict.fromkeys(self._untaken, self.now())}
+        return Books(ledger, running, doubted, made, self._recent.complete_since)
+
+    def _running(self) -> frozenset[tuple[str, str, str]]:
+        """Driver, name and node of each name with creates under way."""
+        return frozenset((ours.driver, ours.name, ours.node) for ours in self._names.values())
 
     def knows(self, node: str, driver: str) -> bool:
         """Whether it has anything of a node, or of one driver there."""

@@ -215,13 +215,18 @@ class SqliteClaims:
 
     async def ledger(self) -> Ledger:
         """See `ClaimStore`."""
-        return await self._read_memory(lambda rows: rows.ledger())
+        ledger = Ledger([], [])
+        for part in await self._read_memory(lambda rows: rows.ledger()):
+            ledger.holdings.extend(part.holdings)
+            ledger.holds.extend(part.holds)
+            await asyncio.sleep(0)  # of 100,000 things it would take the loop half a second
+        return ledger
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """See `ClaimStore`."""
         hold = self._next_writer()(self._memory).hold(self._memory.name(driver, name), node)
         later = _Later(driver, node, lambda rows: rows.set_hold(driver, name, self.owner, hold))
-        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, *hold)))
+        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, hold.node, hold.epoch, hold.since)))
 
     def free_later(self, driver: str, name: str) -> None:
         """See `ClaimStore`."""

@@ -96,7 +96,8 @@ class SqliteRows:
         """Set or remove an owner's hold on a name."""
         if hold is not None:
             self._database.execute(
-                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?)", (driver, name, owner, *hold)
+                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?)",
+                (driver, name, owner, hold.node, hold.epoch, hold.since),
             )
         else:
             sql = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ?"

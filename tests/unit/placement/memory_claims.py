@@ -7,13 +7,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Hold
+from cloud.placement.claim_store import Claimed, HeldBy, Hold, Ledger
 from cloud.placement.memory_rows import MemoryRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cloud.placement.claim_store import Holding, IdEntry, Ledger, NameEntry, Place, Standing
+    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing
     from cloud.placement.requests import Thing
 
 
@@ -108,7 +108,8 @@ class MemoryClaims:
 
     async def ledger(self) -> Ledger:
         await self._turn()
-        return self._shelf.rows.ledger()
+        parts = list(self._shelf.rows.ledger())
+        return Ledger([it for part in parts for it in part.holdings], [it for part in parts for it in part.holds])
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         write = self._writer()
