@@ -249,6 +249,19 @@ HUB_OPTIONS = Options(
         default="100MiB",
         help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
     ),
+    option(
+        "--audit-every",
+        type=duration_type("0s", "168h"),
+        default="30m",
+        help="Time between two leak audits in the background (csi-bridge audit), for the metric csi_bridge_leaks. Each "
+        "asks every connected node for its volumes and snapshots, four nodes at a time. 0: none.",
+    ),
+    _tuning(
+        "--audit-grace",
+        type=duration_type("0s", "1h"),
+        default="10m",
+        help="A volume that may be younger is no leak: its PersistentVolume may not be written yet.",
+    ),
     _tls(
         "--tls-crl",
         type=PATH,

@@ -43,6 +43,8 @@ class HubSettings(ProcessSettings):
     fact_quota_bytes: int
     seal_key: Path | None
     audit_size_bytes: int
+    audit_every_s: float
+    audit_grace_s: float
     tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float

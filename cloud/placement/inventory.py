@@ -54,32 +54,55 @@ class Entry(NamedTuple):
     wire: bytes
 
 
+class Listed(NamedTuple):
+    """A thing that a driver lists.
+
+    Attributes:
+        thing: the thing.
+        size_bytes: its size; 0 if the driver does not tell it.
+    """
+
+    thing: Thing
+    size_bytes: int
+
+
 async def take(call: CallNode, driver: str, node: str, kind: str) -> list[Thing]:
-    """Everything of a kind that the driver has on a node.
+    """Everything of a kind that the driver has on a node. Arguments and errors are those of `take_pages`."""
+    things: list[Thing] = []
+    await take_pages(call, driver, node, kind, lambda page: things.extend(listed.thing for listed in page))
+    return things
+
+
+async def take_pages(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
+    """Hand on everything of a kind that the driver has on a node. Only the return says that nothing is missing.
 
     Args:
         call: sends a call to a node.
         driver: the driver's name.
         node: the node.
         kind: one of `LISTED_BY`.
+        keep: called with each page.
 
     Raises:
         Unlisted: the driver did not answer all of it.
         CallError: the node cannot be reached.
     """
     path, size_bytes = _METHODS[kind], 0
+    id_of = LISTINGS[path].id_of
 
-    def ids(body: bytes) -> tuple[list[Thing], str]:
+    def found(body: bytes) -> tuple[list[Listed], str]:
         answer = _parse(path, body)
-        return [Thing(kind, id_) for id_ in map(LISTINGS[path].id_of, answer.entries) if id_], answer.next_token
+        told = ((id_of(entry), _size_of(kind, entry)) for entry in answer.entries)
+        return [Listed(Thing(kind, id_), size) for id_, size in told if id_], answer.next_token
 
-    def keep(things: Iterable[Thing]) -> None:
+    def check(page: list[Listed]) -> None:
         nonlocal size_bytes
-        size_bytes += sum(len(thing.id) + LISTED_BYTES for thing in things)
+        size_bytes += sum(len(listed.thing.id) + LISTED_BYTES for listed in page)
         if size_bytes > MOST_LISTED_BYTES:
             raise _endless(path)
+        keep(page)
 
-    return await _whole(call, Call(driver, path, b"", f"inventory-{node}", _PAGE_LIMIT_S), node, ids, keep)
+    await _read_pages(call, Call(driver, path, b"", f"inventory-{node}", _PAGE_LIMIT_S), node, found, check)
 
 
 async def entries(
@@ -107,6 +130,7 @@ async def entries(
         Unlisted: the driver did not answer all of it.
         CallError: the node cannot be reached.
     """
+    whole: list[Entry] = []
 
     def found(body: bytes) -> tuple[list[Entry], str]:
         answer = _parse(method, edit(body))
@@ -114,18 +138,20 @@ async def entries(
 
     def check(page: Iterable[Entry]) -> None:
         keep(sum(len(entry.id) + len(entry.wire) + LISTED_BYTES for entry in page))
+        whole.extend(page)
 
-    return await _whole(call, Call(driver, method, request, f"list-{node}", _PAGE_LIMIT_S), node, found, check)
+    await _read_pages(call, Call(driver, method, request, f"list-{node}", _PAGE_LIMIT_S), node, found, check)
+    return whole
 
 
-async def _whole(
+async def _read_pages(
     call: CallNode,
     first: Call,
     node: str,
     read: Callable[[bytes], tuple[list[_Item], str]],
     keep: Callable[[list[_Item]], None],
-) -> list[_Item]:
-    """The items of all pages.
+) -> None:
+    """Read each page.
 
     Args:
         call: sends a call to a node.
@@ -134,7 +160,7 @@ async def _whole(
         read: the items of an answer, and the next token. It may run in a thread.
         keep: called with each page's items. It may raise an error.
     """
-    method, token, items = METHODS[first.method], "", list[_Item]()
+    method, token = METHODS[first.method], ""
     for _ in range(_MOST_PAGES):
         request: Any = method.request.FromString(first.request)
         request.max_entries, request.starting_token = _PAGE, token
@@ -144,15 +170,19 @@ async def _whole(
         is_small = len(body) <= _AT_ONCE_BYTES
         page, next_token = read(body) if is_small else await asyncio.to_thread(read, body)
         keep(page)
-        items += page
         if not next_token:
-            return items
+            return
         if next_token == token:
             break
         if len(next_token) > _LARGEST_TOKEN_BYTES:
             raise Unlisted(f"its answer to {method.path} has a token of {len(next_token)} bytes")
         token = next_token
     raise _endless(method.path)
+
+
+def _size_of(kind: str, entry: Any) -> int:
+    size_bytes: int = entry.volume.capacity_bytes if kind == VOLUME else entry.snapshot.size_bytes
+    return size_bytes
 
 
 def _endless(method: str) -> Unlisted:

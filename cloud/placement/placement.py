@@ -35,7 +35,7 @@ from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
 from cloud.placement.node_lists import LIST_AGE_S, NodeLists
 from cloud.placement.offers import Offers
-from cloud.placement.pending import Pending
+from cloud.placement.pending import Books, Pending
 from cloud.placement.requests import LISTINGS, Thing
 from cloud.placement.sweeps import Sweeps
 from cloud.placement.whole_lists import WholeLists
@@ -145,6 +145,18 @@ class Placement:
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
         return list(dict.fromkeys([*await self.claims.existing(), *self._pending.existing()]))
+
+    def fleet(self, driver: str) -> Fleet:
+        """The nodes that run a driver."""
+        return self._fleets.of(driver)
+
+    async def books(self) -> Books:
+        """All names and ids at one moment.
+
+        Raises:
+            PlacementNotKept: the claim store cannot be reached.
+        """
+        return await self._pending.books()
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """Whether the hub keeps anything of a node, or of one driver there."""

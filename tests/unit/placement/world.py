@@ -229,7 +229,7 @@ class World:
         self.offers = StoredOffers()
         self.refused: dict[str, str] = {}
         self.disk = Disk(directory)
-        self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0))
+        self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0, now=lambda: self.now))
         self.placement = self._start()
 
     def _start(self) -> Placement:
