@@ -343,6 +343,31 @@ def policy(settings: OperatorSettings, output: str, file: Path | None, node: str
 
 
 @cli.command(
+    settings=asking(
+        "AUDIT",
+        OUTPUT,
+        option("--driver", type=Text(driver_name, "NAME"), help="Only this driver. Unset: all drivers."),
+        option("--delete", type=TEXT, help="Delete the orphan with this id, after a question."),
+        option("--yes", type=click.BOOL, help="With --delete: ask nothing, for scripts."),
+    )
+)
+def audit(settings: OperatorSettings, output: str, driver: str | None, delete: str | None, *, yes: bool) -> None:
+    """Find volumes that everybody has forgotten, and other leaks.
+
+    The hub compares PersistentVolumes and VolumeSnapshotContents, its own records, the lists of the nodes' drivers, and
+    their mounts. An orphan is a volume that nobody refers to. A ghost is a PersistentVolume whose volume is gone. A
+    stray is mounted, and no pod wants it. A doubt is a create whose outcome is not known. Nodes that are away, and
+    drivers that cannot list, are shown as not asked. Nothing is changed without --delete. For the log of who did what
+    see `audit-log`.
+    """
+    from cli import audit as of_hub
+
+    if delete is None:
+        sys.exit(of_hub.run(settings, driver=driver or "", as_json=output == "json"))
+    sys.exit(of_hub.delete(settings, delete, driver=driver or "", sure=yes))
+
+
+@cli.command(
     "audit-log",
     settings=asking(
         "AUDIT_LOG",
@@ -358,7 +383,8 @@ def policy(settings: OperatorSettings, output: str, file: Path | None, node: str
 def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float | None, *, follow: bool) -> None:
     """Print the hub's audit log: JSON lines, the oldest first.
 
-    A line has the time, the event, the peer and its address. Events are admissions, refusals, takeovers, joins,
+    It says who did what; for forgotten volumes see `audit`. A line has the time, the event, the peer and its address.
+    Events are admissions, refusals, takeovers, joins,
     renewals, denials, orders of operators, and changes of the policy.
     """
     from cli import audit_log as of_hub

@@ -13,7 +13,7 @@ from cloud.served_driver import served_driver
 from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
-from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
+from common.parsers import driver_name, duration_or_forever, host_port, node_name, octal_mode, unix_path, words
 from edge.settings import AgentFlags
 
 PATH = FilePath(readable=False, path_type=Path)
@@ -223,6 +223,20 @@ HUB_OPTIONS = Options(
         "is refused; a retry never is. Of several nodes, one can have about three quarters.",
     ),
     _tuning(
+        "--capacity-grace",
+        type=duration_type("0s", "24h"),
+        default="60s",
+        help="With --placement=local: time after which a node that is away has no capacity (GetCapacity), so that the "
+        "scheduler sends no new pod there. Before, its last answer counts.",
+    ),
+    _tuning(
+        "--list-age",
+        type=Text(duration_or_forever, "DURATION or forever", unit="_s"),
+        default="10m",
+        help="With --placement=local: how old the last complete list of a node that is away may be, in ListVolumes and "
+        "its like for all nodes. Without a younger one the call is refused. 0: no old list counts.",
+    ),
+    _tuning(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
         default="8MiB",
@@ -234,6 +248,19 @@ HUB_OPTIONS = Options(
         type=size_type("10MiB", "100GiB"),
         default="100MiB",
         help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
+    ),
+    option(
+        "--audit-every",
+        type=duration_type("0s", "168h"),
+        default="30m",
+        help="Time between two leak audits in the background (csi-bridge audit), for the metric csi_bridge_leaks. Each "
+        "asks every connected node for its volumes and snapshots, four nodes at a time. 0: none.",
+    ),
+    _tuning(
+        "--audit-grace",
+        type=duration_type("0s", "1h"),
+        default="10m",
+        help="A volume that may be younger is no leak: its PersistentVolume may not be written yet.",
     ),
     _tls(
         "--tls-crl",

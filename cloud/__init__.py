@@ -32,4 +32,6 @@ The hub:
 * `kept_connections`, `http_answer`: connections for the most frequent requests to it, and what they read.
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
+* `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
+* `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

@@ -317,6 +317,10 @@ class Nodes:
         """The nodes that have reported a driver, connected or not."""
         return self._by_driver.get(driver, frozenset())
 
+    def drivers(self) -> list[str]:
+        """The drivers that some node has reported, in order."""
+        return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
+
     def drivers_of(self, name: str) -> list[str]:
         """The drivers that a node has reported, refused ones, too; none if the hub does not know the node."""
         node = self._nodes.get(name)

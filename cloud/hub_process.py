@@ -15,14 +15,17 @@ from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
+from cloud.leaks.leak_audit import LeakAudit
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
 from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
+from cloud.placement.capacity import GRACE_S
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.decisions import MOST_OPEN
+from cloud.placement.node_lists import LIST_AGE_S
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -52,6 +55,7 @@ from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind
 from common.metrics import Metrics
+from common.operator_orders import Audit as LeakOrder
 from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
@@ -106,7 +110,10 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         max_open_creates=settings.max_open_creates,
+        capacity_grace_s=settings.capacity_grace_s,
+        list_age_s=settings.list_age_s,
         unique_topology=settings.unique_topology,
+        audit_grace_s=settings.audit_grace_s,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
@@ -135,6 +142,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     tasks = await opened.enter_async_context(supervised())
     for each in served:
         each.start(tasks)
+    if settings.audit_every_s:
+        tasks.start(made.leaks.follow(settings.audit_every_s), name="leak audit")
     tasks.start(_watch(made.hub, revocations, authorities, audit), name="watch of certificates")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
@@ -176,6 +185,7 @@ class Assembled:
         generations: the certificates of nodes that have joined.
         credentials: judges the certificates of peers.
         pages: its state, for people and programs.
+        leaks: compares the nodes' volumes with all that refers to them.
     """
 
     hub: Hub
@@ -186,6 +196,7 @@ class Assembled:
     generations: Generations
     credentials: Credentials
     pages: HubPages
+    leaks: LeakAudit
 
 
 def assemble(
@@ -204,7 +215,10 @@ def assemble(
     insecure: bool,
     max_nodes: int,
     max_open_creates: int = MOST_OPEN,
+    capacity_grace_s: float = GRACE_S,
+    list_age_s: float = LIST_AGE_S,
     unique_topology: UniqueKeys = NO_KEYS,
+    audit_grace_s: float = 600.0,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -224,7 +238,10 @@ def assemble(
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
+        capacity_grace_s: how long the last capacity of a node that is away counts.
+        list_age_s: how long the last list of a node that is away counts.
         unique_topology: the keys of topology segments that belong to one node each.
+        audit_grace_s: what may be younger is no leak.
         settings: its flags, for operators.
     """
     denials = Denials(trust, audit=audit)
@@ -244,6 +261,8 @@ def assemble(
         owners=judge.segments.owners,
         affinity=affinity,
         most_open=max_open_creates,
+        capacity_grace_s=capacity_grace_s,
+        list_age_s=list_age_s,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
@@ -262,6 +281,8 @@ def assemble(
         generations=generations,
         audit=audit,
     )
+    leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
+    orders.add(LeakOrder, leaks.order)
     tokens = Tokens(trust)
     generations.on_drivers = policy.judge_again
     hub = Hub(
@@ -298,7 +319,7 @@ def assemble(
         settings=settings,
     )
     show_first_ends(metrics, hub.peer_terms)
-    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks)
 
 
 async def _watch(hub: Hub, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:

@@ -37,10 +37,14 @@ class HubSettings(ProcessSettings):
     max_handshakes: int
     max_nodes: int
     max_open_creates: int
+    capacity_grace_s: float
+    list_age_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
     audit_size_bytes: int
+    audit_every_s: float
+    audit_grace_s: float
     tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float

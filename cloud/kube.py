@@ -82,6 +82,7 @@ RESOURCES: Final = {
         Resource("Node", "api/v1", "nodes"),
         Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
         Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
+        Resource("VolumeSnapshotContent", "apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents"),
         Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses"),
         Resource("Secret", "api/v1", "secrets", namespaced=True),
         Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),

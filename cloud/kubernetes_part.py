@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
@@ -88,6 +89,8 @@ async def following(
                 problems=lambda: [text for part in parts for text in part.problems()],
                 volumes=lambda placed: report(cluster, table, placed),
                 facts=table.stored,
+                references=ClusterReferences(kube, cluster),
+                node_facts=table.node_facts,
             )
         finally:
             await hearts.close()

@@ -38,6 +38,14 @@ It raises OperatorRefused if the order cannot be carried out.
 """
 
 
+_PIECE_BYTES = 32 * 1024
+"""A longer answer goes in several messages: no link refuses one of this size (`--max-message`)."""
+
+
+def _pieces(answer: bytes) -> list[bytes]:
+    return [answer[at : at + _PIECE_BYTES] for at in range(0, len(answer), _PIECE_BYTES)]
+
+
 class Orders:
     """Serves the orders of operators."""
 
@@ -102,7 +110,10 @@ class Orders:
             raise OperatorRefused(f"the order {name} is not carried out", str(error)) from error
         stream.detach()  # an operator who leaves does not cut it in the middle
         answer = await carry_out(arguments, stream.link.peer_identity.address)
-        stream.end(Status(Code.OK, origin=Origin.HUB), encode(answer))
+        *pieces, last = _pieces(await asyncio.to_thread(encode, answer))  # a long answer would hold up the loop
+        for piece in pieces:
+            await stream.send(piece)
+        stream.end(Status(Code.OK, origin=Origin.HUB), last)
 
     async def _deny(self, order: Deny, by: str) -> Done:
         """Deny a node or a certificate. `forget` does not undo it."""

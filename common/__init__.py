@@ -30,6 +30,7 @@ The objects and facts between hub and agent:
 * `objects`, `digest`, `sync_messages`, `sync`: the protocol that brings a copy up to date, without I/O.
 * `sync_stream`: this protocol on a stream of a link.
 * `pod_fact`: how an agent tells the state of a pod's volumes.
+* `left_over`: how it tells of mounts that no pod wants.
 
 For every process:
 

@@ -13,6 +13,7 @@ from common.metrics import CALL_BUCKETS_S, Metrics
 
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
+_LEAKS_TEXT: Final = "Leaks that the last leak audit in the background found (csi-bridge audit)."
 _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
 _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
 
@@ -42,6 +43,11 @@ class _Collector:
             for value, read in gauge.readers.copy().items():
                 shown.add_metric(_labels(value), read())
             yield shown
+        # No series before the first audit: a hub that has not looked yet must not show a 0.
+        leaks = GaugeMetricFamily("csi_bridge_leaks", _LEAKS_TEXT, labels=("driver_name", "leak"))
+        for values, count in self._metrics.leaks.items():
+            leaks.add_metric(values, count)
+        yield leaks
 
     def _calls(self) -> Metric:
         """The histogram of the calls' durations, as `prometheus_client.Histogram` would show it."""

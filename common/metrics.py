@@ -12,7 +12,8 @@ Rules:
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from common.csi.methods import METHODS
@@ -37,6 +38,9 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 
 CONFLICTS: Final = ("name", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
+
+LEAKS: Final = ("orphan", "ghost", "stray", "doubt")
+"""The values of the label `leak`: see `csi-bridge audit`."""
 
 POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
@@ -112,6 +116,7 @@ class Metrics:
         calls: the calls' durations, by driver, method and code.
         counters: all counters.
         gauges: all gauges.
+        leaks: the leaks that the last audit in the background found, by driver and by one of `LEAKS`; empty before it.
         connected_nodes: edge nodes with a session to this hub.
         calls_in_flight: calls that are not answered yet.
         link_ups: sessions begun.
@@ -145,7 +150,18 @@ class Metrics:
             "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
             "certificate",
         )
-        self.gauges = (connected, in_flight, self._ends)
+        self.leaks: dict[tuple[str, str], int] = {}
+        self._unasked = Gauge(
+            "csi_bridge_audit_unasked",
+            "Lists of nodes that the last leak audit in the background lacks.",
+            "driver_name",
+        )
+        self._audited_at = 0.0
+        audited = Gauge(
+            "csi_bridge_audit_timestamp_seconds", "When the last leak audit in the background ended; 0: none has."
+        )
+        audited.read_from(lambda: self._audited_at)
+        self.gauges = (connected, in_flight, self._ends, self._unasked, audited)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -176,6 +192,24 @@ class Metrics:
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
         self._ends.read_from(end, certificate)
+
+    def show_leaks(self, found: Mapping[tuple[str, str], int], unasked: Mapping[str, int], at: float) -> None:
+        """Show the result of a leak audit in place of the last one. A thread may scrape meanwhile.
+
+        Args:
+            found: the number of leaks by driver and by one of `LEAKS`.
+            unasked: the number of lists that it lacks, by driver, of every driver.
+            at: when it ended, in seconds since the epoch.
+        """
+        leaks: dict[tuple[str, str], int] = {}
+        lists: dict[str, int] = {}
+        for driver, count in unasked.items():
+            name = self._driver_name(driver)
+            lists[name] = lists.get(name, 0) + count
+            for leak in LEAKS:
+                leaks[name, leak] = leaks.get((name, leak), 0) + found.get((driver, leak), 0)
+        self.leaks, self._audited_at = leaks, at
+        self._unasked.readers = {name: partial(float, count) for name, count in lists.items()}
 
     def _find(self, driver: str, method: str, code: int) -> Durations:
         driver_name = self._driver_name(driver)

@@ -3,7 +3,7 @@
 An order's stream has the kind `Kind.ORDER` and the order's name (`order`) as its method.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Protocol
 
@@ -84,6 +84,90 @@ class RevokeToken:
 
     order: ClassVar[str] = "token-revoke"
     id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Compare volumes and snapshots with all that refers to them, and change nothing. The answer is `Audited`.
+
+    Attributes:
+        driver: the driver; empty: all of them.
+        within_s: nodes that have not listed in this time, in seconds, count as not asked.
+        wanted: an id; the answer also says what refers to it.
+    """
+
+    order: ClassVar[str] = "audit"
+    driver: str = ""
+    within_s: int = 50
+    wanted: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leak:
+    """One finding of the leak audit.
+
+    Attributes:
+        leak: `orphan`: nobody refers to the volume; `ghost`: the volume of a PersistentVolume is gone; `stray`: it is
+            mounted, and no pod wants it; `doubt`: a create whose outcome is not known.
+        driver: the driver.
+        thing: `volume` or `snapshot`; of a doubt, the method.
+        id: the vendor's id; of a doubt, the name of the create.
+        nodes: the nodes that have it, or would have it.
+        since: since when the hub or Kubernetes knows it; None if neither knows.
+        size_bytes: its size; None if nobody tells it.
+        about: the objects and records that concern it, in words.
+        settle: the command that settles it.
+    """
+
+    leak: str
+    driver: str
+    thing: str
+    id: str
+    nodes: list[str]
+    since: datetime | None
+    size_bytes: int | None
+    about: str
+    settle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unasked:
+    """A list that the audit lacks.
+
+    Attributes:
+        node: the node.
+        driver: the driver.
+        things: `volume` or `snapshot`.
+        why: why it did not list them, in words.
+    """
+
+    node: str
+    driver: str
+    things: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """The result of a leak audit.
+
+    Attributes:
+        began_at: when it began.
+        ended_at: when it ended.
+        leaks: the findings, as many as an answer holds.
+        counts: the number of all findings, by `Leak.leak`.
+        unasked: the lists that it lacks, as many as an answer holds. It calls nothing there a ghost.
+        notes: all else that it could not judge, a sentence each.
+        referring: what refers to the id of `Audit.wanted`, a sentence each.
+    """
+
+    began_at: datetime
+    ended_at: datetime
+    leaks: list[Leak]
+    counts: dict[str, int]
+    unasked: list[Unasked]
+    notes: list[str]
+    referring: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
 from edge.manager.states import VolumeStates
 from edge.metastore import Metastore
-from edge.node_facts import NodeFacts, UpdatePeriods
+from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
 from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
@@ -218,6 +218,7 @@ class Volumes:
         self.streams = SyncStreams(self.metastore)
         self._manager: VolumeManager | None = None
         self._pod_facts: PodFacts | None = None
+        self._left_facts: LeftOverFacts | None = None
 
     def _open_states(self) -> VolumeStates | None:
         """Open the states; None, with the reason in the log, while the disk cannot be written.
@@ -283,6 +284,9 @@ class Volumes:
         self.metastore.subscribe(UpdatePeriods(self.metastore, registry).changed)
         self._pod_facts = PodFacts(self.metastore, manager.pod_states)
         manager.subscribe(self._pod_facts.changed)
+        self._left_facts = LeftOverFacts(lambda: facts.tell(manager.volumes_in_use(), manager.left_over()))
+        manager.subscribe(self._left_facts.changed)
+        self._left_facts.changed()
         self._pod_facts.changed()
         return True
 
@@ -300,6 +304,8 @@ class Volumes:
         await self.drain(0.0)  # no step may run when its rows can no longer be written
         if self._pod_facts is not None:
             self._pod_facts.close()
+        if self._left_facts is not None:
+            self._left_facts.close()
         if self._states is not None:
             await self._states.close()
         await self.metastore.close()

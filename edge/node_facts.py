@@ -5,6 +5,7 @@ Rules:
 * The CSINode and Node contain the fields that a kubelet writes (kubernetes pkg/volume/csi/nodeinfomanager): the drivers
   with node ids and topology keys, the annotation with the ids, and the topology as labels. The Node also has
   `status.volumesInUse`, and the machine's capacity for the scheduler.
+* The Node also tells of mounts that no pod wants (`common.left_over`), for the hub's leak audit. The hub keeps them.
 * A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
 * Before the first staging of an attached volume, the hub must have stored that `volumesInUse` lists it. It stays listed
@@ -12,9 +13,12 @@ Rules:
   waits; a volume that was staged before does not wait.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from common import left_over
+from common.left_over import LeftOver
 from common.objects import Object, Ref
 from edge.machine import Machine
 from edge.volumes import VolumeKey
@@ -95,9 +99,17 @@ class NodeFacts:
         self._name = node
         self._node = Ref("Node", "", node)
         self._csi_node = Ref("CSINode", "", node)
+        self._left: tuple[LeftOver, ...] = ()
 
-    def tell(self, volumes_in_use: Sequence[str]) -> None:
-        """Report the present state. A fact that has not changed is not sent again."""
+    def tell(self, volumes_in_use: Sequence[str], left: Iterable[LeftOver] | None = None) -> None:
+        """Report the present state. A fact that has not changed is not sent again.
+
+        Args:
+            volumes_in_use: see `edge.volume_manager`.
+            left: the mounts that no pod wants; None: those of the last report.
+        """
+        if left is not None:
+            self._left = tuple(left)
         named = {"name": self._name}
         self._store.put_fact(
             self._csi_node,
@@ -120,6 +132,7 @@ class NodeFacts:
                 },
                 "status": {
                     "volumesInUse": list(volumes_in_use),
+                    "leftOver": left_over.write(self._left),
                     "capacity": dict(self._machine.capacity),
                     "nodeInfo": dict(self._machine.info),
                 },
@@ -129,3 +142,39 @@ class NodeFacts:
     async def in_use_acked(self, _key: VolumeKey) -> None:
         """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume."""
         await self._store.wait_acked(self._node)
+
+
+_LEFT_SETTLE_S: Final = 5.0
+"""A mount without a pod that the agent takes down within this time is no news."""
+
+
+class LeftOverFacts:
+    """Reports the mounts that no pod wants, some seconds after a change of any volume."""
+
+    def __init__(
+        self, tell: Callable[[], None], *, later: Callable[[float, Callable[[], None]], object] | None = None
+    ) -> None:
+        """Nothing has changed yet.
+
+        Args:
+            tell: reports the present state.
+            later: calls back after so many seconds; by default on the running loop.
+        """
+        self._tell = tell
+        self._later = later or asyncio.get_running_loop().call_later
+        self._due = self._closed = False
+
+    def changed(self) -> None:
+        """A pod or a volume may have changed."""
+        if not (self._due or self._closed):
+            self._due = True
+            self._later(_LEFT_SETTLE_S, self._settled)
+
+    def close(self) -> None:
+        """Report no more."""
+        self._closed = True
+
+    def _settled(self) -> None:
+        self._due = False
+        if not self._closed:
+            self._tell()

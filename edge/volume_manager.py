@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from common.left_over import LeftOver
 from common.objects import Object, Ref
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.call_inputs import CallInputs
@@ -31,11 +32,13 @@ from edge.manager.places import Places, target_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import (
     Entry,
+    is_left_over,
     report_leaving,
     report_pod,
     report_unreadable,
     report_unresolved,
     report_wanted,
+    told_left_over,
     told_volumes,
 )
 from edge.manager.resolution import PodWants, driver_rules
@@ -255,6 +258,22 @@ class VolumeManager:
             )
         shown += [report_unreadable(one, self._started_at) for one in self._leftovers.shown]
         return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
+
+    def left_over(self) -> list[LeftOver]:
+        """Return the mounts that no pod wants, and that the agent may not or cannot take down."""
+        leaving = (
+            entry
+            for volume in self._volumes.values()
+            for entry in report_leaving(
+                volume,
+                self._path,
+                may_unpublish=self._may_unpublish,
+                may_unstage=self._may_unstage,
+                wants_of=self.wanted.of,
+            )
+        )
+        unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
+        return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
 
     def describe_pods(self) -> list[Entry]:
         """Return every pod of this node that is not gone, including pods without volumes."""

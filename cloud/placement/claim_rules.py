@@ -62,20 +62,27 @@ class Writer:
         rows: the rows.
         owner: the hub.
         epoch: the number of this write among the hub's.
+        now: the time of this write, in seconds since the epoch.
     """
 
     rows: Rows
     owner: str
     epoch: int
+    now: float = 0.0
 
     def claim(self, driver: str, name: str, node: str, expected: NameEntry) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """See `ClaimStore.claim`."""
         entry = self.rows.name(driver, name)
         if entry != expected or (entry.nodes and node not in entry.nodes):
             return HeldBy(entry)
-        hold = Hold(node, self.epoch)
+        hold = self.hold(entry, node)
         self.rows.set_hold(driver, name, self.owner, hold)
         return Claimed(NameEntry({**entry.holds, self.owner: hold}, entry.made))
+
+    def hold(self, entry: NameEntry, node: str) -> Hold:
+        """The hub's next hold on a name for a node. It keeps the age of the present one."""
+        old = entry.holds.get(self.owner)
+        return Hold(node, self.epoch, old.since if old is not None and old.node == node else self.now)
 
     def free(self, driver: str, name: str) -> None:
         """End the hub's hold on a name, unless the hub has claimed the name again since."""
@@ -98,7 +105,10 @@ class Writer:
             return HeldBy(now)
         if alone and any(set(now[thing].made) - {node, *expected[thing].made} for thing in new):
             return HeldBy(now)
-        stamped = {thing: self._stamp(holding) if holding is not None else None for thing, holding in new.items()}
+        stamped = {
+            thing: self._stamp(holding, now[thing].holders.get(node)) if holding is not None else None
+            for thing, holding in new.items()
+        }
         self.write(driver, node, stamped)
         return Claimed({thing: now[thing].replaced(node, holding) for thing, holding in stamped.items()})
 
@@ -114,7 +124,7 @@ class Writer:
         """See `ClaimStore.record_later`."""
         holding = self.rows.id(driver, thing).holders.get(node)
         if holding is None or not holding.is_made:
-            self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
+            self.rows.set_holding(driver, thing, node, self._stamp(Holding(name), holding))
 
     def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """See `ClaimStore.listed`."""
@@ -129,11 +139,13 @@ class Writer:
             holding = known.get(thing)
             if holding is None or 0 < holding.gone < began:
                 name = holding.name if holding is not None else ""
-                self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
+                self.rows.set_holding(driver, thing, node, self._stamp(Holding(name), holding))
         self.rows.set_listed(driver, node, kind)
 
-    def _stamp(self, holding: Holding) -> Holding:
-        return replace(holding, owner=self.owner, epoch=self.epoch)
+    def _stamp(self, holding: Holding, old: Holding | None) -> Holding:
+        """The holding with the marks of this write. It keeps the age of the old one if that thing still existed."""
+        since = old.since if old is not None and not old.gone else self.now
+        return replace(holding, owner=self.owner, epoch=self.epoch, since=since)
 
 
 def _size_bytes(things: Iterable[Thing]) -> int:

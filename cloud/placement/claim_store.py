@@ -51,16 +51,20 @@ class ListsTooLarge(Exception):
         super().__init__(f"the lists of this node have {size_bytes} bytes, and {MOST_LISTED_BYTES} is the limit")
 
 
-class Hold(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Hold:
     """One hub's hold on a name: this hub may have sent a create to the node, and its outcome is open.
 
     Attributes:
         node: the node.
         epoch: grows with each hold of the same owner.
+        since: when the hub took the hold, in seconds since the epoch; 0 if an older hub took it. It does not count in
+            a comparison: of two writes that overlap, memory and disk may keep the time of another one.
     """
 
     node: str
     epoch: int = 0
+    since: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +94,15 @@ class Holding:
         gone: when it was deleted, in seconds since the epoch; 0 while it exists.
         owner: the hub that wrote this.
         epoch: grows with each write of the same owner.
+        since: when the store first had the thing there, in seconds since the epoch; 0 if an older hub wrote this. It
+            does not count in a comparison, as that of `Hold`.
     """
 
     name: str = ""
     gone: float = 0.0
     owner: str = ""
     epoch: int = 0
+    since: float = field(default=0.0, compare=False)
 
     @property
     def is_made(self) -> bool:
@@ -184,6 +191,18 @@ Place = tuple[str, Thing, str]
 """Driver, thing and node."""
 
 
+class Ledger(NamedTuple):
+    """All entries of the store. They are read in parts, the holds first: see `memory_rows`.
+
+    Attributes:
+        holdings: each node's holding of a thing, those of deleted things included.
+        holds: driver, name and hold of each open create.
+    """
+
+    holdings: list[tuple[Place, Holding]]
+    holds: list[tuple[str, str, Hold]]
+
+
 class ClaimStore(Protocol):
     """Records names and ids, for all hubs that share it.
 
@@ -249,6 +268,9 @@ class ClaimStore(Protocol):
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
+
+    async def ledger(self) -> Ledger:
+        """All entries, each as it is at its moment. A hold is read before the things of its create."""
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """Take a hold on a name for a node that may have made something, even if another node holds the name."""

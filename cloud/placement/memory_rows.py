@@ -11,11 +11,15 @@ from cloud.placement.claim_store import (
     Hold,
     Holding,
     IdEntry,
+    Ledger,
     NameEntry,
     Place,
     Standing,
 )
 from cloud.placement.requests import Thing
+
+_PART = 1_000
+"""Things in one part of the ledger: one millisecond."""
 
 
 class MemoryRows:
@@ -86,6 +90,18 @@ class MemoryRows:
             for node, holding in holders.items()
             if not holding.gone
         ]
+
+    def ledger(self) -> Iterator[Ledger]:
+        """All entries, in parts: first the holds, and with each later part the holdings of some things.
+
+        The rows may change between two parts. Then a create that has ended meanwhile has its hold in the first part, or
+        its things in a later one, or both.
+        """
+        yield Ledger([], [(*key, hold) for key, holds in self._holds.items() for hold in holds.values()])
+        ids = iter(list(self._ids))
+        while some := list(islice(ids, _PART)):
+            held = ((key, self._ids.get(key, {})) for key in some)
+            yield Ledger([((*key, node), holding) for key, by in held for node, holding in by.items()], [])
 
     def _places(self) -> Iterator[tuple[str, str]]:
         """Driver and node of each entry."""

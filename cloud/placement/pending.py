@@ -15,12 +15,13 @@ Rules:
   the hub drops them. If nobody takes the answer, the store records them (`ClaimStore.record_later`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud.placement.attempts import Attempt, OpenName
-from cloud.placement.claim_store import ClaimStore, Hold, Holding, NameEntry, Place, Standing
+from cloud.placement.claim_store import ClaimStore, Hold, Holding, Ledger, NameEntry, Place, Standing
+from cloud.placement.recent import Recent
 from cloud.placement.requests import Thing
 
 Untaken = dict[Place, object]
@@ -53,6 +54,25 @@ class Remembered:
     untaken: dict[Place, tuple[str, object]]
 
 
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All that this hub knows of names and ids at one moment, for the leak audit.
+
+    Attributes:
+        ledger: the entries of the claim store.
+        running: driver, name and node of each name with creates of this hub under way.
+        doubted: the names among these of which an earlier create is in doubt.
+        made: when the things were made that the store does not have, in seconds since the epoch.
+        complete_since: no thing that was made after this time is missing in `made` and the store.
+    """
+
+    ledger: Ledger
+    running: frozenset[tuple[str, str, str]]
+    doubted: frozenset[tuple[str, str]]
+    made: Mapping[Place, float]
+    complete_since: float
+
+
 class Pending:
     """The names and ids that this hub holds in memory, for all drivers.
 
@@ -68,6 +88,7 @@ class Pending:
         """By driver and node: how many of these names the store does not hold."""
         self._untaken: dict[Place, tuple[str, object]] = {}
         """The name of the create and the token, for each thing of an answer that the caller has not taken yet."""
+        self._recent = Recent(now())
         self._looks: set[_Look] = set()
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
@@ -179,7 +200,7 @@ class Pending:
 
     def drop(self, untaken: Untaken) -> None:
         """Drop things whose answer the caller has taken: the caller knows their node."""
-        self._pop(untaken)
+        self._recent.add((place for place, _ in self._pop(untaken)), self.now())
 
     def gone(self, driver: str, node: str, things: Iterable[Thing]) -> None:
         """Drop things that the vendor has deleted."""
@@ -205,6 +226,23 @@ class Pending:
     def existing(self) -> list[Place]:
         """The things that it keeps."""
         return list(self._untaken)
+
+    async def books(self) -> Books:
+        """All that this hub knows.
+
+        Raises:
+            PlacementNotKept: the store cannot be reached.
+        """
+        before = self._running()  # a create that ends while the ledger is read stands here, or in the ledger
+        ledger = await self.store.ledger()
+        running = before | self._running()  # one that begins meanwhile has a hold there, and is no doubt
+        doubted = frozenset(ours.key for ours in self._names.values() if ours.in_doubt)
+        made = {**self._recent.all(), **dict.fromkeys(self._untaken, self.now())}
+        return Books(ledger, running, doubted, made, self._recent.complete_since)
+
+    def _running(self) -> frozenset[tuple[str, str, str]]:
+        """Driver, name and node of each name with creates under way."""
+        return frozenset((ours.driver, ours.name, ours.node) for ours in self._names.values())
 
     def knows(self, node: str, driver: str) -> bool:
         """Whether it has anything of a node, or of one driver there."""

@@ -19,6 +19,7 @@ Rules:
 import asyncio
 import itertools
 import sqlite3
+import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any, Final, TypeVar
 
 from cloud.losses import Losses
 from cloud.placement.claim_rules import Rows, Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.claim_store import Claimed, HeldBy, Holding, IdEntry, Ledger, NameEntry, Place, Standing
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from cloud.placement.sqlite_rows import SCHEMA, SqliteRows
@@ -37,13 +38,14 @@ from common.database_writer import RETRY_S, DatabaseWriter, Statement, WriteFail
 from common.errors import PlacementNotKept, SettingsError
 
 _HOLD: Final = (
-    "INSERT INTO holds VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT DO UPDATE SET node = excluded.node, epoch = excluded.epoch WHERE epoch < excluded.epoch"
+    "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
+    "SET node = excluded.node, epoch = excluded.epoch, since = excluded.since WHERE epoch < excluded.epoch"
 )
 _FREE: Final = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ? AND epoch <= ?"
 _RECORD: Final = (
-    "INSERT INTO things VALUES (?, ?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO UPDATE "
-    "SET name = excluded.name, gone = 0, owner = excluded.owner, epoch = excluded.epoch WHERE name = '' OR gone > 0"
+    "INSERT INTO things VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?) ON CONFLICT DO UPDATE "
+    "SET name = excluded.name, gone = 0, owner = excluded.owner, epoch = excluded.epoch, "
+    "since = iif(gone > 0, excluded.since, since) WHERE name = '' OR gone > 0"
 )
 
 T = TypeVar("T")
@@ -72,7 +74,15 @@ class SqliteClaims:
         losses: the losses of the file.
     """
 
-    def __init__(self, state_dir: Path, *, owner: str = "", alone: bool = True, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        owner: str = "",
+        alone: bool = True,
+        retry_s: float = RETRY_S,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """Open or create the file, and migrate it if an older hub wrote it.
 
         Args:
@@ -80,11 +90,12 @@ class SqliteClaims:
             owner: this hub; empty: the only one.
             alone: whether the caller holds the directory's lock, so that no other store changes the file.
             retry_s: between a `…_later` write that failed and its retry.
+            now: seconds since the epoch.
 
         Raises:
             SettingsError: the file cannot be used, or a newer hub wrote it.
         """
-        self.owner = owner
+        self.owner, self._now = owner, now
         self._path = state_dir / "placement.db"
         self._is_alone = alone
         self._memory = MemoryRows()
@@ -132,12 +143,12 @@ class SqliteClaims:
         self, driver: str, name: str, node: str, expected: NameEntry
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """See `ClaimStore`. A claim whose caller was cancelled before its transaction is not written."""
-        epoch, is_wanted = next(self._epochs), [True]
+        writer, is_wanted = self._next_writer(), [True]
 
         def claim(rows: Rows) -> Claimed[NameEntry] | HeldBy[NameEntry]:
             if not is_wanted:
                 return HeldBy(expected)
-            return Writer(rows, self.owner, epoch).claim(driver, name, node, expected)
+            return writer(rows).claim(driver, name, node, expected)
 
         try:
             result = await self._transact(claim)
@@ -158,25 +169,21 @@ class SqliteClaims:
         alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
         """See `ClaimStore`."""
-        epoch = next(self._epochs)
+        writer = self._next_writer()
 
         async def record() -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
-            result = await self._transact(
-                lambda rows: Writer(rows, self.owner, epoch).record(driver, node, new, expected, alone=alone)
-            )
+            result = await self._transact(lambda rows: writer(rows).record(driver, node, new, expected, alone=alone))
             if isinstance(result, Claimed):
                 stamped = {thing: entry.holders.get(node) for thing, entry in result.entry.items()}
-                self._remember(lambda rows: Writer(rows, self.owner, epoch).write(driver, node, stamped))
+                self._remember(lambda rows: writer(rows).write(driver, node, stamped))
             return result
 
         return await _to_the_end(record()) if new else Claimed({})
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """See `ClaimStore`."""
-        epoch, told = next(self._epochs), list(things)
-        await _to_the_end(
-            self._change(lambda rows: Writer(rows, self.owner, epoch).listed(driver, node, kind, told, began=began))
-        )
+        writer, told = self._next_writer(), list(things)
+        await _to_the_end(self._change(lambda rows: writer(rows).listed(driver, node, kind, told, began=began)))
 
     async def forget(self, node: str, driver: str = "") -> None:
         """See `ClaimStore`."""
@@ -206,11 +213,20 @@ class SqliteClaims:
         """See `ClaimStore`."""
         return await self._read_memory(lambda rows: rows.existing())
 
+    async def ledger(self) -> Ledger:
+        """See `ClaimStore`."""
+        ledger = Ledger([], [])
+        for part in await self._read_memory(lambda rows: rows.ledger()):
+            ledger.holdings.extend(part.holdings)
+            ledger.holds.extend(part.holds)
+            await asyncio.sleep(0)  # of 100,000 things it would take the loop half a second
+        return ledger
+
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """See `ClaimStore`."""
-        hold = Hold(node, next(self._epochs))
+        hold = self._next_writer()(self._memory).hold(self._memory.name(driver, name), node)
         later = _Later(driver, node, lambda rows: rows.set_hold(driver, name, self.owner, hold))
-        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, *hold)))
+        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, hold.node, hold.epoch, hold.since)))
 
     def free_later(self, driver: str, name: str) -> None:
         """See `ClaimStore`."""
@@ -222,15 +238,19 @@ class SqliteClaims:
         """See `ClaimStore`."""
         if self._is_alone and node in self._memory.id(driver, thing).made:
             return
-        epoch, place = next(self._epochs), (driver, thing.kind, thing.id, node)
+        epoch, now, place = next(self._epochs), self._now(), (driver, thing.kind, thing.id, node)
         later = _Later(
-            driver, node, lambda rows: Writer(rows, self.owner, epoch).record_made(driver, node, thing, name)
+            driver, node, lambda rows: Writer(rows, self.owner, epoch, now).record_made(driver, node, thing, name)
         )
-        self._put(place, later, (_RECORD, (*place, name, self.owner, epoch)))
+        self._put(place, later, (_RECORD, (*place, name, self.owner, epoch, now)))
 
     async def close(self) -> None:
         """See `ClaimStore`."""
         await self._writer.close()
+
+    def _next_writer(self) -> Callable[[Rows], Writer]:
+        """The hub's next write, for the rows of the file and of the memory."""
+        return partial(Writer, owner=self.owner, epoch=next(self._epochs), now=self._now())
 
     async def _transact(self, work: Callable[[SqliteRows], T]) -> T:
         try:

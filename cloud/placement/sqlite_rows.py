@@ -37,6 +37,10 @@ SCHEMA: Final = Schema(
             "CREATE INDEX things_by_node ON things (node, driver, kind)",
             "CREATE INDEX things_by_gone ON things (gone) WHERE gone > 0",
         ),
+        (  # the age of each entry
+            "ALTER TABLE holds ADD COLUMN since REAL NOT NULL DEFAULT 0",
+            "ALTER TABLE things ADD COLUMN since REAL NOT NULL DEFAULT 0",
+        ),
     ),
 )
 
@@ -51,20 +55,20 @@ class SqliteRows:
 
     def name(self, driver: str, name: str) -> NameEntry:
         """A name's entry."""
-        held = "SELECT owner, node, epoch FROM holds WHERE driver = ? AND name = ?"
-        holds = {owner: Hold(node, epoch) for owner, node, epoch in self._database.execute(held, (driver, name))}
+        held = "SELECT owner, node, epoch, since FROM holds WHERE driver = ? AND name = ?"
+        holds = {owner: Hold(*rest) for owner, *rest in self._database.execute(held, (driver, name))}
         made = "SELECT DISTINCT node FROM things WHERE driver = ? AND name = ? AND name <> '' AND gone = 0"
         return NameEntry(holds, frozenset(node for (node,) in self._database.execute(made, (driver, name))))
 
     def id(self, driver: str, thing: Thing) -> IdEntry:
         """An id's entry."""
-        sql = f"SELECT node, name, gone, owner, epoch FROM things WHERE {_THING}"  # noqa: S608  # our own words
+        sql = f"SELECT node, name, gone, owner, epoch, since FROM things WHERE {_THING}"  # noqa: S608  # our own words
         rows = self._database.execute(sql, (driver, thing.kind, thing.id))
         return IdEntry({node: Holding(*rest) for node, *rest in rows})
 
     def at(self, driver: str, node: str, kind: str) -> Mapping[Thing, Holding]:
         """All holdings of one node, of one kind."""
-        sql = "SELECT id, name, gone, owner, epoch FROM things WHERE node = ? AND driver = ? AND kind = ?"
+        sql = "SELECT id, name, gone, owner, epoch, since FROM things WHERE node = ? AND driver = ? AND kind = ?"
         return {Thing(kind, id_): Holding(*rest) for id_, *rest in self._database.execute(sql, (node, driver, kind))}
 
     def listed_bytes(self, node: str) -> int:
@@ -91,7 +95,10 @@ class SqliteRows:
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
         """Set or remove an owner's hold on a name."""
         if hold is not None:
-            self._database.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?)", (driver, name, owner, *hold))
+            self._database.execute(
+                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?)",
+                (driver, name, owner, hold.node, hold.epoch, hold.since),
+            )
         else:
             sql = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ?"
             self._database.execute(sql, (driver, name, owner))
@@ -100,8 +107,8 @@ class SqliteRows:
         """Set or remove a node's holding of an id."""
         key = (driver, thing.kind, thing.id, node)
         if holding is not None:
-            values = (*key, holding.name, holding.gone, holding.owner, holding.epoch)
-            self._database.execute("INSERT OR REPLACE INTO things VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            values = (*key, holding.name, holding.gone, holding.owner, holding.epoch, holding.since)
+            self._database.execute("INSERT OR REPLACE INTO things VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         else:
             self._database.execute(f"DELETE FROM things WHERE {_THING} AND node = ?", key)  # noqa: S608  # our own words
 
@@ -122,11 +129,11 @@ class SqliteRows:
     def in_memory(self) -> MemoryRows:
         """All rows in memory."""
         rows, read = MemoryRows(), self._database.execute
-        for driver, name, owner, node, epoch in read("SELECT driver, name, owner, node, epoch FROM holds"):
-            rows.set_hold(driver, name, owner, Hold(node, epoch))
+        for driver, name, owner, *rest in read("SELECT driver, name, owner, node, epoch, since FROM holds"):
+            rows.set_hold(driver, name, owner, Hold(*rest))
         for driver, node, kind in read("SELECT driver, node, kind FROM inventories"):
             rows.set_listed(driver, node, kind)
-        sql = "SELECT driver, kind, id, node, name, gone, owner, epoch FROM things ORDER BY gone"
+        sql = "SELECT driver, kind, id, node, name, gone, owner, epoch, since FROM things ORDER BY gone"
         for driver, kind, id_, node, *rest in read(sql):
             rows.set_holding(driver, Thing(kind, id_), node, Holding(*rest))
         return rows

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
-from common import pod_fact
+from common import left_over, pod_fact
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
@@ -126,7 +126,17 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
         capacity.quantity(name)
     info = pick(status.text_map("nodeInfo"), *_NODE_INFO)
     kept = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
+    if status.has("leftOver"):
+        kept["leftOver"] = _kept_left_over(status.part("leftOver"))
     return {**_kept_metadata(fields), **without_empty({"status": without_empty(quantities(kept, "capacity"))})}
+
+
+def _kept_left_over(told: Fields) -> dict[str, Any]:
+    volumes = told.parts("volumes")
+    for volume in volumes:
+        for name in left_over.TEXTS:
+            volume.text(name)
+    return {"more": told.number("more") or 0, "volumes": [pick(it.body, *left_over.TEXTS) for it in volumes]}
 
 
 def _kept_metadata(fields: Fields) -> dict[str, Any]:

@@ -136,6 +136,11 @@ class FactTable:
         """The nodes that have facts, apart from Events."""
         return iter(list(self._facts))
 
+    def node_facts(self) -> Iterator[tuple[str, Fact | None]]:
+        """Each node that has facts, with its fact about its Node if it has told one."""
+        for node in self.nodes():
+            yield node, self.of(node).get(Ref("Node", "", node))
+
     def has_accepted(self, node: str, ref: Ref) -> bool:
         """Whether a fact about an object is stored, and not as a stray one."""
         return ref in self.of(node) and not self._quota.is_stray(node, ref)

@@ -11,6 +11,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from common.errors import timestamp
+from common.left_over import LeftOver
 from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.places import VOLUME, Target, target_for
@@ -175,6 +177,23 @@ def report_unreadable(one: Unreadable, since: float) -> Entry:
         "since": since,
         "error": one.reason,
     }
+
+
+def is_left_over(entry: Entry) -> bool:
+    """Whether the entry of a mount without a pod is one that does not go away by itself."""
+    return entry["state"] == "left over" or (entry["state"] in {"unpublishing", "unstaging"} and bool(entry["error"]))
+
+
+def told_left_over(entry: Entry) -> LeftOver:
+    """The mount of an entry as the fact about the Node tells it."""
+    return LeftOver(
+        driver=entry["driver"],
+        handle=entry["handle"],
+        pv=entry["pv"],
+        pod=f"{entry['namespace']}/{entry['pod']}" if entry["pod"] else "",
+        why=entry["error"],
+        since=timestamp(entry["since"]) if entry["since"] else "",
+    )
 
 
 def told_volumes(

@@ -119,6 +119,7 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
     lease = ("patch", "coordination.k8s.io", "leases")
     wait_for(lambda: lease in used(), what="heartbeat after the first", timeout_s=60.0, instead=node.problems)
     assert by_hand("doctor", hub).stdout
+    assert by_hand("audit", hub).returncode == 0
     node.agent.stop()
     wait_for(
         lambda: by_hand("forget", NODE, hub).returncode == 0,

@@ -104,18 +104,20 @@ def mounted(node: EdgeNode) -> None:
         assert sidecar.call("ControllerExpandVolume", larger).ok
     node.write(*volume("grown", grown, size="32Mi"), pod("large", "grown"), file="grown")
     sizes = BASE / "hub" / "claim-sizes.json"
-    facts = BASE / "hub" / "facts" / "n1"
-    wait_for(lambda: [*facts.glob("PersistentVolumeClaim/*/grown.yaml")], what="size of the claim", instead=node.tell)
+    wait_for(lambda: facts("PersistentVolumeClaim", "grown"), what="size of the claim", instead=node.tell)
     wait_for(sizes.exists, what="sizes of the claims")
     node.driver.set_faults("NodeStageVolume=error:UNAVAILABLE:the array is busy")
     node.write(*volume("stuck", node.make_volume("stuck")), pod("waiting", "stuck"), file="stuck")
     wait_for(
         lambda: any("array is busy" in str(each) for each in node.volumes("waiting")), what="error", instead=node.tell
     )
-    wait_for(
-        lambda: any("array is busy" in file.read_text() for file in facts.glob("Pod/*/waiting.yaml")), what="its fact"
-    )
-    wait_for(lambda: [*facts.glob("Event/*/*.yaml")], what="event")
+    wait_for(lambda: any("array is busy" in str(row) for row in facts("Pod", "waiting")), what="its fact")
+    wait_for(lambda: facts("Event", "%"), what="event")
+
+
+def facts(kind: str, name: str) -> list[Any]:
+    """The hub's facts about the objects of a kind and name."""
+    return rows(BASE / "hub" / "facts.db", f"SELECT * FROM facts WHERE kind = '{kind}' AND name LIKE '{name}'")
 
 
 def placed(node: EdgeNode, vendors: dict[str, Vendor]) -> None:
@@ -148,7 +150,7 @@ def placed(node: EdgeNode, vendors: dict[str, Vendor]) -> None:
         agent = next(each for each in node.bridge.members if getattr(each, "node", "") == "n3")
         agent.kill()  # the hub now doubts whether n3 made it
         assert not one.result().ok
-        wait_for(lambda: rows(database, "SELECT * FROM claims WHERE name LIKE '%open-on-n3'"), what="doubt on disk")
+        wait_for(lambda: rows(database, "SELECT * FROM holds WHERE name LIKE '%open-on-n3'"), what="doubt on disk")
         wait_for(lambda: rows(database, "SELECT * FROM nodes WHERE NOT connected", file="hub.db"), what="n3's end")
         node.bridge.hub.kill()
         assert not local.result().ok

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.left_over import LeftOver
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.machine import Machine
-from edge.node_facts import NodeFacts, UpdatePeriods
+from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DRIVER = Ref("CSIDriver", "", "d.csi")
 
@@ -52,9 +56,36 @@ def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> N
     }
     assert node["status"] == {
         "volumesInUse": ["kubernetes.io/csi/d.csi^v"],
+        "leftOver": {"more": 0, "volumes": []},
         "capacity": {"cpu": "2", "pods": "110"},
         "nodeInfo": {"architecture": "arm64"},
     }
+
+
+def test_a_mount_that_no_pod_wants_stays_in_the_nodes_fact_until_the_next_word_of_them() -> None:
+    store = Store()
+    facts = NodeFacts("n1", store, Drivers(), Machine({}, {}))
+    facts.tell([], [LeftOver(driver="d.csi", handle="v", why="busy")])
+    facts.tell(["kubernetes.io/csi/d.csi^w"])
+    told = {"more": 0, "volumes": [{"driver": "d.csi", "handle": "v", "why": "busy"}]}
+    assert store.told[Ref("Node", "", "n1")]["status"]["leftOver"] == told
+    facts.tell([], [])
+    assert store.told[Ref("Node", "", "n1")]["status"]["leftOver"]["volumes"] == []
+
+
+def test_mounts_without_a_pod_are_told_once_the_volumes_have_settled() -> None:
+    timers: list[Callable[[], None]] = []
+    told: list[str] = []
+    facts = LeftOverFacts(lambda: told.append("told"), later=lambda _, callback: timers.append(callback))
+    facts.changed()
+    facts.changed()
+    assert told == []
+    timers.pop()()
+    assert (told, timers) == (["told"], [])
+    facts.changed()
+    facts.close()
+    timers.pop()()
+    assert told == ["told"]
 
 
 class Objects:

@@ -7,7 +7,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Hold
+from cloud.placement.claim_store import Claimed, HeldBy, Hold, Ledger
 from cloud.placement.memory_rows import MemoryRows
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class MemoryClaims:
     async def existing(self) -> list[Place]:
         await self._turn()
         return self._shelf.rows.existing()
+
+    async def ledger(self) -> Ledger:
+        await self._turn()
+        parts = list(self._shelf.rows.ledger())
+        return Ledger([it for part in parts for it in part.holdings], [it for part in parts for it in part.holds])
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         write = self._writer()

@@ -431,3 +431,56 @@ async def test_a_hub_on_the_database_of_the_version_before_forgets_nothing(tmp_p
     store.free_later(driver, "CreateVolume open-on-n2")  # its own, as the one hub that there was
     assert await entry(store, "CreateVolume open-on-n2", driver) == NO_NAME
     await store.close()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path, alone: bool) -> None:
+    clock = [100.0]
+    store = SqliteClaims(tmp_path, owner="a", alone=alone, now=lambda: clock[0])
+    await store.claim(D, NAME, "n1", NO_NAME)
+    await store.record(D, "n1", {VOL: Holding(NAME)}, {VOL: NO_ID})
+    store.record_later(D, "n1", OTHER, NAME)
+    clock[0] = 200.0
+    await store.claim(D, NAME, "n1", await entry(store))
+    store.hold_later(D, NAME, "n1")
+    store.record_later(D, "n1", OTHER, NAME)
+    await store.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0)
+    seen = await store.ledger()
+    assert [hold.since for _, _, hold in seen.holds] == [100.0]
+    assert {thing.id: holding.since for (_, thing, _), holding in seen.holdings} == {
+        "vol-1": 100.0,
+        "vol-2": 100.0,
+        "new": 200.0,
+    }
+    await store.close()
+    again = SqliteClaims(tmp_path, owner="a", now=lambda: clock[0])
+    read = await again.ledger()
+    assert [hold.since for _, _, hold in read.holds] == [100.0]
+    ages = {thing.id: holding.since for (_, thing, _), holding in read.holdings}
+    assert ages == {"vol-1": 100.0, "vol-2": 100.0, "new": 200.0}
+    await again.close()
+
+
+async def test_a_thing_that_is_made_again_after_its_deletion_is_young() -> None:
+    rows = MemoryRows()
+    Writer(rows, "a", 1, now=100.0).record_made(D, "n1", VOL, NAME)
+    rows.set_holding(D, VOL, "n1", Holding(NAME, gone=150.0, owner="a", epoch=2, since=100.0))
+    Writer(rows, "a", 3, now=200.0).record_made(D, "n1", VOL, NAME)
+    assert rows.id(D, VOL).holders["n1"].since == 200.0
+
+
+async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_not_missed() -> None:
+    rows = MemoryRows()
+    writer = Writer(rows, "a", 1)
+    for number in range(2_500):
+        writer.record_made(D, "n1", Thing(VOLUME, f"vol-{number}"), f"CreateVolume pvc-{number}")
+    writer.claim(D, "CreateVolume new", "n1", NO_NAME)
+    parts = rows.ledger()
+    (_, name, hold), *_ = next(parts).holds
+    writer.free(D, "CreateVolume new")
+    writer.record_made(D, "n1", Thing(VOLUME, "new"), "CreateVolume new")
+    rows.set_holding(D, Thing(VOLUME, "vol-7"), "n1", None)
+    later = list(parts)
+    assert (name, hold.node) == ("CreateVolume new", "n1")
+    assert [len(part.holdings) for part in later] == [1_000, 1_000, 500]
+    assert not any(part.holds for part in later)

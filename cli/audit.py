@@ -1,0 +1,186 @@
+"""The command `audit`: shows the leaks that the hub on this host finds, and deletes one of them.
+
+A leak is a volume that everybody has forgotten, or an object whose volume is gone. The audit log is another thing
+(`cli.audit_log`).
+
+Rules:
+
+* Without `--delete` nothing is changed.
+* `--delete` takes an orphan alone. The hub has to find it in an audit of this moment, and again after the question,
+  which may have stood there for an hour.
+"""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from cli import call
+from cli.json_text import json_text
+from cli.operator_options import OperatorSettings
+from cli.order import give_order
+from cli.table import printable, say, table, terminal_width
+from common.csi import csi_pb2 as csi
+from common.errors import BridgeError
+from common.operator_orders import Audit, Audited, Leak
+from common.pages.json_form import plain, shown
+from common.quantity import format_bytes
+from common.status import code_name
+
+_MARGIN = 0.8
+"""The share of --timeout that the nodes have for their lists."""
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+def show(state: Audited, width: int | None = None) -> Iterator[str]:
+    """The result as lines for people: a table, the commands that settle the leaks, and all that is not known."""
+    counts = ", ".join(f"{count} {leak}{'' if count == 1 else 's'}" for leak, count in state.counts.items())
+    yield f"leak audit of {shown(state.began_at)}: {counts}"
+    if state.leaks:
+        yield ""
+        head = ("LEAK", "DRIVER", "WHAT", "ID", "NODE", "AGE", "SIZE", "ABOUT")
+        yield from table(head, [_row(leak, state.ended_at) for leak in state.leaks], width=width)
+        yield ""
+        yield "To settle them:"
+        yield from (f"  {printable(settle)}" for settle in dict.fromkeys(leak.settle for leak in state.leaks))
+    if state.unasked:
+        yield ""
+        yield "Not asked:"
+        rows = [(it.node, it.driver, f"{it.things}s", it.why) for it in state.unasked]
+        yield from table(("NODE", "DRIVER", "LIST", "WHY"), rows, width=width)
+    if state.notes:
+        yield ""
+        yield from map(printable, state.notes)
+
+
+def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:
+    """Print an audit. Returns the exit code: 0, or 1 with the reason on standard error."""
+    try:
+        state = _look(settings, driver)
+    except BridgeError as error:
+        say(f"csi-bridge: {error}", err=True)
+        return 1
+    if as_json:
+        say(json_text(plain(state)))
+    else:
+        for line in show(state, terminal_width()):
+            say(line)
+    return 0
+
+
+def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> int:
+    """Delete an orphan. Returns the exit code: 0, or 1 with the reason on standard error.
+
+    Args:
+        settings: the hub's socket and the time limit.
+        wanted: its id.
+        driver: its driver; may be empty if no other driver has an orphan of that id.
+        sure: ask nothing.
+    """
+    try:
+        orphan = _find(_look(settings, driver, wanted), wanted)
+        say(f"{orphan.thing} {orphan.id} of driver {orphan.driver} on {', '.join(orphan.nodes)}: {orphan.about}")
+        if not sure:
+            _ask(orphan)
+            orphan = _find(_look(settings, orphan.driver, wanted), wanted)
+        return _delete(settings, orphan)
+    except BridgeError as error:
+        say(f"csi-bridge: {error}", err=True)
+        return 1
+
+
+def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
+    """Let the hub audit.
+
+    Raises:
+        BridgeError: there is no hub, it did not answer in time, or it refused.
+    """
+    order = Audit(driver=driver, within_s=max(1, int(settings.timeout_s * _MARGIN)), wanted=wanted)
+
+    async def give() -> Audited:
+        async with asyncio.timeout(settings.timeout_s):
+            return await give_order(settings, order, Audited)
+
+    try:
+        return asyncio.run(give())
+    except TimeoutError:
+        raise BridgeError(f"the hub at {settings.hub} has not answered in {settings.timeout_s:g} s") from None
+
+
+def _find(state: Audited, wanted: str) -> Leak:
+    """The orphan of an id.
+
+    Raises:
+        BridgeError: there is none, or there are several.
+    """
+    found = [leak for leak in state.leaks if leak.id == wanted]
+    orphans = [leak for leak in found if leak.leak == "orphan"]
+    if len(orphans) > 1:
+        where = "; ".join(f"{it.thing} of driver {it.driver} on {', '.join(it.nodes)}" for it in orphans)
+        raise BridgeError(f"{wanted} is not deleted: several have this id ({where}); {_BY_HAND}")
+    if not orphans:
+        others = [f"it is a {leak.leak}: {leak.about}" for leak in found]
+        if not (others or state.referring):
+            others = ["no node lists it, or it cannot be judged now", *state.notes]
+        raise BridgeError(
+            "\n  ".join([f"{wanted} is not deleted, because it is no orphan:", *others, *state.referring])
+        )
+    return orphans[0]
+
+
+_BY_HAND = "csi-bridge call DeleteVolume --node NODE deletes one by hand"
+
+
+def _ask(orphan: Leak) -> None:
+    """Ask the person at the terminal.
+
+    Raises:
+        BridgeError: there is none, or the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise BridgeError(f"{orphan.id} is not deleted: there is no terminal to ask at; a script passes --yes")
+    if not click.confirm(printable(f"Delete {orphan.thing} {orphan.id} with all its data?")):
+        raise BridgeError(f"{orphan.id} is not deleted")
+
+
+def _delete(settings: OperatorSettings, orphan: Leak) -> int:
+    method, request = (
+        ("DeleteVolume", csi.DeleteVolumeRequest(volume_id=orphan.id).SerializeToString())
+        if orphan.thing == "volume"
+        else ("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id=orphan.id).SerializeToString())
+    )
+    node = orphan.nodes[0]
+    path = call.find_method(method)
+    status = asyncio.run(call.call(settings, path, request, driver=orphan.driver, node=node))
+    if not status.ok:
+        by_hand = f"csi-bridge call {method} --driver {orphan.driver} --node {node} @FILE"
+        raise BridgeError(
+            f"{method} on node {node}: {code_name(status.code)} (from the {status.origin}): {status.message}; if the "
+            f"driver wants secrets, pass them with {by_hand}"
+        )
+    say(f"{orphan.thing} {orphan.id} is deleted")
+    return 0
+
+
+def _row(leak: Leak, now: datetime) -> tuple[str, ...]:
+    return (
+        leak.leak,
+        leak.driver or "-",
+        leak.thing,
+        leak.id or "-",
+        ", ".join(leak.nodes) or "-",
+        age(now, leak.since),
+        format_bytes(leak.size_bytes) if leak.size_bytes else "-",
+        leak.about,
+    )
+
+
+def age(now: datetime, since: datetime | None) -> str:
+    """An age such as `3d` or `5m`; `unknown` without a time."""
+    if since is None:
+        return "unknown"
+    seconds = max(0, int((now - since).total_seconds()))
+    return next((f"{seconds // unit_s}{unit}" for unit_s, unit in _UNITS if seconds >= unit_s), f"{seconds}s")

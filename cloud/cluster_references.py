@@ -1,0 +1,72 @@
+"""The references of a cluster: read from the API server, not from the hub's copy, which may be some seconds behind."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+from cloud.kube import RESOURCES, KubeError, Page, Resource
+from cloud.placement.requests import SNAPSHOT, VOLUME
+from cloud.references import (
+    CONTENT,
+    PERSISTENT_VOLUME,
+    References,
+    of_content,
+    of_volume,
+    waiting_claims,
+    waiting_snapshots,
+)
+from cloud.sources.source import Source
+
+_PAGE: Final = 250
+"""Objects in one part of a list: they take the loop some ten milliseconds."""
+
+
+class ListApi(Protocol):
+    """The part of `cloud.kube.Kube` that lists."""
+
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+        """A part of a list."""
+
+
+class ClusterReferences:
+    """Reads the references of a cluster (`references.ReferenceReader`)."""
+
+    def __init__(self, api: ListApi, source: Source) -> None:
+        """With the API server, and the hub's copy of its claims."""
+        self._api, self._source = api, source
+
+    async def read(self) -> References:
+        """See `ReferenceReader`. A list that breaks off is not read: the next audit tries again."""
+        found = References(waiting=await waiting_claims(self._source))
+        if not self._source.is_ready:
+            found.unread[VOLUME] = "the hub has not read all claims yet"
+        try:
+            async for bodies in self._pages(PERSISTENT_VOLUME):
+                for body in bodies:
+                    found.add(of_volume(body))
+        except KubeError as error:
+            found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
+        try:
+            async for bodies in self._pages(CONTENT):
+                for body in bodies:
+                    found.add(of_content(body))
+                found.waiting |= waiting_snapshots(bodies)
+        except KubeError as error:
+            found.unread[SNAPSHOT] = _why_no_contents(error)
+        return found
+
+    async def _pages(self, kind: str) -> AsyncIterator[list[dict[str, Any]]]:
+        more = ""
+        while True:
+            page = await self._api.list(RESOURCES[kind], limit=_PAGE, more=more)
+            yield page.items
+            more = page.more
+            if not more:
+                return
+
+
+def _why_no_contents(error: KubeError) -> str:
+    if error.is_missing:
+        return "the cluster has no VolumeSnapshotContents"
+    if error.is_forbidden:
+        return "the hub may not list VolumeSnapshotContents; apply deploy/cloud/base/hub-rbac.yaml again"
+    return f"the VolumeSnapshotContents cannot be read: {error}"

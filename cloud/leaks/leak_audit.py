@@ -1,0 +1,339 @@
+"""The leak audit: from the first reading to the findings, at an operator's order and in the background.
+
+    read the references and the hub's records   ask the nodes for their lists   read both again   judge
+
+Rules:
+
+* It changes nothing, not even the claim store: these lists stay in the audit.
+* A list that is missing is never taken for an empty one. It is reported as not asked, with the reason.
+* One order is carried out at a time. An audit asks some nodes at once, each for one page of one list, so that calls
+  have room on every link. The loop gets a turn after each `_SLICE` things.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from cloud.leaks.tally import Tally
+from cloud.leaks.verdicts import (
+    DOUBT,
+    GHOST,
+    ORPHAN,
+    STRAY,
+    Records,
+    Told,
+    Truths,
+    doubts,
+    ghosts,
+    orphans,
+    referring,
+    strays,
+)
+from cloud.node_call import Call, Caller, Reply
+from cloud.placement.decisions import Fit
+from cloud.placement.fleet import Fleet, Member
+from cloud.placement.inventory import Unlisted, take_pages
+from cloud.placement.pending import Books
+from cloud.placement.placement import Placement
+from cloud.placement.requests import LISTED_BY, SNAPSHOT, VOLUME
+from cloud.references import References
+from cloud.sync_part import SyncPart
+from common import left_over
+from common.errors import CallError, OperatorRefused, PlacementNotKept
+from common.metrics import Metrics
+from common.operator_orders import Audit, Audited, Leak, Unasked
+from common.pages.json_form import time_of
+
+log = logging.getLogger("csi_bridge.hub.leaks")
+
+_AT_ONCE: Final = 20
+"""Nodes that list at one time at an operator's order; as many as for placement."""
+
+_AT_ONCE_IN_BACKGROUND: Final = 4
+
+_BACKGROUND_S: Final = 600.0
+"""Time limit for all lists of an audit in the background."""
+
+_SLICE: Final = 500
+"""Things that are compared before the loop gets a turn: one or two milliseconds."""
+
+MOST_SHOWN: Final = 5_000
+"""Findings of one answer: 5 MB with the longest ids. The others are counted."""
+
+_MOST_UNASKED: Final = 1_000
+"""Missing lists that an answer names. The others are counted."""
+
+_NAMED: Final = 5
+"""A sentence names so many things or nodes."""
+
+_TEXT_CHARS: Final = 500
+"""A vendor's words are cut here."""
+
+
+class Nodes(Protocol):
+    """The part of `cloud.edge_nodes.Nodes` that an audit needs."""
+
+    def drivers(self) -> list[str]:
+        """The drivers that some node has reported."""
+
+    def is_connected(self, name: str) -> bool:
+        """Whether a node's agent is connected."""
+
+    def check(self, name: str, driver: str) -> None:
+        """Raise an error if a call of a driver could not be sent to a node now."""
+
+    def call(self, name: str, call: Call, caller: Caller) -> Reply:
+        """Send a call to a node. The caller gets the answer."""
+
+
+class LeakAudit:
+    """Runs the audits of one hub."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        placement: Placement,
+        part: SyncPart,
+        metrics: Metrics,
+        *,
+        grace_s: float,
+        now: Callable[[], float] = time.time,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """No audit yet.
+
+        Args:
+            nodes: list their volumes and snapshots.
+            placement: has the hub's records.
+            part: has the references, and the mounts that agents tell of.
+            metrics: show the result of the audits in the background.
+            grace_s: a thing that may be younger is no leak.
+            now: seconds since the epoch.
+            pause: waits for so many seconds.
+        """
+        self._nodes, self._placement, self._part, self._metrics = nodes, placement, part, metrics
+        self._grace_s, self._now, self._pause = grace_s, now, pause
+        self._ordered = asyncio.Lock()
+
+    async def order(self, order: Audit, _by: str) -> Audited:
+        """Carry out an operator's order (`cloud.orders.CarryOut`)."""
+        try:
+            async with self._ordered:
+                audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
+                return await audit.run(
+                    order.driver, at_once=_AT_ONCE, within_s=max(order.within_s, 1), wanted=order.wanted
+                )
+        except PlacementNotKept as error:
+            raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
+
+    async def follow(self, every_s: float) -> None:
+        """Audit again and again, and show the result as metrics. Runs until cancelled."""
+        logged = ""
+        while True:
+            await self._pause(every_s)
+            try:
+                audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
+                await audit.run("", at_once=_AT_ONCE_IN_BACKGROUND, within_s=_BACKGROUND_S)
+                self._metrics.show_leaks(audit.found, audit.lacking, self._now())
+                told = ", ".join(f"{leak}s: {count}" for leak, count in audit.counts().items() if count)
+                if told != logged:
+                    log.warning("leaks of all drivers (csi-bridge audit): %s", told or "none")
+                logged = told
+            except Exception:  # the hub also carries calls
+                log.exception("a leak audit failed; the next one follows in %g s", every_s)
+
+
+class _OneAudit:
+    """One audit.
+
+    Attributes:
+        found: the number of leaks by driver and kind of leak.
+        lacking: the number of missing lists, by driver.
+    """
+
+    def __init__(
+        self, nodes: Nodes, placement: Placement, part: SyncPart, *, grace_s: float, now: Callable[[], float]
+    ) -> None:
+        self._nodes, self._placement, self._part = nodes, placement, part
+        self._grace_s, self._now = grace_s, now
+        self.found: Counter[tuple[str, str]] = Counter()
+        self.lacking: Counter[str] = Counter()
+        self._leaks: list[Leak] = []
+        self._unasked: list[Unasked] = []
+        self._notes: list[str] = []
+
+    async def run(self, driver: str, *, at_once: int, within_s: float, wanted: str = "") -> Audited:
+        """Audit one driver, or all of them (empty), and find all references to the wanted id.
+
+        Raises:
+            PlacementNotKept: the claim store cannot be read.
+        """
+        began = self._now()
+        opened, before = await self._placement.books(), await self._references()
+        known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ledger.holdings)}
+        known |= {driver for driver, _, _ in opened.ledger.holds}
+        drivers = sorted({driver} & known if driver else known)
+        if driver and not drivers:
+            raise OperatorRefused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
+        fleets = {each: self._placement.fleet(each) for each in drivers}
+        self.lacking.update(dict.fromkeys(drivers, 0))
+        tally = Tally(before.named)
+        if self._part.references is not None:
+            self._note_strangers(opened, fleets)
+            await self._list(fleets, tally, at_once=at_once, within_s=within_s)
+        after = await self._references()
+        truths = Truths(
+            drivers=drivers,
+            before=before,
+            after=after,
+            opened=opened,
+            closed=await self._placement.books(),
+            tally=tally,
+            fleets=fleets,
+            fit=self._fit,
+            now=self._now(),
+            grace_s=self._grace_s,
+        )
+        records = await self._judge(truths)
+        self._note(truths)
+        return Audited(
+            began_at=time_of(began),
+            ended_at=time_of(self._now()),
+            leaks=self._leaks,
+            counts=self.counts(),
+            unasked=self._unasked,
+            notes=self._notes,
+            referring=list(referring(truths, records, wanted)) if wanted else [],
+        )
+
+    def counts(self) -> dict[str, int]:
+        """The number of leaks of all drivers, by kind of leak."""
+        counts = dict.fromkeys((ORPHAN, GHOST, STRAY, DOUBT), 0)
+        for (_, leak), count in self.found.items():
+            counts[leak] += count
+        return counts
+
+    async def _references(self) -> References:
+        if self._part.references is None:
+            why = "the hub follows no PersistentVolumes; it was started without --kubeconfig and without --manifests"
+            return References(unread={VOLUME: why, SNAPSHOT: why})
+        return await self._part.references.read()
+
+    def _fit(self, driver: str, handle: str) -> Fit:
+        fleet, volumes = self._placement.fleet(driver), self._placement.affinity
+        return volumes.fit(handle, driver, fleet) if volumes is not None else Fit([], list(fleet.members))
+
+    # ---- the lists ---------------------------------------------------------------------------------------------------
+
+    async def _list(self, fleets: Mapping[str, Fleet], tally: Tally, *, at_once: int, within_s: float) -> None:
+        """Ask all nodes, each for one list after another."""
+        wanted: dict[str, list[tuple[str, Member]]] = {}
+        for driver, fleet in fleets.items():
+            for member in fleet:
+                wanted.setdefault(member.node, []).append((driver, member))
+        waiting = iter(wanted.values())
+        ends_at = asyncio.get_running_loop().time() + within_s
+
+        async def work() -> None:
+            for of_node in waiting:  # each node goes to one of the workers
+                for driver, member in of_node:
+                    for kind in LISTED_BY:
+                        await self._list_one(driver, member, kind, tally, ends_at=ends_at)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(at_once, len(wanted))):
+                tasks.create_task(work(), name="leak audit")
+
+    async def _list_one(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> None:
+        node = member.node
+        try:
+            self._nodes.check(node, driver)
+            if LISTED_BY[kind] not in member.lists:
+                self._lack(driver, node, kind, f"its driver cannot list {kind}s")
+                return
+            async with asyncio.timeout_at(ends_at):
+                await take_pages(self._nodes.call, driver, node, kind, lambda page: tally.take(driver, node, page))
+        except TimeoutError:
+            self._lack(driver, node, kind, "there was no time left")
+        except (CallError, Unlisted) as error:
+            self._lack(driver, node, kind, str(error).partition(";")[0])
+        else:
+            tally.end(driver, kind, node)
+
+    def _note_strangers(self, opened: Books, fleets: Mapping[str, Fleet]) -> None:
+        """Note the nodes that have things by the ledger, and that have not reported the driver."""
+        held = {(driver, node) for (driver, _, node), holding in opened.ledger.holdings if not holding.gone}
+        for driver, node in sorted(held):
+            if driver in fleets and node not in fleets[driver].members:
+                for kind in LISTED_BY:
+                    self._lack(driver, node, kind, "the node has not reported the driver")
+
+    def _lack(self, driver: str, node: str, kind: str, why: str) -> None:
+        self.lacking[driver] += 1
+        if len(self._unasked) < _MOST_UNASKED:
+            self._unasked.append(Unasked(node=node, driver=driver, things=kind, why=why[:_TEXT_CHARS]))
+
+    # ---- the verdicts ------------------------------------------------------------------------------------------------
+
+    async def _judge(self, truths: Truths) -> Records:
+        records = Records()
+        await self._keep(records.read(truths))
+        await self._keep(orphans(truths, records))
+        await self._keep(ghosts(truths, records))
+        await self._keep(strays(truths.drivers, self._told()))
+        await self._keep(doubts(truths))
+        return records
+
+    async def _keep(self, verdicts: Iterator[Leak | None]) -> None:
+        for number, leak in enumerate(verdicts, 1):
+            if leak is not None:
+                self.found[leak.driver, leak.leak] += 1
+                if len(self._leaks) < MOST_SHOWN:
+                    self._leaks.append(leak)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+
+    def _told(self) -> Iterator[Told]:
+        """The mounts that agents tell of. The nodes of agents that tell none become a note."""
+        silent = []
+        for node, fact in self._part.node_facts():
+            mounts = left_over.read(fact.body.get("status") or {}) if fact is not None else None
+            if mounts is None:
+                silent.append(node)
+                continue
+            for mount in mounts[0]:
+                yield Told(node, mount, not self._nodes.is_connected(node))
+            if mounts[1]:
+                self._notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
+        if silent:
+            self._notes.append(
+                f"mounts are not known of {_first(silent)}: a kubelet mounts there, or the agent is older"
+            )
+
+    def _note(self, truths: Truths) -> None:
+        """Tell of the things that are not judged or not shown."""
+        for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
+            kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
+            self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")
+        for (driver, why), unjudged in truths.unjudged.items():
+            if why not in (truths.unread(VOLUME), truths.unread(SNAPSHOT)):
+                named = _first(unjudged.ids, unjudged.count)
+                self._notes.append(f"driver {driver}: {unjudged.count} not judged, because {why}: {named}")
+        for (driver, node), count in sorted(truths.tally.dropped.items())[:_MOST_UNASKED]:
+            self._notes.append(
+                f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"
+            )
+        if (hidden := sum(self.lacking.values()) - len(self._unasked)) > 0:
+            self._notes.append(f"{hidden} more lists are missing")
+        if (hidden := sum(self.found.values()) - len(self._leaks)) > 0:
+            self._notes.append(f"{hidden} more leaks are counted and not shown")
+
+
+def _first(names: Iterable[str], count: int | None = None) -> str:
+    """The first of some names, and whether there are more."""
+    all_of_them = list(names)
+    more = (count if count is not None else len(all_of_them)) - _NAMED
+    return ", ".join(all_of_them[:_NAMED]) + (f" and {more} more" if more > 0 else "")

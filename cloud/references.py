@@ -1,0 +1,196 @@
+"""The references: the PersistentVolumes and VolumeSnapshotContents, each with the volume or snapshot that it names.
+
+The leak audit (`cloud.leaks`) reads them before it asks the nodes for their lists, and again afterwards.
+
+Rules:
+
+* A reading is whole or it fails: what is missing in a whole one does not exist.
+* Only the few fields that the audit needs are kept: a site may have 100,000 of them.
+* A claim that has no volume yet is a reference, too: the provisioner repeats its CreateVolume, and gets the volume that
+  an earlier one has made.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple, Protocol
+
+from cloud.kinds.fields import Body
+from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.sources.source import Source
+from common.objects import Ref
+from common.quantity import parse_bytes
+
+PERSISTENT_VOLUME: Final = "PersistentVolume"
+CONTENT: Final = "VolumeSnapshotContent"
+
+_SLICE: Final = 250
+"""Objects that are read before the loop gets a turn: two milliseconds."""
+
+UID_CHARS: Final = 36
+"""The stock sidecars name what they make `<prefix>-<UID>`."""
+
+
+class Reference(NamedTuple):
+    """An object that names a volume or a snapshot.
+
+    Attributes:
+        kind: `PERSISTENT_VOLUME` or `CONTENT`.
+        name: its name.
+        uid: its UID.
+        owner: namespace and name of the claim or VolumeSnapshot that it is for; empty if there is none.
+        since: when it was made, in seconds since the epoch; 0 if that is not known.
+        size_bytes: the size of its volume; 0 if that is not known.
+        is_leaving: whether it is being removed, and its volume with it or before it.
+    """
+
+    kind: str
+    name: str
+    uid: str
+    owner: str = ""
+    since: float = 0.0
+    size_bytes: int = 0
+    is_leaving: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" of {self.owner}" if self.owner else "")
+
+
+Key = tuple[str, Thing]
+"""A driver, and a volume or snapshot of it."""
+
+
+@dataclass(slots=True)
+class References:
+    """One reading.
+
+    Attributes:
+        named: the objects that name a thing.
+        waiting: the claims and VolumeSnapshots that have no thing yet: namespace and name, by UID.
+        unread: why the objects for a kind of things could not be read, by this kind.
+        is_in_files: whether the objects come from a directory of manifests.
+    """
+
+    named: dict[Key, list[Reference]] = field(default_factory=dict)
+    waiting: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    is_in_files: bool = False
+
+    def add(self, found: tuple[Key, Reference] | None) -> None:
+        """Add an object, if it names a thing."""
+        if found is not None:
+            self.named.setdefault(found[0], []).append(found[1])
+
+
+class ReferenceReader(Protocol):
+    """Reads all references."""
+
+    async def read(self) -> References:
+        """Read all of them anew."""
+
+
+class SourceReferences:
+    """The references of a source that is up to date at any time: a directory of manifests."""
+
+    def __init__(self, source: Source, problems: Callable[[], list[str]]) -> None:
+        """Of a source, with its present problems in sentences."""
+        self._source, self._problems = source, problems
+
+    async def read(self) -> References:
+        """See `ReferenceReader`. A file that cannot be read may hold a PersistentVolume."""
+        found = References(unread={SNAPSHOT: "manifests have no VolumeSnapshotContents"}, is_in_files=True)
+        problems = self._problems()
+        if problems or not self._source.is_ready:
+            found.unread[VOLUME] = f"not all manifests are read: {next(iter(problems), 'the hub has just started')}"
+            return found
+        async for _, body in _bodies(self._source, PERSISTENT_VOLUME):
+            found.add(of_volume(body))
+        found.waiting = await waiting_claims(self._source)
+        return found
+
+
+async def waiting_claims(source: Source) -> dict[str, str]:
+    """The claims that no PersistentVolume is bound to: namespace and name, by UID."""
+    return {
+        str(body["metadata"].get("uid", "")): f"claim {ref.namespace}/{ref.name}"
+        async for ref, body in _bodies(source, "PersistentVolumeClaim")
+        if not (body.get("spec") or {}).get("volumeName")
+    }
+
+
+async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
+    """The objects of a kind that the source has now. The loop gets a turn after each `_SLICE` of them."""
+    for number, ref in enumerate(list(source.refs(kind)), 1):
+        if (body := source.body(ref)) is not None:
+            yield ref, body
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+
+
+def of_volume(body: Body) -> tuple[Key, Reference] | None:
+    """A PersistentVolume of a CSI driver; None for any other."""
+    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
+    csi, claim = _part(spec, "csi"), _part(spec, "claimRef")
+    if not (csi.get("driver") and csi.get("volumeHandle")):
+        return None
+    is_reclaimed = status.get("phase") in {"Released", "Failed"} and (
+        spec.get("persistentVolumeReclaimPolicy") == "Delete"
+    )
+    reference = Reference(
+        PERSISTENT_VOLUME,
+        str(metadata.get("name", "")),
+        str(metadata.get("uid", "")),
+        owner=f"claim {claim.get('namespace')}/{claim.get('name')}" if claim else "",
+        since=_seconds(metadata.get("creationTimestamp")),
+        size_bytes=_bytes(_part(spec, "capacity").get("storage")),
+        is_leaving=bool(metadata.get("deletionTimestamp")) or is_reclaimed,
+    )
+    return (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
+
+
+def of_content(body: Body) -> tuple[Key, Reference] | None:
+    """A VolumeSnapshotContent; None if it has no snapshot yet."""
+    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
+    snapshot = _part(spec, "volumeSnapshotRef")
+    handle = status.get("snapshotHandle") or _part(spec, "source").get("snapshotHandle")
+    if not (spec.get("driver") and handle):
+        return None
+    reference = Reference(
+        CONTENT,
+        str(metadata.get("name", "")),
+        str(metadata.get("uid", "")),
+        owner=f"snapshot {snapshot.get('namespace')}/{snapshot.get('name')}" if snapshot else "",
+        since=_seconds(metadata.get("creationTimestamp")),
+        size_bytes=int(status.get("restoreSize") or 0),
+        is_leaving=bool(metadata.get("deletionTimestamp")),
+    )
+    return (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), reference
+
+
+def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
+    """The VolumeSnapshots of VolumeSnapshotContents that have no snapshot yet, by UID."""
+    found = {}
+    for body in bodies:
+        snapshot = _part(_part(body, "spec"), "volumeSnapshotRef")
+        if of_content(body) is None and snapshot.get("uid"):
+            found[str(snapshot["uid"])] = f"snapshot {snapshot.get('namespace')}/{snapshot.get('name')}"
+    return found
+
+
+def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return body.get(name) or {}
+
+
+def _seconds(text: object) -> float:
+    try:
+        return datetime.fromisoformat(str(text)).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _bytes(text: object) -> int:
+    try:
+        return parse_bytes(text) if text else 0
+    except ValueError:
+        return 0
