@@ -26,7 +26,8 @@ from common.dial import dial  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
 from common.errors import DialError, HandshakeRefused, NotCarried  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, ServedByTasks, Stream  # noqa: E402
+from common.link import Link, Stream  # noqa: E402
+from common.served_by_tasks import ServedByTasks  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.tls import TlsFiles, TlsIdentity  # noqa: E402
 from common.uplink import Uplink  # noqa: E402

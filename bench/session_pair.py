@@ -21,7 +21,7 @@ from bench.spread import repeat  # noqa: E402
 from common.csi import csi_pb2  # noqa: E402
 from common.limits import Limits  # noqa: E402
 from common.messages import Kind, Open  # noqa: E402
-from common.receiver import Nobody  # noqa: E402
+from common.receiver import IdleReceiver  # noqa: E402
 from common.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
 from common.version import introduce  # noqa: E402
@@ -37,7 +37,7 @@ _MOST_US = 50.0 if str(common.session.__file__).endswith(".py") else 25.0
 """The target, uncompiled and compiled."""
 
 
-class _End(Nobody):
+class _End(IdleReceiver):
     """One side's application, and the receiver of its streams. It gives each message's credit back at once."""
 
     def __init__(self, session: Session) -> None:

@@ -37,7 +37,7 @@ from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
 from common.errors import NotCarried  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, ServedByTasks, Stream  # noqa: E402
+from common.link import Link, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
 from common.pod_fact import MOUNTED  # noqa: E402
@@ -49,6 +49,7 @@ from common.reports import (  # noqa: E402
     DriverReport,
     encode_reports,
 )
+from common.served_by_tasks import ServedByTasks  # noqa: E402
 from common.standing import Standing  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.sync_messages import Change, Drop, InStep, Put  # noqa: E402

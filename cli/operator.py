@@ -12,8 +12,9 @@ from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, NotCarried
 from common.limits import Limits
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.messages import Reason
+from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.version import introduce
 

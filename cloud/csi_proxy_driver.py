@@ -40,13 +40,14 @@ from common.errors import (
     status_of,
 )
 from common.httpd import HttpEndpoint
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import Server, ServerCall, serve
 from common.reports import PROBE, decode_reports
 from common.rotation import follow
+from common.served_by_tasks import ServedByTasks
 from common.sockets import UnixListener, listen_unix
 from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status

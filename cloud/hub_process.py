@@ -22,8 +22,10 @@ from cloud.orders import Orders
 from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
+from cloud.placement.capacity import GRACE_S
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.decisions import MOST_OPEN
+from cloud.placement.node_lists import LIST_AGE_S
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -108,6 +110,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         max_open_creates=settings.max_open_creates,
+        capacity_grace_s=settings.capacity_grace_s,
+        list_age_s=settings.list_age_s,
         unique_topology=settings.unique_topology,
         audit_grace_s=settings.audit_grace_s,
         settings=as_texts(settings),
@@ -211,6 +215,8 @@ def assemble(
     insecure: bool,
     max_nodes: int,
     max_open_creates: int = MOST_OPEN,
+    capacity_grace_s: float = GRACE_S,
+    list_age_s: float = LIST_AGE_S,
     unique_topology: UniqueKeys = NO_KEYS,
     audit_grace_s: float = 600.0,
     settings: Mapping[str, list[str]],
@@ -232,6 +238,8 @@ def assemble(
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
+        capacity_grace_s: how long the last capacity of a node that is away counts.
+        list_age_s: how long the last list of a node that is away counts.
         unique_topology: the keys of topology segments that belong to one node each.
         audit_grace_s: what may be younger is no leak.
         settings: its flags, for operators.
@@ -253,6 +261,8 @@ def assemble(
         owners=judge.segments.owners,
         affinity=affinity,
         most_open=max_open_creates,
+        capacity_grace_s=capacity_grace_s,
+        list_age_s=list_age_s,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()

@@ -37,6 +37,8 @@ class HubSettings(ProcessSettings):
     max_handshakes: int
     max_nodes: int
     max_open_creates: int
+    capacity_grace_s: float
+    list_age_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None

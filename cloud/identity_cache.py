@@ -125,7 +125,7 @@ class IdentityCache:
     def _differs(self, report: DriverReport) -> bool:
         """Whether an answer differs from the published one. A first answer to a method is no difference."""
         last = self._stored.answers if self._stored is not None else {}
-        return any(last[method] != report.answers.get(method) for method in CACHED_METHODS & last.keys())
+        return any(last[method] != report.answers.get(method) for method in last.keys() & CACHED_METHODS)
 
     def _read(self) -> DriverReport | None:
         try:

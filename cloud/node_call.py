@@ -101,10 +101,10 @@ class NodeCall(IdleReceiver):
             )
         except Overloaded as error:
             raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error
-        except TunnelClosed as error:
+        except TunnelClosed as closed:
             if visit.link.over:
-                raise self._offline() from error
-            raise Draining("hub") from error  # the link lives and takes no new streams: this hub drains it
+                raise self._offline() from closed
+            raise Draining("hub") from closed  # the link lives and takes no new streams: this hub drains it
         visit.calls[call.driver] += 1
 
     @property

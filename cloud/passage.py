@@ -152,8 +152,9 @@ class Passage:
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         """Release the answer at the node."""
         self._give_back()
-        if self._reply is not None:
-            self._reply.acknowledge(delivered=delivered)
+        reply, self._reply = self._reply, None  # the two would keep each other, with the answer
+        if reply is not None:
+            reply.acknowledge(delivered=delivered)
 
     def writable(self) -> None:
         """Let the node send more: what it has sent so far has left for the caller."""

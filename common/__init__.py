@@ -12,6 +12,7 @@ A session on the event loop and on the network:
 
 * `deadlines`: those of many calls, for one timer.
 * `link`: runs a session on the event loop; streams as objects to await.
+* `served_by_tasks`: a base for handlers of links.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`: the other side of a connection, with the names and the key of its certificate.
 * `certificate_ends`: when this process's certificate and its CA end.

@@ -13,7 +13,7 @@
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
-        ├── FieldMissing
+        ├── FieldMissing  NotListed  TokenUnknown
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
@@ -320,6 +320,34 @@ class NotWhole(CallError):
         )
 
 
+class NotListed(CallError):
+    """A list of all nodes would lack a node's entries. The node has no complete list that is recent enough.
+
+    Attributes:
+        missing: by node: why it has not listed all.
+    """
+
+    def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
+        self.driver, self.method, self.missing = driver, method, missing
+        node, *others = sorted(missing)
+        named = others[: _MOST_NAMED - 1] + [f"{len(others) - _MOST_NAMED + 1} more"] * (len(others) >= _MOST_NAMED)
+        what, more = method.rpartition("/")[2], f" (and those of {', '.join(named)})" if named else ""
+        super().__init__(
+            f"{what} of driver {driver} would lack the entries of edge node {node}: {missing[node]}{more}; "
+            f"csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
+        )
+
+
+class TokenUnknown(CallError):
+    """The page token is for no list that the hub has: it is too old, or of another hub process. Begin again."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        super().__init__(
+            f"the hub has no list for this starting_token of {method.rpartition('/')[2]}; begin again without one"
+        )
+
+
 class FieldMissing(CallError):
     """A request lacks the id of its object, so the hub cannot choose one of several nodes. Nothing was sent.
 
@@ -492,6 +520,8 @@ CODES: dict[type[BaseException], Code] = {
     SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     SeveralNodes: Code.FAILED_PRECONDITION,
     NotWhole: Code.UNAVAILABLE,
+    NotListed: Code.UNAVAILABLE,
+    TokenUnknown: Code.ABORTED,
     FieldMissing: Code.UNAVAILABLE,
     PlacementNotKept: Code.UNAVAILABLE,
     HubUnreachable: Code.UNAVAILABLE,

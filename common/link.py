@@ -62,18 +62,6 @@ class LinkHandler(Protocol):
         """The link is gone, for any reason. Called once for every link that was greeted."""
 
 
-class ServedByTasks:
-    """A base for link handlers: a task serves each stream that the peer opens."""
-
-    def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
-        """See `LinkHandler`."""
-        return link.served(frame, deadline, self.serve)
-
-    async def serve(self, stream: "Stream") -> None:
-        """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
-        raise NotImplementedError
-
-
 class Writer(Protocol):
     """A link's transport: it calls `pull()`, now or later, until that returns nothing."""
 
@@ -148,10 +136,15 @@ class Stream:
         self._taken = len(message)
         return message
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
         """All messages until the end of the stream; errors as in `receive()`."""
-        while (message := await self.receive()) is not None:
-            yield message
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next message."""
+        if (message := await self.receive()) is None:
+            raise StopAsyncIteration
+        return message
 
     async def send(self, message: bytes) -> None:
         """Queue a message. Waits while an earlier one has not left yet, so that at most two are queued.
@@ -400,7 +393,7 @@ class Link:
         return number
 
     def served(self, frame: Open, deadline: float | None, serve: Callable[["Stream"], Awaitable[None]]) -> "Stream":
-        """A receiver for a stream that the peer has opened: a task serves it with `serve` (see `ServedByTasks`)."""
+        """A receiver for a stream that the peer has opened: a task serves it with `serve`."""
         stream = Stream(self, frame.stream, frame, deadline)
         name = f"stream {frame.stream} {frame.method}"
         stream.task = self.loop.create_task(self._serve(stream, serve), name=name)
@@ -535,9 +528,9 @@ class Link:
             raise
         except CallError as error:
             stream.end(status_of(error, self._handler.origin))
-        except Exception as error:
+        except Exception as bug:
             log.exception("a stream's handler failed: %s", stream.opened)
-            stream.end(status_of(error, self._handler.origin))
+            stream.end(status_of(bug, self._handler.origin))
         finally:
             stream.task = None
 

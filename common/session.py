@@ -404,8 +404,8 @@ class Session:
                 self.application.on_hello()
         except RemoteProtocolError as error:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
-        except Exception as error:  # noqa: BLE001  # the application and receivers may raise anything
-            self._fail(error)
+        except Exception as fault:  # noqa: BLE001  # the application and receivers may raise anything
+            self._fail(fault)
 
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.

@@ -83,29 +83,35 @@ class DriverCall(UnaryReceiver):
 
     def start(self, channel: Channel, request: bytes, *, timeout_s: float | None) -> None:
         """Send the request."""
-        self._call = channel.start(self, self._method, request, timeout_s=timeout_s, to=self._to)
+        call = channel.start(self, self._method, request, timeout_s=timeout_s, to=self._to)
+        if not call.over:
+            self._call = call
 
     def cancel(self) -> None:
         """Cancel it at the driver, unless it is over."""
-        if self._call is not None:
-            self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
         if self._parsing is not None:
             self._parsing.cancel()
 
     def answered(self, status: Status, message: bytes | None) -> None:
         """See `UnaryReceiver`."""
+        self._call = None  # the two would keep each other, with request and answer
         if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
             loop = asyncio.get_running_loop()
             self._parsing = loop.create_task(self._parse(status, message), name=f"parse {self._method}")
             return
         try:
-            outcome: Outcome = Result(status, message, parsed(self._driver, self._method, message))
+            result = Result(status, message, parsed(self._driver, self._method, message))
         except Exception as error:  # noqa: BLE001  # also a bug ends the call: nobody else would
-            outcome = error
-        self._told(outcome)
+            self._told(error)  # here, because a variable would keep the error, and its traceback this frame
+        else:
+            self._told(result)
 
     def failed(self, error: VendorConnectionError) -> None:
         """See `UnaryReceiver`."""
+        self._call = None
         self._told(blame(self._driver, self._to, error))
 
     async def _parse(self, status: Status, message: bytes) -> None:

@@ -13,8 +13,9 @@ from common.endpoint import Endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
 from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
 from common.limits import Limits
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.messages import Kind, Priority, Reason
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.version import introduce
 

@@ -123,9 +123,11 @@ class HubCall(IdleReceiver):
         limit_s = operations.limit_s
         if operation is None:
             operations.limit.begin(self)
-            self._call = driver.start(
+            call = driver.start(
                 frame.method, request, self.told, timeout_s=self._remaining_s(limit_s), to=frame.subject
             )
+            if not self._is_over:
+                self._call = call
             return
 
         def start(told: Told) -> Cancellable:
@@ -159,8 +161,9 @@ class HubCall(IdleReceiver):
     def _stop(self) -> None:
         """Cancel a plain call, or the parsing of a large request."""
         self._agent.operations.limit.end(self)
-        if self._call is not None:
-            self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, CallError):
@@ -171,7 +174,7 @@ class HubCall(IdleReceiver):
         if self._is_over:
             return
         self._link.end(self._frame.stream, status, body)
-        self._is_over = True
+        self._is_over, self._call = True, None  # the two would keep each other, with request and answer
         self._account.end(status)
         if self._operation is None:
             self._agent.operations.limit.end(self)

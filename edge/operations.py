@@ -274,13 +274,16 @@ class Operations:
         self.limit.begin(running)
         self._touch(operation.about)
         try:
-            running.call = start(running)
+            call = start(running)
+            if self._running.get(operation.key) is running:
+                running.call = call
         except Exception:  # a bug: nobody would ever end it
             self._remove(running)
             raise
 
     def _remove(self, running: _Running) -> None:
         driver = running.operation.key[0]
+        running.call = None  # the two would keep each other, with request and answer
         del self._running[running.operation.key]
         self._own[driver] -= 1
         if not self._own[driver]:

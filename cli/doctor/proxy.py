@@ -14,9 +14,6 @@ _LOG = "look at the proxy driver's log"
 _NO_ANSWER = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
 """The codes of a call that did not reach the vendor's driver, or whose answer was lost."""
 
-_OF_ALL = "GetCapacity would have to ask all"
-"""The beginning of the hub's refusal of a call about all nodes (`common.errors.NotWhole`)."""
-
 
 async def examine(socket: Path, *, limit_s: float) -> list[Result]:
     """Check the proxy driver at this socket."""
@@ -70,8 +67,6 @@ def check_sidecars(connected: int, socket: Path) -> Finding:
 
 def check_call(status: Status) -> Finding:
     """Whether a call reaches the vendor's driver. The driver may answer with an error."""
-    if status.message.startswith(_OF_ALL):
-        return ok("a call gets to the hub; the driver runs on several nodes, so the hub sends it to none (GetCapacity)")
     if status.code in _NO_ANSWER:
         do = "follow the message; the events of the waiting claim or volume have it, too"
         return wrong(

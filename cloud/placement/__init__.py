@@ -10,6 +10,10 @@ Read in this order:
 * `sqlite_claims`, `sqlite_rows`: the claim store in an SQLite file.
 * `pending`, `attempts`, `recent`: this hub's creates that run, the exemption of pinned creates, and what these made.
 * `carry`, `outcome`: carry; the call on its way, and the meaning of its end.
+* `fan_out`: a call that nodes answer together.
+* `capacity`: GetCapacity of all nodes.
+* `whole_lists`, `node_lists`, `sweeps`: ListVolumes and its like of all nodes; the list of each; their pages.
+* `question`: one call of the hub's own to a node.
 * `lists`, `inventory`: asks nodes for the volumes and snapshots that their drivers list.
 * `capabilities`, `offers`: the answers that sidecars get about a driver, by the votes of its nodes.
 * `foreign_ids`: answers to creates that name another node's thing.

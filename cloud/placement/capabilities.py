@@ -8,8 +8,7 @@ Rules:
 * Each node has one vote for each capability. More than half of the votes decide. A tie keeps what was offered earlier.
 * If nothing was offered earlier, a tie offers a capability only if it is the topology of the vendor's own
   (`cloud.placement.decisions.Mode`).
-* A capability to list needs all votes. A list of volumes is never offered for several nodes, because it would have one
-  node's volumes only.
+* A capability to list needs all votes: a list has the entries of all nodes, or is refused.
 * A method's answer is an error, or missing, if it is so on most nodes.
 """
 
@@ -38,8 +37,10 @@ from common.reports import (
 
 _RPC, _SERVICE = ControllerServiceCapability.RPC, PluginCapability.Service
 
-_LISTS: Final = frozenset({_RPC.LIST_VOLUMES, _RPC.LIST_VOLUMES_PUBLISHED_NODES, _RPC.LIST_VOLUME_HEALTH})
-"""Not offered for several nodes. LIST_SNAPSHOTS is offered: the snapshotter asks for one snapshot by it."""
+_LISTS: Final = frozenset(
+    {_RPC.LIST_VOLUMES, _RPC.LIST_VOLUMES_PUBLISHED_NODES, _RPC.LIST_VOLUME_HEALTH, _RPC.LIST_SNAPSHOTS}
+)
+"""The capabilities to list."""
 
 _OWN_TOPOLOGY, _OF_SNAPSHOTS = _SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS, _SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
 """A topology of the vendor's own, for volumes and for snapshots."""
@@ -164,7 +165,7 @@ def _capabilities(method: str, kind: type[Message], votes: Votes, earlier: Drive
     result: Any = kind()
     for key, capability in found.items():
         if _is_list(capability):
-            offers = count[key] == everyone and (everyone == 1 or capability.rpc.type not in _LISTS)
+            offers = count[key] == everyone
         elif 2 * count[key] == everyone:
             offers = key in kept or (earlier is None and _is_service(capability, _OWN_TOPOLOGY))
         else:
@@ -176,7 +177,7 @@ def _capabilities(method: str, kind: type[Message], votes: Votes, earlier: Drive
 
 
 def _is_list(capability: Any) -> bool:  # one of four message classes
-    return isinstance(capability, ControllerServiceCapability) and capability.rpc.type in {*_LISTS, _RPC.LIST_SNAPSHOTS}
+    return isinstance(capability, ControllerServiceCapability) and capability.rpc.type in _LISTS
 
 
 def _keys(kind: type[Message], answer: Answer | None) -> dict[bytes, Any]:

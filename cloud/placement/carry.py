@@ -26,7 +26,7 @@ from cloud.placement.decisions import Ask, Keeping, Segment, Send
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
-from cloud.placement.segment import terms_of, with_missing_topology, with_topology, without_topology
+from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
 from common.status import Code, Status
 
@@ -79,17 +79,6 @@ class PlacedCall:
     def keep(self, things: tuple[Thing, ...]) -> Untaken:
         """Keep the things that a successful answer names in memory, until the caller has taken the answer."""
         return self.pending.keep(self.ask.driver, self.send.node, self.ask.asked.name, things)
-
-    def answer(self, message: bytes) -> bytes:
-        """The answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
-        send = self.send
-        if send.segment is Segment.AS_IS or send.member is None or not send.member.segments:
-            return message
-        edit = with_topology if send.segment is Segment.ADDED else with_missing_topology
-        try:
-            return edit(self.ask.method, message, send.member.segments)
-        except ValueError:
-            return message
 
     def record(
         self, status: Status, message: bytes | None, things: tuple[Thing, ...]
@@ -283,7 +272,7 @@ class CarriedCall:
         except CallError:
             self._count_end(in_doubt=True)
             raise
-        return self._placed.answer(message)
+        return placed_answer(self._placed.ask.method, self._placed.send, message)
 
     async def _record_and_tell(self, work: Coroutine[Any, Any, None], status: Status) -> None:
         """Let the store record the outcome, then tell the caller. If the caller leaves meanwhile, the write goes on."""
@@ -310,7 +299,7 @@ class CarriedCall:
 
     def acknowledge(self, *, delivered: bool) -> None:
         """Note whether the caller took the answer. If not, the store records the things of a `Keeping.LATE` success."""
-        self.reply.acknowledge(delivered=delivered)
+        self._take_reply().acknowledge(delivered=delivered)
         if delivered:
             self._placed.pending.drop(self._untaken)
             self._count_end(in_doubt=False)
@@ -320,8 +309,14 @@ class CarriedCall:
     def cancel(self) -> None:
         """Cancel the call: nobody waits for the answer any more. Record the things of a success that has come."""
         self._is_cancelled = True
-        self.reply.cancel()
+        self._take_reply().cancel()
         self._give_up()
+
+    def _take_reply(self) -> Reply:
+        """Return the node's reply, for the last time: the two would keep each other, with the answer."""
+        reply = self.reply
+        del self.reply
+        return reply
 
     def _keep(self) -> None:
         self._untaken = self._untaken or self._placed.keep(self._things)

@@ -33,17 +33,24 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
     local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
-    local GetCapacity      the only node in the topology; else as in the next row
+    local GetCapacity      the nodes in the topology, without one all nodes (`AskAll`), but for those that lack it.
+                           Refuse if a node's topology is not known (`NoNodeFits`), or if reports of nodes are lost
+    local list, its next   the pages of the hub's own lists (`AskAll`), whichever nodes there are now
+        page
+    local list of all      all nodes (`AskAll`); a node has things of the driver and has not reported it, or reports of
+                           nodes are lost: refuse (`NotListed`, `KnowledgeLost`). The only node, if there is one
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
 create. For a create that a proxy driver pins, the claim store learns of the outcome later, if at all (`Keeping`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from cloud.placement.decisions import (
     Ask,
+    AskAll,
     AskForLists,
     Decision,
     Keeping,
@@ -55,7 +62,17 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import GET_CAPACITY, LISTED_BY, LONGEST_CHARS, NOTHING_ASKED, changes, needs, read
+from cloud.placement.requests import (
+    GET_CAPACITY,
+    LISTED_BY,
+    LISTINGS,
+    LONGEST_CHARS,
+    NOTHING_ASKED,
+    changes,
+    needs,
+    read,
+)
+from cloud.placement.sweeps import is_ours
 from cloud.routing import route
 from common.errors import (
     CallError,
@@ -65,6 +82,7 @@ from common.errors import (
     NameElsewhere,
     NoNodeFits,
     NoPlace,
+    NotListed,
     NotWhole,
     SourceElsewhere,
     TooManyOpen,
@@ -155,6 +173,10 @@ def _decide_local(ask: Ask, now: Snapshot) -> Decision:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet) > 1:
         raise FieldMissing(ask.method, asked.missing)
+    if ask.method == GET_CAPACITY and now.fleet.members:
+        return _decide_capacity(ask, now)
+    if ask.method in LISTINGS and not asked.things:
+        return _decide_list(ask, now)
     node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
     if missing := ask.needs & now.fleet.lacking(node):
         return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
@@ -212,20 +234,47 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:
     """The node for a local call that is no create."""
-    asked, fleet = ask.asked, now.fleet
-    if asked.things:
+    if ask.asked.things:
         return find(ask, now)
-    if ask.method == GET_CAPACITY and asked.terms:
-        fitting = [node for node in fleet.at(asked.terms[0]) if not fleet.members[node].refused]
-        if len(fitting) == 1:
-            return fitting[0]
+    if len(now.fleet) > 1:
+        raise NotWhole(ask.driver, ask.method, len(now.fleet))
+    return only_node(ask.driver, "", now)
+
+
+def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:
+    fleet, terms = now.fleet, ask.asked.terms
+    if now.lost_reports:
+        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    nodes = fleet.at(terms[0]) if terms else list(fleet.members)
+    silent = next((member.node for member in fleet if not member.tells_segments), "")
+    if not nodes and silent:
+        raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
+    able = [node for node in nodes if not ask.needs & fleet.lacking(node)]
+    if nodes and not able:
+        return Refuse(CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs)), nodes[0])
+    return _ask_all(ask, fleet, able)
+
+
+def _decide_list(ask: Ask, now: Snapshot) -> Decision:
+    fleet = now.fleet
+    if is_ours(ask.asked.token):
+        return AskAll(())
+    if now.lost_reports:
+        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    if strangers := sorted(now.claims.nodes - fleet.members.keys()):
+        raise NotListed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
     if len(fleet) > 1:
-        raise NotWhole(ask.driver, ask.method, len(fleet))
+        return _ask_all(ask, fleet, fleet.members)
     node = only_node(ask.driver, "", now)
-    if asked.terms and fleet.members[node].lacks_topology:  # the vendor would be asked without the topology
-        why = f"only {node} runs it, and {node} is not in the topology of the call"
-        raise NoNodeFits(ask.driver, "GetCapacity", why)
-    return node
+    member = fleet.members.get(node)
+    return Send(node, member, is_placed=True, segment=_segment(member, ask.mode))
+
+
+def _ask_all(ask: Ask, fleet: Fleet, nodes: Iterable[str]) -> AskAll:
+    found = ((node, fleet.members[node]) for node in nodes)
+    return AskAll(
+        tuple(Send(node, member, is_placed=True, segment=_segment(member, ask.mode)) for node, member in found)
+    )
 
 
 def _segment(member: Member | None, mode: str) -> Segment:

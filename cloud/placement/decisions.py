@@ -1,4 +1,4 @@
-"""A decision as data: the call and the snapshot that it is made by, and its three forms. Pure."""
+"""A decision as data: the call and the snapshot that it is made by, and its four forms. Pure."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cloud.placement.claim_store import NOTHING, Standing
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import NOTHING_ASKED, Thing, Whereabouts
+from cloud.placement.requests import LISTINGS, NOTHING_ASKED, Thing, Whereabouts
 from common.errors import CallError
 
 MOST_OPEN: Final = 20_000
@@ -58,7 +58,7 @@ class Ask(NamedTuple):
     def needs_claims(self) -> bool:
         """Whether the decision depends on the claim store."""
         asked = self.asked
-        return bool(asked.name or asked.things or asked.parts or asked.ends)
+        return bool(asked.name or asked.things or asked.parts or asked.ends or self.method in LISTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,16 @@ class Send(NamedTuple):
         return self.keeping is Keeping.NEVER and self.segment is Segment.AS_IS
 
 
+class AskAll(NamedTuple):
+    """Ask nodes, and answer with what they say together (`fan_out`).
+
+    Attributes:
+        sends: the nodes; none: no node has anything of it.
+    """
+
+    sends: tuple[Send, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AskForLists:
     """Ask nodes for their lists in the background, and refuse the call now; a retry finds the thing.
@@ -189,4 +199,4 @@ class Refuse:
     node: str = ""
 
 
-Decision = Send | AskForLists | Refuse
+Decision = Send | AskAll | AskForLists | Refuse

@@ -93,7 +93,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     nodes = [node for node in called if node in fit.possible] or fit.possible
     strangers = sorted(now.claims.nodes - fleet.members.keys())
     found = [node for node in (*nodes, *strangers) if entry.has(node)]
-    if len(nodes) == 1 and nodes[0] in (*called, *fit.named) and (nodes[0] in found or not made):
+    if len(nodes) == 1 and nodes[0] in {*called, *fit.named} and (nodes[0] in found or not made):
         return nodes[0]
     if len(found) == 1 and found[0] in made:
         return found[0]

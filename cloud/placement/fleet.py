@@ -8,8 +8,9 @@ from typing import Protocol, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
+from cloud.placement.requests import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
-from common.csi.csi_pb2 import ControllerGetCapabilitiesResponse, ControllerServiceCapability, NodeGetInfoResponse
+from common.csi.csi_pb2 import ControllerGetCapabilitiesResponse, NodeGetInfoResponse
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     ESSENTIAL_METHODS,
@@ -18,7 +19,7 @@ from common.reports import (
 )
 from common.topology import segment_of
 
-_RPC = ControllerServiceCapability.RPC
+_LISTS = frozenset(listing.capability for listing in LISTINGS.values())
 
 
 class Nodes(Protocol):
@@ -51,7 +52,7 @@ class Member:
         segments: the node's topology: the vendor's segments, or the bridge's own one.
         labels: the labels of its Node that follow from the report.
         node_id: the vendor's id of the node; empty if it has none.
-        lists: the driver's capabilities to list, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
+        lists: the driver's capabilities to list (`LISTINGS`).
         ballot: its vote on the driver's capabilities; None if its report has the driver's name alone.
         refused: why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if
             it gets calls. The node may have volumes all the same.
@@ -198,7 +199,7 @@ def _member(report: DriverReport) -> Member:
         segments=segments,
         labels={**segment, **segments},
         node_id=info.node_id,
-        lists=frozenset(each.rpc.type for each in capabilities) & {_RPC.LIST_VOLUMES, _RPC.LIST_SNAPSHOTS},
+        lists=frozenset(each.rpc.type for each in capabilities) & _LISTS,
         ballot=ballot_of(report) if describes else None,
     )
 

@@ -1,16 +1,16 @@
-"""An inventory: the volumes or snapshots that a node's driver lists, page by page (CSI spec, ListVolumes)."""
+"""An inventory: all that a node's driver lists by one method, page by page (CSI spec, ListVolumes)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
-from cloud.node_call import Call, Caller, Reply
+from cloud.node_call import Call
 from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.question import CallNode, ask
+from cloud.placement.requests import LISTINGS, SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
-from common.status import Status
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
@@ -22,9 +22,64 @@ _MOST_PAGES = 1_000
 
 _PAGE_LIMIT_S = 60.0
 
+_AT_ONCE_BYTES = 8_192
+"""An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
+milliseconds."""
+
+_MOST_ENTRIES = 100_000
+"""Of one answer. 4 MiB hold 70,000 volumes with the shortest ids, or two million empty entries."""
+
+_LARGEST_ENTRY_BYTES = 65_536
+"""An entry has a few ids and a map of 4 KiB (CSI spec, "Size Limits"). It must fit into an answer for the sidecars."""
+
+_LARGEST_TOKEN_BYTES = 4_096
+"""The hub sends a token back as it is. It keeps one for each node that it asks."""
+
+_Item = TypeVar("_Item")
+
 
 class Unlisted(Exception):
     """A node's driver did not answer with a whole list. The text says why."""
+
+
+class Entry(NamedTuple):
+    """One entry of a list.
+
+    Attributes:
+        id: the id of its volume or snapshot; may be empty.
+        wire: an answer with this entry alone, serialized. Answers joined are one answer with all their entries.
+    """
+
+    id: str
+    wire: bytes
+
+
+async def take(call: CallNode, driver: str, node: str, kind: str) -> list[Thing]:
+    """Everything of a kind that the driver has on a node.
+
+    Args:
+        call: sends a call to a node.
+        driver: the driver's name.
+        node: the node.
+        kind: one of `LISTED_BY`.
+
+    Raises:
+        Unlisted: the driver did not answer all of it.
+        CallError: the node cannot be reached.
+    """
+    path, size_bytes = _METHODS[kind], 0
+
+    def ids(body: bytes) -> tuple[list[Thing], str]:
+        answer = _parse(path, body)
+        return [Thing(kind, id_) for id_ in map(LISTINGS[path].id_of, answer.entries) if id_], answer.next_token
+
+    def keep(things: Iterable[Thing]) -> None:
+        nonlocal size_bytes
+        size_bytes += sum(len(thing.id) + LISTED_BYTES for thing in things)
+        if size_bytes > MOST_LISTED_BYTES:
+            raise _endless(path)
+
+    return await _whole(call, Call(driver, path, b"", f"inventory-{node}", _PAGE_LIMIT_S), node, ids, keep)
 
 
 class Listed(NamedTuple):
@@ -39,96 +94,124 @@ class Listed(NamedTuple):
     size_bytes: int
 
 
-async def take(call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str) -> list[Thing]:
-    """Everything of a kind that the driver has on a node.
+async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
+    """Call `keep` with the things of each page. Only the return says that nothing is missing. Errors as of `take`."""
+    path, size_bytes = _METHODS[kind], 0
+
+    def read(body: bytes) -> tuple[list[Listed], str]:
+        answer = _parse(path, body)
+        found = (
+            (entry.volume.volume_id, entry.volume.capacity_bytes)
+            if kind == VOLUME
+            else (entry.snapshot.snapshot_id, entry.snapshot.size_bytes)
+            for entry in answer.entries
+        )
+        return [Listed(Thing(kind, id_), size) for id_, size in found if id_], answer.next_token
+
+    def count(page: list[Listed]) -> None:
+        nonlocal size_bytes
+        keep(page)
+        size_bytes += sum(len(it.thing.id) + LISTED_BYTES for it in page)
+        if size_bytes > MOST_LISTED_BYTES:
+            raise _endless(path)
+
+    await _whole(call, Call(driver, path, b"", f"audit-{node}", _PAGE_LIMIT_S), node, read, count)
+
+
+async def entries(
+    call: CallNode,
+    driver: str,
+    node: str,
+    method: str,
+    request: bytes = b"",
+    *,
+    edit: Callable[[bytes], bytes] = lambda body: body,
+    keep: Callable[[int], None] = lambda _size_bytes: None,
+) -> list[Entry]:
+    """Every entry that the driver lists on a node.
 
     Args:
-        call: sends a call to a node (`cloud.edge_nodes.Nodes.call`).
+        call: sends a call to a node.
         driver: the driver's name.
         node: the node.
-        kind: one of `LISTED_BY`.
+        method: the gRPC path, one of `LISTINGS`.
+        request: the other fields of the request.
+        edit: changes an answer before it is read. It may run in a thread.
+        keep: called with the size of each page. It may raise `Unlisted`.
 
     Raises:
         Unlisted: the driver did not answer all of it.
         CallError: the node cannot be reached.
     """
-    return [listed.thing async for page in pages(call, driver, node, kind) for listed in page]
+
+    def found(body: bytes) -> tuple[list[Entry], str]:
+        answer = _parse(method, edit(body))
+        return list(_entries(method, answer)), answer.next_token
+
+    def check(page: Iterable[Entry]) -> None:
+        keep(sum(len(entry.id) + len(entry.wire) + LISTED_BYTES for entry in page))
+
+    return await _whole(call, Call(driver, method, request, f"list-{node}", _PAGE_LIMIT_S), node, found, check)
 
 
-async def pages(
-    call: Callable[[str, Call, Caller], Reply], driver: str, node: str, kind: str
-) -> AsyncGenerator[list[Listed]]:
-    """The same page by page. Only the end of the last one says that nothing is missing.
+async def _whole(
+    call: CallNode,
+    first: Call,
+    node: str,
+    read: Callable[[bytes], tuple[list[_Item], str]],
+    keep: Callable[[list[_Item]], None],
+) -> list[_Item]:
+    """The items of all pages.
 
-    Arguments and errors are those of `take`.
+    Args:
+        call: sends a call to a node.
+        first: the question, without page size and token.
+        node: the node.
+        read: the items of an answer, and the next token. It may run in a thread.
+        keep: called with each page's items. It may raise an error.
     """
-    method, token, size_bytes = METHODS[_METHODS[kind]], "", 0
+    method, token, items = METHODS[first.method], "", list[_Item]()
     for _ in range(_MOST_PAGES):
-        request: Any = method.request(max_entries=_PAGE, starting_token=token)
-        page = Call(driver, method.path, request.SerializeToString(), f"inventory-{node}", _PAGE_LIMIT_S)
-        listed, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call, node, page))
-        yield listed
-        size_bytes += sum(len(it.thing.id) + LISTED_BYTES for it in listed)
+        request: Any = method.request.FromString(first.request)
+        request.max_entries, request.starting_token = _PAGE, token
+        status, body = await ask(call, node, first._replace(request=request.SerializeToString()))
+        if not status.ok:
+            raise Unlisted(status.message)
+        is_small = len(body) <= _AT_ONCE_BYTES
+        page, next_token = read(body) if is_small else await asyncio.to_thread(read, body)
+        keep(page)
+        items += page
         if not next_token:
-            return
-        if next_token == token or size_bytes > MOST_LISTED_BYTES:
+            return items
+        if next_token == token:
             break
+        if len(next_token) > _LARGEST_TOKEN_BYTES:
+            raise Unlisted(f"its answer to {method.path} has a token of {len(next_token)} bytes")
         token = next_token
-    raise Unlisted(f"its answers to {method.path} do not end")
+    raise _endless(method.path)
 
 
-async def _ask(call: Callable[[str, Call, Caller], Reply], node: str, page: Call) -> bytes:
-    """The one message of an answer."""
-    answer = _Answer()
-    reply = call(node, page, answer)
-    try:
-        status, body = await answer.whole
-    except BaseException:
-        reply.cancel()
-        raise
-    reply.acknowledge(delivered=True)
-    if not status.ok:
-        raise Unlisted(status.message)
-    return body
+def _endless(method: str) -> Unlisted:
+    return Unlisted(f"its answers to {method} do not end")
 
 
-class _Answer:
-    """Takes an answer of one message (`cloud.node_call.Caller`).
-
-    Attributes:
-        whole: the status and the message, once both have come.
-    """
-
-    def __init__(self) -> None:
-        self.whole: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
-
-    def sent(self) -> None:
-        """Nothing to do."""
-
-    def answered(self, _message: bytes) -> None:
-        """Take a message that is not the last one."""
-        self.failed(Unlisted("it answered with several messages"))
-
-    def ended(self, status: Status, message: bytes | None) -> None:
-        """Take the end."""
-        if not self.whole.done():
-            self.whole.set_result((status, message or b""))
-
-    def failed(self, error: Exception) -> None:
-        """Take an error."""
-        if not self.whole.done():
-            self.whole.set_exception(error)
+def _entries(method: str, answer: Any) -> Iterator[Entry]:
+    page, id_of = METHODS[method].response, LISTINGS[method].id_of
+    for entry in answer.entries:
+        alone: Any = page()
+        alone.entries.append(entry)
+        wire = alone.SerializeToString()
+        if len(wire) > _LARGEST_ENTRY_BYTES:
+            raise Unlisted(f"its answer to {method} has an entry of {len(wire)} bytes")
+        yield Entry(id_of(entry), wire)
 
 
-def _read(kind: str, page: type[Message], body: bytes) -> tuple[list[Listed], str]:
-    """The things that one answer lists, and the token of the next one. Of the largest it takes tens of milliseconds."""
-    answer: Any = page()
+def _parse(method: str, body: bytes) -> Any:  # one of three message classes
+    answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)
     except DecodeError:
         raise Unlisted("its answer does not parse") from None
-    if kind == VOLUME:
-        told = ((entry.volume.volume_id, entry.volume.capacity_bytes) for entry in answer.entries)
-    else:
-        told = ((entry.snapshot.snapshot_id, entry.snapshot.size_bytes) for entry in answer.entries)
-    return [Listed(Thing(kind, id_), size_bytes) for id_, size_bytes in told if id_], answer.next_token
+    if len(answer.entries) > _MOST_ENTRIES:
+        raise Unlisted(f"its answer to {method} has {len(answer.entries)} entries")
+    return answer

@@ -4,6 +4,8 @@
     claim     `claim_store`: gives the name of a create to the node, unless another node holds it; then decide again
     carry     `carry`: sends the call, watches its end, and tells the claim store
 
+A call about several nodes takes another way: the hub asks each of them, and answers itself (`fan_out`).
+
 Rules:
 
 * Ids are the vendor's, and the hub never changes them.
@@ -21,17 +23,22 @@ from cloud.node_call import Call, Caller, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
+from cloud.placement.capacity import GRACE_S, Capacity
 from cloud.placement.carry import PlacedCall, carry
-from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
+from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, IdEntry, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
-from cloud.placement.decisions import MOST_OPEN, Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.decisions import MOST_OPEN, Ask, AskAll, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.fan_out import FanOut
 from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
+from cloud.placement.node_lists import LIST_AGE_S, NodeLists
 from cloud.placement.offers import Offers
 from cloud.placement.pending import Books, Pending
-from cloud.placement.requests import Thing
+from cloud.placement.requests import LISTINGS, Thing
+from cloud.placement.sweeps import Sweeps
+from cloud.placement.whole_lists import WholeLists
 from common.errors import NameElsewhere, PlacementNotKept
 from common.metrics import Metrics
 from common.reports import DriverReport
@@ -70,6 +77,8 @@ class Placement:
         owners: Callable[[Mapping[str, str]], set[str]] = lambda _term: set(),
         affinity: Volumes | None = None,
         most_open: int = MOST_OPEN,
+        capacity_grace_s: float = GRACE_S,
+        list_age_s: float = LIST_AGE_S,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,11 +93,21 @@ class Placement:
             owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
+            capacity_grace_s: how long the last capacity of a node that is away counts.
+            list_age_s: how long the last list of a node that is away counts.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self.claims, self.affinity = claims, affinity
         self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
+        self._capacity = Capacity(nodes.call, grace_s=capacity_grace_s, now=now, monotonic=monotonic)
+        self._whole = WholeLists(
+            NodeLists(nodes.call, age_s=list_age_s, now=now),
+            Sweeps(monotonic=monotonic),
+            look=self._records,
+            elsewhere=self._elsewhere,
+            now=now,
+        )
         self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
@@ -120,8 +139,8 @@ class Placement:
         return {driver: missing for driver, missing in found.items() if missing}
 
     def conflicts(self, node: str) -> list[str]:
-        """The node's answers that were not passed on, a sentence each."""
-        return self._foreign.told_by(node)
+        """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
+        return [*self._foreign.told_by(node), *self._whole.problems(node)]
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
@@ -157,6 +176,8 @@ class Placement:
         if standing is None:
             return None
         send = self._decide(ask, standing, goes_to)
+        if isinstance(send, AskAll):
+            return self._ask_all(call, caller, send)
         if not ask.asked.name:
             return self._send(call, caller, ask, send)
         attempt = self._begin(ask, send, standing) if send.keeping is Keeping.LATE else None
@@ -181,13 +202,15 @@ class Placement:
         for _ in range(_TRIES):
             standing = await self._pending.look(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
             send = self._decide(ask, standing, goes_to)
+            if isinstance(send, AskAll):
+                return self._ask_all(call, caller, send)
             if not ask.asked.name:
                 return self._send(call, caller, ask, send)
-            attempt = await self._claim(ask, send, standing)
+            attempt, node = await self._claim(ask, send, standing), send.node
             if attempt is not None:
                 return self._send(call, caller, ask, send, attempt)
-        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [send.node]
-        raise NameElsewhere(ask.driver, ask.asked.name, holders[0], send.node)
+        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [node]
+        raise NameElsewhere(ask.driver, ask.asked.name, holders[0], node)
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
@@ -199,6 +222,8 @@ class Placement:
         """
         self.lists.forget(node, driver)
         self._foreign.forget(node, driver)
+        self._capacity.forget(node, driver)
+        self._whole.forget(node, driver)
         known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(known)
@@ -206,6 +231,8 @@ class Placement:
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""
         await self.lists.close()
+        await self._capacity.close()
+        await self._whole.close()
         await self.claims.close()
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
@@ -214,6 +241,9 @@ class Placement:
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         return elsewhere(driver, thing, node, self._snapshot(self._fleets.of(driver), NOTHING))
+
+    async def _records(self, driver: str, things: Iterable[Thing]) -> Mapping[Thing, IdEntry]:
+        return self._pending.over(await self._pending.look(driver, "", things), driver, "").ids
 
     def _others(self, node: str, terms: Iterable[Mapping[str, str]]) -> str:
         """Another node that has unique segments of a topology, if no term of it is without such; else empty."""
@@ -224,7 +254,7 @@ class Placement:
         fleet = self._fleets.of(call.driver)
         return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
 
-    def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send:
+    def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
         """Decide by the store's entries.
 
         Raises:
@@ -235,6 +265,10 @@ class Placement:
             case Send() as send:
                 goes_to(send.node)
                 return send
+            case AskAll() as ask_all:
+                if len(ask_all.sends) == 1:
+                    goes_to(ask_all.sends[0].node)
+                return ask_all
             case AskForLists(kind, nodes, error):
                 self.lists.ask(ask.driver, kind, nodes)
                 raise error
@@ -247,6 +281,10 @@ class Placement:
         if send.passes:
             return self._nodes.call(send.node, call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
+
+    def _ask_all(self, call: Call, caller: Caller, ask_all: AskAll) -> Reply:
+        answers = self._whole if call.method in LISTINGS else self._capacity
+        return FanOut(answers.of(call, ask_all.sends), caller, name=f"call {call.call_id}")
 
     def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create; None if this hub has a create of that name at another node.

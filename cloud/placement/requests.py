@@ -41,6 +41,30 @@ _OF_ONE_NODE: Final = frozenset(
 """The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows."""
 
 
+class Listing(NamedTuple):
+    """A method that lists all that a driver has of a kind, page by page.
+
+    Attributes:
+        kind: the kind of things.
+        capability: the capability without which a driver does not serve it.
+        id_of: the id in an entry.
+    """
+
+    kind: str
+    capability: int
+    id_of: Callable[[Any], str]
+
+
+LISTINGS: Final[Mapping[str, Listing]] = {
+    _CONTROLLER + "ListVolumes": Listing(VOLUME, LISTED_BY[VOLUME], operator.attrgetter("volume.volume_id")),
+    _CONTROLLER + "ListSnapshots": Listing(SNAPSHOT, LISTED_BY[SNAPSHOT], operator.attrgetter("snapshot.snapshot_id")),
+    _CONTROLLER + "ControllerListVolumeHealth": Listing(
+        VOLUME, ControllerServiceCapability.RPC.LIST_VOLUME_HEALTH, operator.attrgetter("volume_id")
+    ),
+}
+"""Requests and answers have the same fields for their pages."""
+
+
 class Thing(NamedTuple):
     """A volume, a snapshot or a group of snapshots.
 
@@ -184,6 +208,7 @@ class Whereabouts(NamedTuple):
         node_id: the vendor's id of a node, or empty.
         terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
         missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
+        token: the place in a list at which the answer begins.
     """
 
     name: str = ""
@@ -193,6 +218,7 @@ class Whereabouts(NamedTuple):
     node_id: str = ""
     terms: tuple[Mapping[str, str], ...] = ()
     missing: str = ""
+    token: str = ""
 
 
 NOTHING_ASKED: Final = Whereabouts()
@@ -225,6 +251,7 @@ def read(method: str, request: bytes) -> Whereabouts:
         node_id=getattr(message, "node_id", ""),
         terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
         missing=next((field for field in needed if not any(_values(message, field))), ""),
+        token=getattr(message, "starting_token", ""),
     )
 
 

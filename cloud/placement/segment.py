@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
+from cloud.placement.decisions import Segment, Send
 from cloud.placement.requests import RULES
 from common.csi.csi_pb2 import CreateVolumeResponse, Volume
 from common.csi.methods import METHODS
@@ -42,6 +43,17 @@ def with_missing_topology(method: str, answer: bytes, segments: Mapping[str, str
     See docs/csi-contract.md#a-local-volume-says-where-it-is.
     """
     return _placed(method, answer, segments, lambda it: isinstance(it, Volume) and not it.accessible_topology)
+
+
+def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
+    """An answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
+    if send.segment is Segment.AS_IS or send.member is None or not send.member.segments:
+        return answer
+    edit = with_topology if send.segment is Segment.ADDED else with_missing_topology
+    try:
+        return edit(method, answer, send.member.segments)
+    except ValueError:
+        return answer
 
 
 def terms_of(method: str, answer: bytes) -> list[Mapping[str, str]]:

@@ -19,9 +19,10 @@ from cloud.trust.enrolment import Enrolment
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Reason
+from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 
 log = logging.getLogger("csi_bridge.hub.enrolment")

@@ -119,10 +119,10 @@ class Pump(asyncio.Protocol):
             self._http2.receive(data)
         except Http2Error as error:
             self._fail(error)
-        except Exception as error:
+        except Exception as bug:
             logger.exception("a bug in CSI Bridge ended a connection")
             self._http2.goaway(ErrorCode.INTERNAL_ERROR)
-            self._fail(error)
+            self._fail(bug)
         if not self._http2.patient:
             self._flush()
         elif not self._flush_late and self._http2.queued:

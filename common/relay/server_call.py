@@ -57,7 +57,7 @@ class ServerCall:
         cancelled_by: the reason why the server cancelled the call, or None. After DEADLINE and CLOSING the callee may
             still `finish` with a status of its own.
         finished: whether the call has its status.
-        callee: answers the call.
+        callee: answers the call; None once it is finished, so that no cycle of references keeps its messages.
     """
 
     __slots__ = (
@@ -130,7 +130,7 @@ class ServerCall:
         if self.finished:
             taken(False)  # noqa: FBT003
             return
-        self.finished = True
+        self.finished, self.callee = True, None
         self._writer.send_status(self, status, taken)
 
     def fail(self, error: BaseException | None) -> None:

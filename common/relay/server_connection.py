@@ -168,8 +168,8 @@ class ServerConnection(Pump):
             self._refuse(stream_id, self._settings.too_large(error.size_bytes))
         except MessageCompressed:
             self._refuse(stream_id, self._own(Code.UNIMPLEMENTED, "compressed requests are not supported"))
-        except FramingError as error:
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, str(error)))
+        except FramingError as flaw:
+            self._refuse(stream_id, self._own(Code.UNAVAILABLE, str(flaw)))
         if ended:
             self._request_ended(stream_id)
 
@@ -243,7 +243,9 @@ class ServerConnection(Pump):
             self._arm()
         self._owner.call_began()
         try:
-            call.callee = self._owner.handler(call)
+            callee = self._owner.handler(call)
+            if not call.finished:
+                call.callee = callee
         except Exception as error:  # noqa: BLE001 - the caller gets the owner's status for every error
             call.fail(error)
 

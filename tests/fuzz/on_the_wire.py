@@ -1,4 +1,4 @@
-"""The targets of the bridge's own wire: its codec, sessions, syncs, and the messages of enrolment."""
+"""The targets of the wire: its codec, sessions, syncs, the messages of enrolment, and an API server's answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from cloud.http_answer import AnswerReader
 from common import enrolment, messages, sync_messages
 from common.codec import LARGEST_NUMBER, UnknownFrame
 from common.digest import Digest as Sums
@@ -253,3 +254,14 @@ def _value(cut: Cutter, kind: Any) -> Any:
     if kind is str:
         return cut.choose(_TEXTS) if cut.number() & 1 else cut.text()
     return (cut.text(),)
+
+
+def answers(data: bytes) -> None:
+    """An API server's answers over HTTP/1.1: the same whether they come at once or in pieces."""
+    cut = Cutter(data)
+    first, rest = cut.part(), cut.take(cut.left)
+    at_once, in_pieces = AnswerReader(), AnswerReader()
+    with contextlib.suppress(ValueError):
+        whole = at_once.feed(first + rest)
+        begun = in_pieces.feed(first)
+        assert whole == (in_pieces.feed(rest) if begun is None else begun)

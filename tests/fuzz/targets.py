@@ -15,6 +15,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "sync": on_the_wire.syncing,
     "enrolment": on_the_wire.enrolling,
     "token": on_the_wire.token,
+    "answers": on_the_wire.answers,
     "hpack": on_http2.hpack,
     "http2": on_http2.http2,
     "server": on_http2.serving,

@@ -64,6 +64,7 @@ COMMANDS = (
 WRONG = {
     "": ("maybe",),
     "DURATION": ("soon", "-1s", "10 s", "1d", "", "100000000h"),
+    "DURATION or forever": ("soon", "-1s", "never", "", "100000000h"),
     "SIZE": ("big", "-1", "1.5MiB", "4mib", "", "9" * 30),
     "N": ("many", "-1", "1.5", "0x10", "", "9" * 30),
     "HOST:PORT": (":80", "127.0.0.1", "127.0.0.1:70000", "host:", "[::1:80", "http://h:1", ""),
@@ -102,6 +103,7 @@ OUT_OF_BOUNDS = {
     "max_handshakes": ("0", "1000001"),
     "max_nodes": ("0", "1000001"),
     "max_open_creates": ("0", "10000001"),
+    "capacity_grace_s": ("25h",),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),

@@ -13,10 +13,10 @@ from common import rotation
 from common.endpoint import hub_endpoint
 from common.errors import DialError, NotCarried
 from common.limits import Limits
-from common.link import ServedByTasks
 from common.listener import Listener
 from common.messages import Reason
 from common.rotation import follow
+from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.tls import TlsFiles, TlsIdentity
 from common.uplink import Uplink

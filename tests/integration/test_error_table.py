@@ -17,6 +17,7 @@ from common.csi.csi_pb2 import (
     ControllerExpandVolumeRequest,
     CreateVolumeResponse,
     DeleteVolumeRequest,
+    ListVolumesRequest,
     Topology,
     TopologyRequirement,
     Volume,
@@ -388,7 +389,9 @@ def test_a_node_that_lacks_a_capability_of_most_nodes_is_not_asked_for_it(short_
             site.told(site.node(node), report("vendor.test", node))
         old = site.told(site.node("n3"), report("vendor.test", "n3", capabilities=("CREATE_DELETE_VOLUME",)))
         old.answers["CreateVolume"] = CreateVolumeResponse(volume=Volume(volume_id="v-1"))
-        sidecar = site.bridge.start_proxy("vendor.test", "--placement=local").sidecar()
+        proxy = site.bridge.start_proxy("vendor.test", "--placement=local")
+        site.bridge.wait_linked(proxy)
+        sidecar = proxy.sidecar()
         term = Topology(segments={NODE_SEGMENT: "n3"})
         requirement = TopologyRequirement(requisite=[term], preferred=[term])
         assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=requirement)).ok
@@ -600,3 +603,23 @@ def _is_stored(world: World) -> bool:
     """Whether the hub has written down that n1 runs the driver: no call waits for this."""
     with closing(connect_to_read(world.bridge.hub.uds.parent / "hub/hub.db")) as database:
         return any(b"vendor.test" in reports for (reports,) in database.execute("SELECT reports FROM nodes"))
+
+
+def test_a_list_of_all_nodes_is_whole_or_refused_and_a_token_that_no_list_has_is_aborted(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    with Site(short_dir, tmp_path) as site:
+        for node in ("n1", "n2"):
+            site.told(site.node(node), report("vendor.test", node, capabilities=("CREATE_DELETE_VOLUME",)))
+        proxy = site.bridge.start_proxy("vendor.test", "--placement=local")
+        site.bridge.wait_linked(proxy)
+        sidecar = proxy.sidecar()
+        assert refused_twice(sidecar, "ListVolumes") == unavailable(
+            "ListVolumes of driver vendor.test would lack the entries of edge node n1: its driver lacks the capability "
+            "LIST_VOLUMES (and those of n2); csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is "
+            "for a node that is gone for good"
+        )
+        assert refused_twice(sidecar, "ListVolumes", ListVolumesRequest(starting_token="1")) == (
+            Code.ABORTED,
+            "the hub has no list for this starting_token of ListVolumes; begin again without one",
+        )

@@ -168,9 +168,53 @@ def test_what_an_operator_deletes_by_hand_lets_the_sidecars_own_deletion_succeed
     assert site.asked("n1", "DeleteVolume") == 0
 
 
-def test_the_sidecars_are_told_of_a_topology_and_of_nothing_that_one_node_cannot_answer(site: Site) -> None:
+def test_capacity_is_that_of_the_segments_node_or_of_the_largest_node(site: Site) -> None:
+    for vendor, free in zip(site.vendors.values(), (5, 7), strict=True):
+        vendor.on("GetCapacity", lambda _, free=free: csi.GetCapacityResponse(available_capacity=free))
+
+    def free(node: str = "") -> int:
+        term = csi.Topology(segments={NODE_SEGMENT: node}) if node else None
+        told = site.sidecar.call("GetCapacity", csi.GetCapacityRequest(accessible_topology=term))
+        assert told.ok, told.refusal
+        return int(told.answer.available_capacity)
+
+    assert (free("n1"), free("n2"), free()) == (5, 7, 7)
+    gate = site.vendors["n2"].hold("GetCapacity")
+    assert (free("n2"), free()) == (7, 7)  # its last answer
+    gate.set()
+    site.agents["n2"].kill()
+    wait_for(lambda: not site.create("v", "n2").ok, what="word of n2's end")
+    assert (free("n2"), free()) == (7, 7)  # within --capacity-grace
+
+
+def test_the_sidecars_are_told_of_a_topology_and_get_lists_of_all_nodes(site: Site) -> None:
     plugin = site.sidecar.call("GetPluginCapabilities").answer
     services = {it.service.type for it in plugin.capabilities}
     assert csi.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS in services
+    names = {"n1": ["id-of-warm-n1", "x"], "n2": ["id-of-warm-n2", "x"]}
+    for node, volumes in names.items():
+        entries = [csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=volume)) for volume in volumes]
+        site.vendors[node].on("ListVolumes", lambda _, entries=entries: csi.ListVolumesResponse(entries=entries))
+
+    def volumes(token: str = "", most: int = 0) -> tuple[list[str], str]:
+        told = site.sidecar.call("ListVolumes", csi.ListVolumesRequest(starting_token=token, max_entries=most))
+        assert told.ok, told.refusal
+        return [entry.volume.volume_id for entry in told.answer.entries], told.answer.next_token
+
+    whole = [*names["n1"], *names["n2"]]
+    assert volumes() == (whole, "")
+    first, token = volumes(most=3)
+    site.agents["n2"].kill()
+    wait_for(lambda: not site.create("v", "n2").ok, what="word of n2's end")
+    assert (first, volumes(token)) == (whole[:3], (whole[3:], ""))
+    assert volumes() == (whole, "")  # with n2's last list
+    shown = by_hand("status", f"--hub=unix://{site.bridge.hub.uds}").stdout
+    assert "ListVolumes of driver vendor.test has this node's entries from" in shown
+    _, token = volumes(most=3)
+    site.bridge.hub.kill()
+    site.bridge.hub.start()
+    wait_for(lambda: site.create("v", "n1").ok, what="n1")
+    ended = site.sidecar.call("ListVolumes", csi.ListVolumesRequest(starting_token=token))
+    assert ended.refusal[0] is Code.ABORTED
     code, message = site.sidecar.call("ListVolumes").refusal
-    assert (code, "all 2 edge nodes" in message) == (Code.UNAVAILABLE, True)
+    assert (code, "would lack the entries of edge node n2" in message) == (Code.UNAVAILABLE, True)

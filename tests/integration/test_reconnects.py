@@ -14,8 +14,9 @@ from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.messages import Kind
+from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.version import introduce
 from tests.support.bridge import Bridge

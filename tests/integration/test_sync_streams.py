@@ -17,9 +17,10 @@ from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.streams import PATIENCE_S, SyncServer
 from common.backoff import Backoff
-from common.link import Link, ServedByTasks, Stream
+from common.link import Link, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore

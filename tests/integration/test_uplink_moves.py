@@ -11,9 +11,9 @@ from common.backoff import Backoff
 from common.endpoint import hub_endpoint
 from common.errors import HandshakeRefused
 from common.limits import Limits
-from common.link import ServedByTasks
 from common.listener import Listener
 from common.messages import Kind, Reason
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from common.enrolment import CaCertificates, Issued, JoinToken, encode
 from common.errors import DialError
 from common.limits import Limits
-from common.link import ServedByTasks
 from common.listener import Listener
 from common.messages import Kind
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce

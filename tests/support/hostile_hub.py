@@ -24,12 +24,12 @@ from cloud.sync.streams import SyncServer
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.limits import Limits
-from common.link import ServedByTasks
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.objects import Object, Ref, Stamp
 from common.pages.json_form import plain
 from common.parsers import HostPort
+from common.served_by_tasks import ServedByTasks
 from common.status import Origin, Status
 from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce

@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.limits import Limits
-from common.link import Link, LinkHandler, ServedByTasks, Stream
+from common.link import Link, LinkHandler, Stream
 from common.local_dial import join
 from common.messages import Hello
+from common.served_by_tasks import ServedByTasks
 from common.session import Session
 from common.status import Code, Origin, Status
 from common.version import introduce

@@ -24,7 +24,7 @@ from cloud.hub_settings import HubSettings
 from cloud.trust.policy_text import read_policy
 from common.errors import HandshakeRefused
 from common.peer import Peer, with_certificate
-from common.version import introduce
+from common.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
 from tests.support import needs
@@ -53,7 +53,7 @@ VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1", "HUB": "wss://hub.e
 """What the pods' environment says, where a manifest takes it from elsewhere."""
 
 OWN = [it for it in containers() if it[1].get("image", "").startswith(OURS)]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
 GO_MODULES = (ROOT / "tests/peers/go/sidecars/go.mod").read_text()
 
 

@@ -30,7 +30,6 @@ from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.cluster import NO_PROXIES
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, check_nothing, show
-from cli.doctor.csi_probe import GET_CAPACITY
 from cli.doctor.disk import check_directory, check_propagation, check_room, check_secret_file, check_state
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.hub import (
@@ -56,7 +55,7 @@ from cli.process_options import HUB_OPTIONS
 from cloud.admission import Role
 from cloud.kube import KubeError, Page
 from cloud.node_marks import EDGE as EDGE_LABEL
-from common.errors import DialError, NotWhole
+from common.errors import DialError
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.hub import DeniedProxy, NodeStatus, Refusal
 from common.status import Code, Status
@@ -684,11 +683,6 @@ def test_whatever_the_vendor_says_to_a_call_the_call_got_there(code: Code) -> No
 def test_a_call_that_the_bridge_answered_itself_is_wrong_with_its_words() -> None:
     found = check_call(Status(Code.UNAVAILABLE, "edge node n1 is offline"))
     assert (found.level, found.what.endswith("UNAVAILABLE: edge node n1 is offline")) == ("wrong", True)
-
-
-def test_a_question_for_all_nodes_is_refused_by_the_hub_which_is_as_far_as_it_can_get() -> None:
-    refusal = NotWhole("d.example", GET_CAPACITY, 3)
-    assert check_call(Status(Code.UNAVAILABLE, str(refusal))).level == "ok"
 
 
 def test_a_proxy_driver_that_knows_nothing_of_its_driver_says_what_is_in_the_way() -> None:

@@ -37,6 +37,7 @@ from common.errors import (
     NotAllowed,
     NotCarried,
     NothingKnown,
+    NotListed,
     NotWhole,
     OperationConflict,
     OperationLimit,
@@ -49,6 +50,7 @@ from common.errors import (
     SettingsError,
     SeveralNodes,
     SourceElsewhere,
+    TokenUnknown,
     TooManyOpen,
     TunnelClosed,
     VendorBroken,
@@ -191,12 +193,27 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         "driver dir.csi can do this only within one edge node, and volume v-1 is on n1; volume v-2 is on n2",
     ),
     NotWhole: (
-        lambda: NotWhole("dir.csi", "/csi.v1.Controller/ListVolumes", 3),
+        lambda: NotWhole("dir.csi", "/csi.v1.Controller/ListThings", 3),
         Code.UNAVAILABLE,
         (
-            "ListVolumes would have to ask all 3 edge nodes that run driver dir.csi, which the hub does not do yet; "
+            "ListThings would have to ask all 3 edge nodes that run driver dir.csi, which the hub does not do yet; "
             "ask one: csi-bridge call --node NODE"
         ),
+    ),
+    NotListed: (
+        lambda: NotListed(
+            "dir.csi", "/csi.v1.Controller/ListVolumes", {"n2": "it is busy", "n1": "it is away", "n3": ""}
+        ),
+        Code.UNAVAILABLE,
+        (
+            "ListVolumes of driver dir.csi would lack the entries of edge node n1: it is away (and those of n2, n3); "
+            "csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
+        ),
+    ),
+    TokenUnknown: (
+        lambda: TokenUnknown("/csi.v1.Controller/ListVolumes"),
+        Code.ABORTED,
+        "the hub has no list for this starting_token of ListVolumes; begin again without one",
     ),
     FieldMissing: (
         lambda: FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"),

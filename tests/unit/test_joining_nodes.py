@@ -30,9 +30,9 @@ from common.enrolment import (
     encode,
 )
 from common.errors import HandshakeRefused
-from common.link import ServedByTasks
 from common.messages import Kind
 from common.peer import Peer as Address
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.tls import TlsFiles
 from common.version import introduce

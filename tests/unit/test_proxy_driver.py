@@ -15,11 +15,11 @@ from common.backoff import Backoff
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import CallError, timestamp
 from common.limits import Limits
-from common.link import ServedByTasks
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.server_call import CancelReason, ServerCall
 from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
+from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce

@@ -398,26 +398,9 @@ async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotte
 # -------------------- what concerns every node --------------------
 
 
-@pytest.mark.parametrize(
-    "method", ["ListVolumes", "ListSnapshots", "ControllerListVolumeHealth", "GetCapacity", "Imagined"]
-)
-async def test_one_nodes_part_is_never_given_for_the_whole(world: World, method: str) -> None:
+async def test_one_nodes_part_is_never_given_for_the_whole(world: World) -> None:
     with pytest.raises(NotWhole, match="all 3 edge nodes"):
-        await world.ask(method)
-
-
-async def test_capacity_of_a_segment_is_its_nodes(world: World) -> None:
-    asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=on("n2")))
-    assert (await world.ask("GetCapacity", asked)).node == "n2"
-    assert world.calls[0][2] == b""  # a vendor without a topology is not asked for one
-
-
-async def test_capacity_elsewhere_is_not_the_only_nodes_own(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
-    asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=on("n2")))
-    with pytest.raises(NoNodeFits, match="only n1 runs it"):
-        await world.ask("GetCapacity", asked)
-    await world.placement.close()
+        await world.ask("Imagined")
 
 
 # -------------------- the bridge's own segment --------------------

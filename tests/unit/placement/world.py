@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import MOST_OPEN, Mode
+from cloud.placement.node_lists import LIST_AGE_S
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
@@ -199,6 +200,7 @@ class World:
         vendors: by node: what the vendor there answers.
         calls: node, method and request of each call that was sent.
         away: the nodes that are not connected.
+        since: by node: when it left, if that is not long ago.
         now: seconds since the epoch.
         monotonic: seconds of the monotonic clock.
         store: names and ids.
@@ -213,12 +215,14 @@ class World:
         lost: tuple[str, ...] = (),
         store: Callable[[], ClaimStore] | None = None,
         most_open: int = MOST_OPEN,
+        list_age_s: float = LIST_AGE_S,
     ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
-        self.lost, self._most_open = lost, most_open
+        self.since: dict[str, float] = {}
+        self.lost, self._most_open, self._list_age_s = lost, most_open, list_age_s
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
@@ -238,6 +242,7 @@ class World:
             metrics=metrics,
             losses=lambda: self.lost,
             most_open=self._most_open,
+            list_age_s=self._list_age_s,
             now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
@@ -267,7 +272,7 @@ class World:
         if name in self.refused:
             raise ReportRefused(driver, name, self.refused[name])
         if name in self.away:
-            raise NodeOffline(name, 0.0)
+            raise NodeOffline(name, self.since.get(name, 0.0))
         if driver != DRIVER:
             raise DriverMissing(driver, name)
 
@@ -279,7 +284,14 @@ class World:
     # what a test does
 
     async def ask(
-        self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "", delivered: bool = True
+        self,
+        method: str,
+        request: Any = None,
+        *,
+        mode: str = Mode.LOCAL,
+        wanted: str = "",
+        delivered: bool = True,
+        timeout_s: float = 10.0,
     ) -> Asked:
         """One call from beginning to end; the caller takes the answer, or is gone by then.
 
@@ -289,7 +301,7 @@ class World:
         assert asking is not None
         nodes: list[str] = []
         body = request.SerializeToString() if request is not None else b""
-        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), 10.0)
+        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), timeout_s)
         told = Told()
         reply = await self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
         try:
@@ -298,7 +310,7 @@ class World:
             reply.cancel()
             raise
         reply.acknowledge(delivered=delivered)
-        return Asked(nodes[-1], status, message)
+        return Asked(nodes[-1] if nodes else "", status, message)
 
     async def send(
         self,

@@ -1,0 +1,41 @@
+"""A fan-out: a call that nodes answer together. The hub asks each of them, and gives one caller one answer."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from cloud.node_call import Caller
+from common.status import Status
+
+Answer = tuple[Status, bytes | None]
+"""The caller's status and message."""
+
+
+class FanOut:
+    """A call under way at several nodes (`cloud.node_call.Reply`). To cancel it ends its task."""
+
+    is_sent = True
+    """The hub has read the request, and sends requests of its own."""
+
+    def __init__(self, work: Coroutine[Any, Any, Answer], caller: Caller, *, name: str) -> None:
+        """Begin the work, in a task of this name. The caller gets the answer, or the error."""
+        self._task = asyncio.get_running_loop().create_task(_answer(work, caller), name=name)
+
+    def passed_on(self) -> None:
+        """See `Reply`: nothing to give back."""
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """See `Reply`: nothing to release."""
+
+    def cancel(self) -> None:
+        """See `Reply`."""
+        self._task.cancel()
+
+
+async def _answer(work: Coroutine[Any, Any, Answer], caller: Caller) -> None:
+    try:
+        status, message = await work
+    except Exception as error:  # noqa: BLE001  # the caller gets it
+        caller.failed(error)
+    else:
+        caller.ended(status, message)

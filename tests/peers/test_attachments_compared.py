@@ -1,0 +1,184 @@
+"""The stock attacher compares its attachments with the list of all nodes, each of which has storage of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2 as csi
+from tests.peers.support import manifests
+from tests.peers.support.testdriver import RunningDriver, start_testdriver
+from tests.support.bridge import Bridge
+from tests.support.requests import create
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.sidecars import Sidecars
+    from tests.support.bridge import Agent
+    from tests.support.processes import Process, Supervisor
+
+pytestmark = pytest.mark.slow
+
+_LIMIT_S = 60.0
+
+_REFUSED = "would lack the entries of edge node n2"
+
+MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+
+
+class Site:
+    """Two nodes, each with a volume that is attached there, and an attacher that compares every two seconds.
+
+    Attributes:
+        name: the driver's.
+        vendors, agents: by node.
+        volumes: by node: the id.
+        attacher: its process.
+    """
+
+    def __init__(self, name: str, bridge: Bridge, vendors: dict[str, RunningDriver], agents: dict[str, Agent]) -> None:
+        self.name, self.bridge, self.vendors, self.agents = name, bridge, vendors, agents
+        self.volumes: dict[str, str] = {}
+        self.attacher: Process
+
+    def make_volumes(self, sidecar: Sidecar) -> None:
+        """A volume on each node."""
+        for node in self.vendors:
+            term = csi.Topology(segments={f"topology.{self.name}/node": node})
+            wanted = csi.TopologyRequirement(requisite=[term], preferred=[term])
+            asked = create(f"of-{node}", accessibility_requirements=wanted, volume_capabilities=[MOUNT])
+            made: list[object] = []
+
+            def ask(asked: csi.CreateVolumeRequest = asked, made: list[object] = made) -> str:
+                outcome = sidecar.call("CreateVolume", asked)
+                made[:] = [outcome.ok or outcome.refusal]
+                return str(outcome.answer.volume.volume_id) if outcome.ok else ""
+
+            self.volumes[node] = wait_for(ask, what="volume", timeout_s=_LIMIT_S, instead=lambda made=made: made)
+
+    def detach_behind_its_back(self, node: str) -> None:
+        """The vendor loses an attachment."""
+        with Sidecar(self.vendors[node].socket, patient=True) as sidecar:
+            asked = csi.ControllerUnpublishVolumeRequest(volume_id=self.volumes[node], node_id=node)
+            outcome = sidecar.call("ControllerUnpublishVolume", asked)
+        assert outcome.ok, outcome.refusal
+
+    def attached(self, node: str) -> int:
+        """How often the vendor of a node has attached something."""
+        return len(self.vendors[node].calls("ControllerPublishVolume"))
+
+    def wait_attached(self, node: str, more_than: int) -> None:
+        """Wait until the vendor has attached something once more."""
+        wait_for(
+            lambda: self.attached(node) > more_than,
+            what=f"attachment on {node}",
+            timeout_s=_LIMIT_S,
+            instead=lambda: self.attacher.output()[-2_000:],
+        )
+
+    def wait_compared(self) -> None:
+        """Wait until the attacher has compared twice: it attaches again what it saw half attached."""
+        vendor = self.vendors["n2"]
+        before = len(vendor.calls("ListVolumes"))
+        wait_for(lambda: len(vendor.calls("ListVolumes")) > before + 2, what="comparisons", timeout_s=_LIMIT_S)
+
+
+@pytest.fixture
+def site(
+    short_dir: Path,
+    supervisor: Supervisor,
+    namespace: str,
+    control_plane: ControlPlane,
+    sidecars: Sidecars,
+) -> Iterator[Site]:
+    api, name, vendors = control_plane.api, f"{namespace}.csi", {}
+    for node in ("n1", "n2"):
+        directory = short_dir / node
+        directory.mkdir()
+        vendors[node] = start_testdriver(supervisor, directory, name=name, node_id=node)
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        bridge.start_hub()
+        agents = {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
+        proxy = bridge.start_proxy(name, "--placement=local")
+        site = Site(name, bridge, vendors, agents)
+        site.make_volumes(proxy.sidecar())
+        site.attacher = sidecars.start("csi-attacher", proxy.socket, "--reconcile-sync=2s", "--timeout=5s")
+        for node, volume in site.volumes.items():
+            api.create(manifests.node(f"{node}-{namespace}"))
+            api.create(manifests.csi_node(f"{node}-{namespace}", drivers={name: node}))
+            api.create(_volume(f"{node}-{namespace}", driver=name, handle=volume))
+            attachment = {"driver": name, "node": f"{node}-{namespace}", "volume": f"{node}-{namespace}"}
+            api.create(manifests.volume_attachment(f"{node}-{namespace}", **attachment))
+            api.wait_until(
+                "VolumeAttachment",
+                f"{node}-{namespace}",
+                lambda it: it.get("status", {}).get("attached", False),
+                what="attached",
+            )
+        site.wait_compared()
+        yield site
+        for agent in agents.values():
+            if not agent.process.running:
+                agent.start()
+        for node in vendors:
+            api.delete("VolumeAttachment", f"{node}-{namespace}")
+            api.wait_gone("VolumeAttachment", f"{node}-{namespace}")
+            api.delete("PersistentVolume", f"{node}-{namespace}")
+            api.delete("CSINode", f"{node}-{namespace}")
+            api.delete("Node", f"{node}-{namespace}")
+
+
+def _volume(name: str, *, driver: str, handle: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": driver, "volumeHandle": handle},
+        },
+    }
+
+
+def test_a_lost_attachment_is_made_again_and_no_other_also_while_a_node_is_away(
+    site: Site, namespace: str, control_plane: ControlPlane
+) -> None:
+    first, other = site.attached("n1"), site.attached("n2")
+    site.detach_behind_its_back("n1")
+    site.wait_attached("n1", first)
+    site.wait_compared()
+    again = site.attached("n1")
+    site.agents["n2"].kill()
+    site.detach_behind_its_back("n1")
+    site.wait_attached("n1", again)
+    found = control_plane.api.get("VolumeAttachment", f"n2-{namespace}")
+    assert found is not None
+    assert found["status"]["attached"]
+    assert "attachError" not in found["status"]
+    assert site.attached("n2") == other
+
+
+def test_without_a_list_of_a_node_nothing_is_attached_again_until_it_is_back(
+    site: Site, namespace: str, control_plane: ControlPlane
+) -> None:
+    before = {node: site.attached(node) for node in site.vendors}
+    site.agents["n2"].kill()
+    site.bridge.hub.kill()
+    site.bridge.hub.start()  # which has no last list
+    site.detach_behind_its_back("n1")
+    wait_for(lambda: site.attacher.output().count(_REFUSED) > 2, what="refused lists", timeout_s=_LIMIT_S)
+    assert {node: site.attached(node) for node in site.vendors} == before
+    site.agents["n2"].start()
+    site.wait_attached("n1", before["n1"])
+    assert site.attached("n2") == before["n2"]
+    found = control_plane.api.get("VolumeAttachment", f"n2-{namespace}")
+    assert found is not None
+    assert found["status"]["attached"]

@@ -1,0 +1,242 @@
+"""Room on each node: the stock provisioner tells the scheduler what the hub says of each, and pods go where room is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from common.csi import csi_pb2 as csi
+from tests.peers.support import manifests
+from tests.peers.support.manifests import GIB
+from tests.peers.support.testdriver import RunningDriver, start_testdriver
+from tests.support.bridge import Bridge
+from tests.support.deployed import DEPLOY, arguments, with_flags
+from tests.support.ports import free_ports
+from tests.support.processes import listens_on
+from tests.support.requests import create
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.support.bridge import Proxy
+    from tests.support.processes import Process, Supervisor
+
+pytestmark = pytest.mark.slow
+
+Object = dict[str, Any]
+
+_FULL, _AWAY, _FREE = "full", "away", "free"
+"""The three nodes, in the drivers' words: the Nodes have the namespace in their names."""
+
+_PODS = 10
+
+_LIMIT_S = 120.0
+
+
+@pytest.fixture
+def overlay(peer: Callable[[str], Path], control_plane: ControlPlane) -> Iterator[list[Object]]:
+    """The objects of cloud/overlays/capacity, of which those that the provisioner needs are in the cluster."""
+    path = DEPLOY / "cloud/overlays/capacity"
+    text = subprocess.run([peer("kubectl"), "kustomize", path], check=True, capture_output=True, text=True).stdout
+    made = [it for it in yaml.safe_load_all(text) if it]
+    control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
+    for each in made:
+        if each["kind"] != "NetworkPolicy":
+            control_plane.api.ensure(each)
+    control_plane.api.wait_until("Pod", _POD, lambda _: True, what="made", namespace="csi-bridge")
+    yield made
+    control_plane.api.delete("StatefulSet", "csi-bridge-driver", namespace="csi-bridge")
+
+
+_POD = "csi-bridge-driver-0"
+
+
+@pytest.fixture
+def scheduler(control_plane: ControlPlane) -> Iterator[None]:
+    """A scheduler for one test."""
+    control_plane.start_scheduler()
+    yield
+    control_plane.scheduler.stop()
+
+
+@pytest.fixture
+def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str, RunningDriver]:
+    """By node: a driver with room for its pods; on one node a volume has it all."""
+    found = {}
+    for node in (_FULL, _AWAY, _FREE):
+        directory = short_dir / node
+        directory.mkdir()
+        flags = ("--no-attach", f"--capacity={2 * _PODS * GIB}")
+        found[node] = start_testdriver(supervisor, directory, name=claims.storage_class, node_id=node, flags=flags)
+    with Sidecar(found[_FULL].socket, patient=True) as sidecar:
+        mount = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+        room = csi.CapacityRange(required_bytes=2 * _PODS * GIB)
+        made = sidecar.call("CreateVolume", create("large", capacity_range=room, volume_capabilities=[mount]))
+        assert made.ok, made.refusal
+    return found
+
+
+@pytest.fixture
+def nodes(control_plane: ControlPlane, claims: Claims, vendors: dict[str, RunningDriver]) -> Iterator[dict[str, str]]:
+    """The names of the Nodes, as kubelets and the drivers' registrations would leave them."""
+    api, key = control_plane.api, f"topology.{claims.storage_class}/node"
+    names = {node: f"{node}-{claims.namespace}" for node in vendors}
+    room = {"cpu": "8", "memory": "8Gi", "pods": "110"}
+    for node, name in names.items():
+        api.create(manifests.node(name))
+        api.patch("Node", name, {"metadata": {"labels": {key: node}}})
+        api.patch_status("Node", name, {"status": {"capacity": room, "allocatable": room}})
+        api.create(manifests.csi_node(name, drivers={claims.storage_class: node}, topology_keys=[key]))
+    yield names
+    for name in names.values():
+        api.delete("CSINode", name)
+        api.delete("Node", name)
+
+
+@pytest.fixture
+def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDriver]) -> Iterator[Proxy]:
+    """The proxy driver of a hub with three nodes. One has left for longer than the grace."""
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        bridge.start_hub("--capacity-grace=1s")
+        agents = {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
+        proxy = bridge.start_proxy(vendors[_FREE].name, "--placement=local")
+        sidecar, told = proxy.sidecar(), list[object]()
+
+        def free(node: str) -> int:
+            term = csi.Topology(segments={f"topology.{vendors[node].name}/node": node})
+            outcome = sidecar.call("GetCapacity", csi.GetCapacityRequest(accessible_topology=term))
+            told[:] = [outcome.answer if outcome.ok else outcome.refusal]
+            return int(outcome.answer.available_capacity) if outcome.ok else -1
+
+        wait_for(lambda: free(_AWAY) == 2 * _PODS * GIB, what="all nodes", timeout_s=_LIMIT_S, instead=lambda: told)
+        agents[_AWAY].kill()
+        wait_for(lambda: free(_AWAY) == 0, what="end of the grace", timeout_s=_LIMIT_S, instead=lambda: told)
+        assert (free(_FULL), free(_FREE)) == (0, 2 * _PODS * GIB)
+        yield proxy
+
+
+@pytest.fixture
+def provisioner(
+    proxy: Proxy,
+    overlay: list[Object],
+    control_plane: ControlPlane,
+    supervisor: Supervisor,
+    peer: Callable[[str], Path],
+) -> Process:
+    """The provisioner of the overlay, with its flags, environment and ServiceAccount."""
+    (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
+    (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-provisioner")
+    of_pod = {"metadata.namespace": "csi-bridge", "metadata.name": _POD}
+    variables = os.environ | {it["name"]: of_pod[it["valueFrom"]["fieldRef"]["fieldPath"]] for it in container["env"]}
+    (port,) = free_ports(1)
+    command = [
+        peer("csi-provisioner"),
+        *with_flags(arguments(container), csi_address=proxy.socket),
+        f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', 'csi-bridge-driver')}",
+        "--leader-election-namespace=csi-bridge",
+        f"--http-endpoint=127.0.0.1:{port}",
+        "--capacity-poll-interval=5s",
+        "--v=5",
+    ]
+    return supervisor.start(
+        "csi-provisioner",
+        command,
+        ready=lambda: listens_on(port),
+        timeout_s=_LIMIT_S,
+        environment=variables,
+    )
+
+
+@pytest.mark.usefixtures("scheduler")
+def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
+    control_plane: ControlPlane,
+    claims: Claims,
+    nodes: dict[str, str],
+    vendors: dict[str, RunningDriver],
+    overlay: list[Object],
+    provisioner: Process,
+) -> None:
+    api, name = control_plane.api, f"{claims.storage_class}-wait"
+    waiting = claims.of_class(name)
+    api.create(_csi_driver(claims.storage_class))
+    api.create(manifests.storage_class(claims.storage_class, name=name, wait_for_consumer=True))
+
+    def room() -> dict[str, Object]:
+        """The objects of the class, by node."""
+        found = (it for it in api.all("CSIStorageCapacity", namespace="csi-bridge") if it["storageClassName"] == name)
+        return {next(iter(it["nodeTopology"]["matchLabels"].values())): it for it in found}
+
+    wait_for(lambda: room().keys() == vendors.keys(), what="capacities", timeout_s=_LIMIT_S, instead=room)
+    found = room()
+    assert {node: it["capacity"] for node, it in found.items()} == {_FULL: "0", _AWAY: "0", _FREE: f"{2 * _PODS}Gi"}
+    owners = {(ref["kind"], ref["name"]) for it in found.values() for ref in it["metadata"]["ownerReferences"]}
+    assert owners == {("StatefulSet", "csi-bridge-driver")}
+
+    pods = [f"pod-{number}" for number in range(_PODS)]
+    for pod in pods:
+        waiting.ask(pod)
+        api.create(_pod(pod, claims.namespace))
+    for pod in pods:
+        placed = api.wait_until(
+            "Pod",
+            pod,
+            lambda it: bool(it["spec"].get("nodeName")),
+            what="scheduled",
+            namespace=claims.namespace,
+            timeout_s=_LIMIT_S,
+        )
+        assert placed["spec"]["nodeName"] == nodes[_FREE]
+        waiting.wait_bound(pod)
+
+    assert {node: len(it.calls("CreateVolume")) for node, it in vendors.items()} == {_FULL: 1, _AWAY: 0, _FREE: _PODS}
+    assert not [failure for pod in pods for failure in waiting.failures(pod)]
+
+    api.delete("StorageClass", name)
+    wait_for(lambda: not room(), what="end of the capacities", timeout_s=_LIMIT_S, instead=room)
+    assert not [line for line in provisioner.output().splitlines() if "forbidden" in line]
+    asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver")}
+    (role,) = (it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-capacity" and it["kind"] == "Role")
+    granted = {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
+    assert granted - asked <= {("list", "storage.k8s.io", "csistoragecapacities")}
+    api.delete("CSIDriver", claims.storage_class)
+
+
+def _csi_driver(name: str) -> Object:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {"attachRequired": False, "storageCapacity": True},
+    }
+
+
+def _pod(name: str, namespace: str) -> Object:
+    """A pod with the claim of its name. No kubelet runs it, so it takes any taint."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "containers": [
+                {"name": "c", "image": "none", "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            ],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    }
