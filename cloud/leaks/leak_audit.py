@@ -15,6 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from cloud.leaks.tally import Tally
@@ -35,7 +36,7 @@ from cloud.leaks.verdicts import (
 from cloud.node_call import Call, Caller, Reply
 from cloud.placement.decisions import Fit
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.inventory import Unlisted, take_pages
+from cloud.placement.inventory import Unlisted, each_page
 from cloud.placement.pending import Books
 from cloud.placement.placement import Placement
 from cloud.placement.requests import LISTED_BY, SNAPSHOT, VOLUME
@@ -255,7 +256,7 @@ class _OneAudit:
                 self._lack(driver, node, kind, f"its driver cannot list {kind}s")
                 return
             async with asyncio.timeout_at(ends_at):
-                await take_pages(self._nodes.call, driver, node, kind, lambda page: tally.take(driver, node, page))
+                await each_page(self._nodes.call, driver, node, kind, partial(tally.take, driver, node))
         except TimeoutError:
             self._lack(driver, node, kind, "there was no time left")
         except (CallError, Unlisted) as error:

@@ -67,13 +67,13 @@ class Listed(NamedTuple):
 
 
 async def take(call: CallNode, driver: str, node: str, kind: str) -> list[Thing]:
-    """Everything of a kind that the driver has on a node. Arguments and errors are those of `take_pages`."""
+    """Everything of a kind that the driver has on a node. Arguments and errors are those of `each_page`."""
     things: list[Thing] = []
-    await take_pages(call, driver, node, kind, lambda page: things.extend(listed.thing for listed in page))
+    await each_page(call, driver, node, kind, lambda page: things.extend(listed.thing for listed in page))
     return things
 
 
-async def take_pages(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
+async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
     """Hand on everything of a kind that the driver has on a node. Only the return says that nothing is missing.
 
     Args:
