@@ -29,6 +29,14 @@ def test_no_function_catches_errors_of_two_types_under_one_name(path: str) -> No
             assert len({name for name, _ in caught}) == len(caught), function.name
 
 
+@pytest.mark.parametrize("path", COMPILED)
+def test_no_slice_has_a_call_with_an_effect(path: str) -> None:
+    """mypyc may make it twice."""
+    slices = [each for each in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(each, ast.Slice)]
+    calls = [each for it in slices for each in ast.walk(it) if isinstance(each, ast.Call | ast.Await | ast.NamedExpr)]
+    assert {ast.unparse(each).partition("(")[0] for each in calls} <= {"len"}
+
+
 def test_the_version_tells_whether_the_call_path_is_compiled() -> None:
     form = "compiled" if str(common.session.__file__).endswith(".so") else "interpreted"
     assert CliRunner().invoke(cli, ["--version"]).output == f"csi-bridge, version {VERSION}, {form}\n"
