@@ -40,7 +40,7 @@ class FakeCall:
 
     def __init__(self, receiver: CallReceiver) -> None:
         self.path = str(SOCKET)
-        self.cancelled = False
+        self.over = False
         self._receiver = receiver
 
     def start(self, status: Status, messages: list[bytes], error: VendorConnectionError | None) -> None:
@@ -48,18 +48,19 @@ class FakeCall:
             self._receiver.took(self, message)  # type: ignore[arg-type]  # what a receiver needs of a ClientCall
         if error is not None:
             self.give_up(error)
-        elif not self.cancelled:
+        elif not self.over:
+            self.over = True
             self._receiver.ended(status)
 
     def consumed(self) -> None:
         pass
 
     def give_up(self, error: VendorConnectionError) -> None:
-        self.cancelled = True
+        self.over = True
         self._receiver.failed(error)
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.over = True
 
 
 class FakeStream:
