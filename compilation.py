@@ -11,11 +11,9 @@ from pathlib import Path
 
 COMPILED = (
     "common/status.py",
-    "common/errors.py",
     # The session and its wire.
     "common/codec.py",
     "common/messages.py",
-    "common/receiver.py",
     "common/limits.py",
     "common/stream_books.py",
     "common/outbox.py",
@@ -29,7 +27,6 @@ COMPILED = (
     "common/local_dial.py",
     # The end of each call: its log line and its metric.
     "common/accounting.py",
-    "common/line_writer.py",
     "common/logs.py",
     # Both ends of gRPC.
     "common/relay/errors.py",
@@ -80,7 +77,7 @@ COMPILED = (
     "edge/registry/driver_services.py",
     "edge/registry/driver_sockets.py",
 )
-"""The compiled modules: those that every call passes, or whose data it takes along. Others would gain nothing.
+"""The compiled modules: those that every call passes with more than a step or two. Others would gain nothing.
 
 mypyc cannot compile three more of the path: `edge.drivers` and `cloud.csi_proxy_driver` have async generators,
 `cloud.placement.claim_store` has generic dataclasses with slots.
