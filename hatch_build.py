@@ -1,6 +1,7 @@
 """The build hook: with CSI_BRIDGE_COMPILE=1 a wheel has the call path compiled (`compilation.py`).
 
-Without it the wheel is pure Python, and needs no compiler. A compiled wheel has the sources, too: tracebacks show them.
+Without it the wheel is pure Python, and needs no compiler. A compiled wheel has the sources, too: a traceback names
+their lines, as ever.
 """
 
 import os
