@@ -14,8 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import common.session  # noqa: E402  # a script outside the packages
-from bench.chain import Command  # noqa: E402
+from bench.chain import Command  # noqa: E402  # a script outside the packages
 from bench.figure import Figure, of_samples  # noqa: E402
 from bench.spread import repeat  # noqa: E402
 from common.csi import csi_pb2  # noqa: E402
@@ -24,7 +23,7 @@ from common.messages import Kind, Open  # noqa: E402
 from common.receiver import IdleReceiver  # noqa: E402
 from common.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
-from common.version import introduce  # noqa: E402
+from common.version import FORM, introduce  # noqa: E402
 from tests.support.requests import create  # noqa: E402
 
 _REQUEST = create("load-1234-17a8f4e0b2c3d4e5-1").SerializeToString()
@@ -33,7 +32,7 @@ _METHOD = "/csi.v1.Controller/CreateVolume"
 _OK = Status(Code.OK)
 _CALL_ID = "0123456789abcdef"
 _TIMEOUT_S = 10.0
-_MOST_US = 50.0 if str(common.session.__file__).endswith(".py") else 25.0
+_MOST_US = 50.0 if FORM == "interpreted" else 25.0
 """The target, uncompiled and compiled."""
 
 

@@ -140,4 +140,5 @@ class LineWriter(Generic[Line]):
             return
         data = memoryview(text.encode(stream.encoding, "backslashreplace"))
         while data:
-            data = data[os.write(file, data) :]
+            written = os.write(file, data)
+            data = data[written:]

@@ -74,6 +74,7 @@ class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
+        "__weakref__",
         "_began",
         "_core",
         "_ended",

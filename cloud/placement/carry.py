@@ -207,7 +207,7 @@ class CarriedCall:
     """
 
     def __init__(self, placed: PlacedCall, caller: Caller) -> None:
-        self.reply: Reply
+        self.reply: Reply | None = None
         self._placed, self._caller = placed, caller
         self._status: Status | None = None
         self._message: bytes | None = None
@@ -291,10 +291,12 @@ class CarriedCall:
     @property
     def is_sent(self) -> bool:
         """See `Reply`."""
+        assert self.reply is not None
         return self.reply.is_sent
 
     def passed_on(self) -> None:
         """See `Reply`."""
+        assert self.reply is not None
         self.reply.passed_on()
 
     def acknowledge(self, *, delivered: bool) -> None:
@@ -314,8 +316,8 @@ class CarriedCall:
 
     def _take_reply(self) -> Reply:
         """Return the node's reply, for the last time: the two would keep each other, with the answer."""
-        reply = self.reply
-        del self.reply
+        reply, self.reply = self.reply, None
+        assert reply is not None
         return reply
 
     def _keep(self) -> None:

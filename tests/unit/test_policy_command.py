@@ -19,6 +19,7 @@ from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
 from common.version import introduce
 from tests.support.audit import RecordedAudit
+from tests.support.linked import Peer, link_pair
 from tests.support.spoken_node import report
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ async def test_the_hub_answers_for_drivers_that_a_node_has_reported_and_that_rul
     nodes = Nodes(store, judge, max_nodes=3)
     answers = PolicyAnswers(nodes, file)
     assert [each.driver for each in await answers.of("n1")] == ["disk.example", "nfs.*"]
-    nodes.connect(introduce("edge", "n1", instance="i", boot=1), None)  # type: ignore[arg-type]  # no link is used
+    link, _ = link_pair(Peer(), Peer())
+    nodes.connect(introduce("edge", "n1", instance="i", boot=1), link)
     nodes.report("n1", [report("disk.example", "n1", segments={"zone": "b"}), report("other.example", "n1")])
     found = {each.driver: each for each in await answers.of("n1")}
     assert [(name, each.allowed, each.reported) for name, each in found.items()] == [

@@ -124,7 +124,7 @@ async def test_lost_reports_may_have_been_of_the_largest_node(tmp_path: Path) ->
 async def test_the_only_nodes_answer_passes_as_it_is(tmp_path: Path) -> None:
     world = World(tmp_path, report("n1"))
     world.refuse("n1", Code.INVALID_ARGUMENT)
-    assert (await world.ask("GetCapacity", request())).status.code is Code.INVALID_ARGUMENT
+    assert (await world.ask("GetCapacity", request())).status.code == Code.INVALID_ARGUMENT
     await world.placement.close()
 
 
@@ -216,7 +216,7 @@ async def test_a_node_that_is_away_or_broken_takes_nothing_from_the_others(world
 async def test_if_no_node_answers_the_vendors_own_error_is_the_answer(world: World) -> None:
     world.refuse("n2", Code.INTERNAL)
     world.away = {"n1", "n3"}
-    assert (await world.ask("GetCapacity", request())).status.code is Code.INTERNAL
+    assert (await world.ask("GetCapacity", request())).status.code == Code.INTERNAL
 
 
 async def test_all_nodes_away_for_long_have_nothing(world: World) -> None:
