@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from common import logs
 from tests.support import needs
 from tests.support.examples import examples
 
@@ -36,6 +37,20 @@ def short_dir() -> Iterator[Path]:
 def in_hub() -> bool:
     """Whether the bridge's proxy driver runs inside the hub: `tests.support.forms` has marks for both."""
     return False
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A test may configure the log of its process, also by a command: the next test finds the log as it was."""
+    root, bridge = logging.getLogger(), logging.getLogger(logs.ROOT)
+    handlers, level = list(root.handlers), bridge.level
+    yield
+    if logs._lines is None:
+        return
+    root.handlers[:] = handlers
+    bridge.setLevel(level)
+    logs._lines.close()
+    logs._lines = None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,7 +33,7 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def lines(logging_as_it_was: None) -> Lines:
+def lines() -> Lines:
     stream = io.StringIO()
     handler = logs.configure(log_format="json", level="info", stream=stream)
 

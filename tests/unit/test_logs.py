@@ -17,8 +17,6 @@ from common.line_limit import BURST
 from common.logs import bind, configure, log_call
 from common.status import Code, Origin, Status
 
-pytestmark = pytest.mark.usefixtures("logging_as_it_was")
-
 LOGGER = logging.getLogger("csi_bridge.kiln")
 
 
