@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-COPY   := build/compiled
+COPY   := .venv-compiled
 
 # Most tests wait for processes and links: four at a time keep two cores busy. Unit tests compute: two do. WORKERS=0 runs
 # them in one process. tests/conftest.py says which stay together.
@@ -60,10 +60,10 @@ e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: doc
 	@$(BIN)/python -m tests.e2e.upstream $(ARGS)
 
 # In a copy: a library beside its source would take the source's place in every later run.
-test-compiled: $(STAMP) ## unit and integration tests with the call path compiled, in a copy of the tree (needs cc)
+test-compiled: $(STAMP) ## unit and integration tests with the call path compiled, in the copy .venv-compiled (needs cc)
 	@command -v $(or $(CC),cc) >/dev/null || { echo "no C compiler: make test-compiled needs one (Debian: gcc)" >&2; exit 1; }
 	@rm -rf $(COPY) && mkdir -p $(COPY)
-	@tar -c --exclude=./.git --exclude='./.venv*' --exclude=./build --exclude=__pycache__ --exclude='./.*_cache' . | tar -x -C $(COPY)
+	@tar -c --exclude=./.git --exclude='./.venv*' --exclude=__pycache__ --exclude='./.*_cache' . | tar -x -C $(COPY)
 	@$(MAKE) --no-print-directory -C $(COPY) PYTHON=$(abspath $(BIN)/python) VENV=.venv .venv/.installed
 	@cd $(COPY) && .venv/bin/python compilation.py
 	@$(MAKE) --no-print-directory -C $(COPY) VENV=.venv test ARGS="$(or $(ARGS),tests/unit tests/integration)"

@@ -7,11 +7,8 @@
 ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build
-# The wheel is compiled: compilation.py.
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
-ENV CSI_BRIDGE_COMPILE=1
 WORKDIR /source
-COPY pyproject.toml constraints.txt compilation.py hatch_build.py README.md LICENSE ./
+COPY pyproject.toml constraints.txt hatch_build.py README.md LICENSE ./
 COPY cli cli
 COPY cloud cloud
 COPY common common
