@@ -59,6 +59,7 @@ from common.operator_orders import Audit as LeakOrder
 from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
+from common.tls import TlsIdentity
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
@@ -81,6 +82,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
 
 
 async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExitStack) -> None:
+    tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
     metrics = Metrics()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
@@ -123,7 +125,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     join = _join_part(settings, made, trust, audit) if settings.tls_cert is not None else None
     hello = introduce("hub", settings.name, instance="hub")
     listeners = []
-    for listener in _listeners(settings, hello, made, join):
+    for listener in _listeners(settings, tls, hello, made, join):
         opened.push_async_callback(listener.close)
         listeners.append(listener)
     served = await opened.enter_async_context(serving(settings, made.hub, hello))
@@ -374,9 +376,10 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     )
 
 
-def _listeners(settings: HubSettings, hello: Hello, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
+def _listeners(
+    settings: HubSettings, tls: TlsIdentity | None, hello: Hello, made: Assembled, join: JoinPart | None
+) -> Iterator[Listener]:
     limits = settings.limits()
-    tls = settings.tls(server=True)
     for flag, address, handler in _ports(settings, made.hub):
         yield Listener(
             listen_tcp(address, flag=flag),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from common.errors import SettingsError
 from common.files import Stamp, stamp_of
 from common.peer import Peer
 
@@ -30,10 +31,16 @@ class Authorities:
         Args:
             path: the file; None: the hub has no TLS.
             monotonic: the clock of `Peer.proved_at`.
+
+        Raises:
+            SettingsError: it has changed since, or has a certificate that OpenSSL takes and this library does not.
         """
         self._path, self._monotonic = path, monotonic
         self._seen = self._stamp()
-        self._found = _read(path) if path is not None else frozenset()
+        try:
+            self._found = _read(path) if path is not None else frozenset()
+        except (OSError, ValueError) as error:
+            raise SettingsError("--tls-ca", path, f"cannot be used: {error}") from error
         self._taken_out: frozenset[bytes] = frozenset()
         self._taken_at = 0.0
 

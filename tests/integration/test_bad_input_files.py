@@ -235,12 +235,21 @@ def test_an_address_that_is_not_here_is_named(short_dir: Path, tmp_path: Path, h
 
 
 @ROLES
-def test_tls_files_that_are_missing_are_named(short_dir: Path, tmp_path: Path, role: Role) -> None:
+@pytest.mark.parametrize("broken", [None, "-----BEGIN CERTIFICATE-----\nnone\n"])
+@pytest.mark.parametrize("kind", ["key", "cert", "ca"])
+def test_tls_files_that_are_missing_or_no_pem_are_named(
+    short_dir: Path, tmp_path: Path, role: Role, kind: str, broken: str | None
+) -> None:
     pem = Authority(tmp_path).hub()
     flags = [*pem.flags, "--listen=127.0.0.1:0"] if role is HUB else pem.flags
-    pem.key.unlink()
+    path = {"key": pem.key, "cert": pem.cert, "ca": pem.ca}[kind]
+    path.unlink()
+    if broken is not None:
+        path.write_text(broken)
     said = refusal_of(role, short_dir, *flags)
-    assert said.startswith(f"{role.label('--tls-key')}={pem.key}: the TLS files cannot")
+    blamed, named = ("cert", pem.cert) if kind == "key" and broken is not None else (kind, path)  # TLS names both then
+    assert said.startswith(f"{role.label(f'--tls-{blamed}')}={named}: the TLS files cannot be used: ")
+    assert str(path) in said
 
 
 # -------------------- the state directory --------------------
