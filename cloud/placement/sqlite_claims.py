@@ -21,7 +21,7 @@ import itertools
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -155,8 +155,8 @@ class SqliteClaims:
         except asyncio.CancelledError:
             is_wanted.clear()
             raise
-        if self.owner in result.entry.holds:
-            self._memory.set_hold(driver, name, self.owner, result.entry.holds[self.owner])
+        if (hold := result.entry.holds.get(self.owner)) is not None:
+            self._remember(lambda rows: rows.set_hold(driver, name, self.owner, hold))
         return result
 
     async def record(
@@ -201,8 +201,8 @@ class SqliteClaims:
             if self._later.get(key) is later:
                 del self._later[key]
                 self._writer.put(key)  # in place of the change
-        for change in came:  # the file may have got them before it forgot the node
-            self._put(*change)
+        for key, later, statement in came:  # the file may have got them before it forgot the node
+            self._put(key, replace(later), statement)  # a copy: the end of the former write is not the end of this one
         self._remember(lambda rows: rows.forget(node, driver))
 
     async def knows(self, node: str, driver: str = "") -> bool:

@@ -134,6 +134,17 @@ def known(store: SqliteClaims) -> tuple[list[Standing], set[Any]]:
 @example([("delete", "n1", THINGS[0]), ("settle",), ("record_later", "n1", THINGS[0], "a")])
 @example([("forget", "n1"), ("settle",), ("record_later", "n1", THINGS[0], "a"), ("hold_later", "b", "n1")])
 @example([("claim", "a", "n1"), ("settle",), ("hold_later", "a", "n1")])
+@example(
+    [
+        ("forget", "n1"),
+        ("settle",),
+        ("claim", "a", "n1"),
+        ("free_later", "a"),
+        ("settle",),
+        ("free_later", "a"),
+        ("claim", "a", "n1"),
+    ]
+)
 def test_the_memory_of_a_store_that_is_alone_is_what_its_file_has(steps: list[tuple[Any, ...]]) -> None:
     async def run(directory: Path) -> None:
         overlap = Overlap(directory)
