@@ -151,7 +151,7 @@ class Site:
         made = {f"{_REGISTRY}/{name}:0.1.0": [f"{bin_}/{command}"] for name, command in ours.items()}
         made |= {_SANDBOX: ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait $!; done"]}
         for _, container in containers():
-            image, name = container["image"], container["name"]
+            image, name = container.get("image", ""), container["name"]  # none: an overlay's patch of a container
             if name == "node-driver-registrar":
                 made[image] = ["/registrar"]
             elif name == "liveness-probe":
