@@ -21,6 +21,8 @@ from typing import Any, cast
 from tests.e2e.installed.network import add_address
 
 _PERIOD_S = 0.5
+_TRIES = 10
+"""A connection waits so often for a target: a pod may be ready before this program knows it."""
 _ZONE = "cluster.local"
 _API_SERVER = ("default", "kubernetes")
 
@@ -77,7 +79,10 @@ class Services:
         return next(_ready(meta, port, slices), None)
 
     async def _forward(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        target = self._targets.get(place)
+        for _ in range(_TRIES):
+            if (target := self._targets.get(place)) is not None:
+                break
+            await asyncio.sleep(_PERIOD_S)
         try:
             if target is None:
                 return
