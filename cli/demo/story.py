@@ -195,7 +195,7 @@ class _Story:
         finally:
             first.cancel()
             self._stage.resume("dirdriver")
-        await self._stage.until(self._is_offline, "the hub noticing that the node is away")
+        await self._stage.until(lambda: self._is_offline(request), "the hub noticing that the node is away")
         self._teller.away(f"a retry ends: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
         self._teller.act("The link is back, and the same call joins the work that went on")
         self._stage.cable.mend()
@@ -207,9 +207,10 @@ class _Story:
         volume: csi.Volume = answer.volume
         return volume
 
-    async def _is_offline(self) -> bool:
+    async def _is_offline(self, request: csi.CreateVolumeRequest) -> bool:
+        """Whether the hub refuses a retry because the node is away. It may answer other calls in the node's place."""
         try:
-            await self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=5)
+            await self._controller.CreateVolume(request, timeout=5)
         except grpc.aio.AioRpcError as error:
             return "is offline since" in (error.details() or "")
         return False
