@@ -105,7 +105,10 @@ class NodeLists:
             task = asyncio.get_running_loop().create_task(work, name=f"list-{send.node}")
             task.add_done_callback(partial(self._ended, question))
             (self._running if running is None else self._next)[question] = task
-        return await asyncio.shield(task)
+        await asyncio.wait([task])
+        if task.cancelled():  # this caller goes on, and must get an answer
+            raise Unlisted("the hub asks it no more: it is being forgotten, or the hub stops")
+        return task.result()
 
     def last(self, driver: str, node: str, method: str, request: bytes) -> NodeList | None:
         """The last complete list of a node; None: there is none, or it no longer counts."""

@@ -12,6 +12,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.parsers import LONGEST_DURATION_S
 from common.status import Code, Status
+from tests.support.waiting import settle
 from tests.unit.placement.world import DRIVER, OK, RPC, World, affinity, create, on, report
 
 if TYPE_CHECKING:
@@ -299,6 +300,17 @@ async def test_a_forgotten_node_is_in_no_list_and_its_last_one_is_gone(three: Wo
     del three.reports["n2"]
     three.placement.changed(DRIVER)
     assert await listed(three) == ["a", "c"]
+
+
+async def test_a_node_that_is_forgotten_while_it_lists_leaves_no_caller_without_an_answer(three: World) -> None:
+    lister(three, "n2").go.clear()
+    asking = asyncio.create_task(page(three))
+    await lister(three, "n2").asked.wait()
+    await three.placement.forget("n2")
+    await settle()
+    assert asking.done()
+    with pytest.raises(NotListed, match="the hub asks it no more"):
+        await asking
 
 
 async def test_a_caller_that_leaves_ends_no_question(three: World) -> None:
