@@ -5,7 +5,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-COPY   := .venv-compiled
 
 # Most tests wait for processes and links: four at a time keep two cores busy. Unit tests compute: two do. WORKERS=0 runs
 # them in one process. tests/conftest.py says which stay together.
@@ -22,7 +21,7 @@ E2E_PEERS := registrar sidecars kubernetes upstream agnhost
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-compiled test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench proto reference constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -58,15 +57,6 @@ e2e-full: $(STAMP)   ## the same, and what takes longer than CI has time for
 e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: docs/upstream-e2e.md (20 minutes; root)
 	@$(BIN)/python tests/peers/build.py $(E2E_PEERS)
 	@$(BIN)/python -m tests.e2e.upstream $(ARGS)
-
-# In a copy: a library beside its source would take the source's place in every later run.
-test-compiled: $(STAMP) ## unit and integration tests with the call path compiled, in the copy .venv-compiled (needs cc)
-	@command -v $(or $(CC),cc) >/dev/null || { echo "no C compiler: make test-compiled needs one (Debian: gcc)" >&2; exit 1; }
-	@rm -rf $(COPY) && mkdir -p $(COPY)
-	@tar -c --exclude=./.git --exclude='./.venv*' --exclude=__pycache__ --exclude='./.*_cache' . | tar -x -C $(COPY)
-	@$(MAKE) --no-print-directory -C $(COPY) PYTHON=$(abspath $(BIN)/python) VENV=.venv .venv/.installed
-	@cd $(COPY) && .venv/bin/python compilation.py
-	@$(MAKE) --no-print-directory -C $(COPY) VENV=.venv test ARGS="$(or $(ARGS),tests/unit tests/integration)"
 
 test-full: $(STAMP)  ## everything, however slow
 	@$(PYTEST) $(ARGS)
@@ -107,7 +97,7 @@ reference: $(STAMP)  ## write docs/reference.md and docs/pages.schema.json from 
 	@mv docs/pages.schema.json.new docs/pages.schema.json
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
-	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip > constraints.txt
+	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:               ## remove what the targets made in the tree (the peers' cache stays)
 	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

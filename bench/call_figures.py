@@ -13,15 +13,11 @@ from typing import Any
 
 import psutil
 
-import common.session
 from bench.chain import Chain, Command, Form, NotMeasured, chain, cpu_us, driver, lacks, run_load
 from bench.figure import Figure, of_samples
 from bench.progress import say
 from bench.spread import repeat, spread_of
 from bench.tunnels import relays, tunnels
-
-COMPILED = not str(common.session.__file__).endswith(".py")
-"""Whether the call path of this installation is compiled."""
 
 _ROUND = ("--duration=700ms", "--slice=350ms", "--warm-up=1us")
 _WARM_UP = ("--duration=1s", "--warm-up=1us")
@@ -53,7 +49,7 @@ class _Targets:
 
 
 _TARGETS = {
-    Form.SPLIT: _Targets(added=4.0 if COMPILED else 6.0, slower=1.9, rate=0.40, rate_instant=0.20),
+    Form.SPLIT: _Targets(added=6.0, slower=1.9, rate=0.40, rate_instant=0.20),
     Form.ONE_PROCESS: _Targets(added=2.8, slower=1.7, rate=0.50, rate_instant=None),
 }
 

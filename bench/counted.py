@@ -32,7 +32,7 @@ class _Counter(Protocol):
 
 
 class _Calls:
-    """Counts the calls of functions, by name. It sees no compiled function, and no thread but the main one."""
+    """Counts the calls of functions, by name. It sees no thread but the main one."""
 
     def __init__(self) -> None:
         self._profile = cProfile.Profile()

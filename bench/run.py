@@ -204,7 +204,6 @@ def _record(found: list[Figure], *, coarse: bool, busy: float) -> dict[str, Any]
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "coarse": coarse,
         "busy_percent": busy,
-        "compiled": call_figures.COMPILED,
         "figures": [dataclasses.asdict(figure) for figure in found],
     }
 

@@ -23,7 +23,7 @@ from common.messages import Kind, Open  # noqa: E402
 from common.receiver import IdleReceiver  # noqa: E402
 from common.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
-from common.version import FORM, introduce  # noqa: E402
+from common.version import introduce  # noqa: E402
 from tests.support.requests import create  # noqa: E402
 
 _REQUEST = create("load-1234-17a8f4e0b2c3d4e5-1").SerializeToString()
@@ -32,8 +32,7 @@ _METHOD = "/csi.v1.Controller/CreateVolume"
 _OK = Status(Code.OK)
 _CALL_ID = "0123456789abcdef"
 _TIMEOUT_S = 10.0
-_MOST_US = 50.0 if FORM == "interpreted" else 25.0
-"""The target, uncompiled and compiled."""
+_MOST_US = 50.0
 
 
 class _End(IdleReceiver):
@@ -122,7 +121,7 @@ def us_a_call(pair: Pair, *, calls: int = 2_000) -> float:
 
 
 def function_calls(pair: Pair, *, calls: int = 200) -> float:
-    """Return the number of Python function calls of a call in both sessions. Compiled functions are not seen."""
+    """Return the number of Python function calls of a call in both sessions."""
     profile = cProfile.Profile(builtins=False)
     profile.enable()
     for _ in range(calls):

@@ -16,7 +16,7 @@ from cli.process_options import NODE, PATH, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.parsers import driver_name, words
-from common.version import FORM, VERSION
+from common.version import VERSION
 from edge.settings import AgentFlags
 
 _COMPLETION = """\b
@@ -30,7 +30,7 @@ OUTPUT = option("--output", "-o", type=click.Choice(["table", "json"]), default=
 
 
 @click.group(cls=Group, context_settings=CONTEXT_SETTINGS, epilog=_COMPLETION)
-@click.version_option(VERSION, prog_name="csi-bridge", message=f"%(prog)s, version %(version)s, {FORM}")
+@click.version_option(VERSION, prog_name="csi-bridge")
 def cli() -> None:
     """Run a vendor's CSI driver on edge nodes that the cloud cannot reach.
 

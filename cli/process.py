@@ -20,7 +20,7 @@ from common import logs
 from common.errors import SettingsError
 from common.settings import INSECURE, ProcessSettings, describe
 from common.tcp import overlook_lost_handshakes
-from common.version import FORM, SOFTWARE
+from common.version import SOFTWARE
 
 _GC_OBJECTS = 20_000
 """New objects between two garbage collections. Python's default of 700 costs a busy process 5 % (measured)."""
@@ -46,7 +46,7 @@ def run(
         named: adds the variable to an error that names a flag.
     """
     lines = logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
-    log.info("%s %s (%s) starts: %s", name, SOFTWARE, FORM, describe(settings))
+    log.info("%s %s starts: %s", name, SOFTWARE, describe(settings))
     if settings.insecure and settings.tls_cert is None:
         log.warning("%s", INSECURE)
     _take_all_descriptors()

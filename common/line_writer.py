@@ -45,7 +45,7 @@ class LineWriter(Generic[Line]):
         self._lines: deque[Line] = deque()
         self._news = threading.Event()
         self._ending = threading.Event()
-        self._runner: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._lock = threading.RLock()  # held while a thread starts or ends
         self._refused = self._failed = self._told = 0
 
@@ -66,7 +66,7 @@ class LineWriter(Generic[Line]):
     def flush(self) -> None:
         """Wait until everything is written, for `FLUSH_S` at most."""
         with self._lock:
-            thread = self._runner
+            thread = self._thread
             if thread is None:
                 return
             self._ending.set()
@@ -76,14 +76,14 @@ class LineWriter(Generic[Line]):
     def _wake(self) -> None:
         self._news.set()
         with self._lock:
-            if self._runner is not None and self._runner.is_alive():
+            if self._thread is not None and self._thread.is_alive():
                 return
             self._ending.clear()
-            self._runner = threading.Thread(target=self._run, name="log lines", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
             try:
-                self._runner.start()
+                self._thread.start()
             except RuntimeError:  # at the very end of the process no thread can start
-                self._runner = None
+                self._thread = None
                 self._news.clear()
                 self._write_block()
 
@@ -101,7 +101,7 @@ class LineWriter(Generic[Line]):
             if self._lines:
                 self._news.set()
                 return False
-            self._runner = None
+            self._thread = None
             return True
 
     def _write_block(self) -> None:

@@ -259,7 +259,7 @@ class Stream:
 class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
-    __slots__ = ("_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
                  "context", "draining", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(

@@ -74,7 +74,6 @@ class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
-        "__weakref__",
         "_began",
         "_core",
         "_ended",

@@ -1,15 +1,11 @@
 """The version: this software's name and version, for logs and for a session's hello."""
 
-from common import messages
 from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello
 
 VERSION = "0.1.0"
 """The package's version: hatchling reads it here (pyproject.toml)."""
 
 SOFTWARE = f"csi-bridge/{VERSION}"
-
-FORM = "interpreted" if str(messages.__file__).endswith(".py") else "compiled"
-"""Whether the path of a call is compiled (`compilation.py`)."""
 
 
 def introduce(role: str, name: str, *, instance: str, boot: int = 0, placement: str = "") -> Hello:

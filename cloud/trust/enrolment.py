@@ -50,7 +50,7 @@ from common.enrolment import (
 )
 from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
 from common.fault_points import reach
-from common.link import Stream, Writer
+from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Reason
 from common.peer import Peer
@@ -132,8 +132,7 @@ class Enrolment:
         self._audit, self._denied, self._knows, self._now = audit, denied, knows, now
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: its certificates are issued one after another."""
-        self._turns: WeakKeyDictionary[Writer, Bucket] = WeakKeyDictionary()
-        """By connection."""
+        self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -142,7 +141,7 @@ class Enrolment:
         link, peer = stream.link, stream.link.peer_identity
         node, who = link.peer.name, f"edge {link.peer.name}"
         now = link.loop.time()
-        turns = self._turns.setdefault(link.writer, Bucket(RENEWALS_A_SECOND, _BURST, _BURST, now))
+        turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, _BURST, now))
         asked = await _receive(stream)
         if not turns.take(now):
             busy = _Refusal(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)

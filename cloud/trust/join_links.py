@@ -19,7 +19,7 @@ from cloud.trust.enrolment import Enrolment
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
-from common.link import Link, Stream, Writer
+from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Reason
 from common.served_by_tasks import ServedByTasks
@@ -67,8 +67,8 @@ class JoinLinks(ServedByTasks):
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
         self._links: dict[Link, _EndTimer] = {}
         """Each with the end of its timer; the oldest first."""
-        self._requests: WeakKeyDictionary[Writer, int] = WeakKeyDictionary()
-        """By connection: how many it has made."""
+        self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+        """By link: how many it has made."""
         self._draining = False
 
     def drain(self) -> None:
@@ -99,8 +99,7 @@ class JoinLinks(ServedByTasks):
         """
         if self._draining:
             raise Draining("hub")
-        writer = stream.link.writer
-        made = self._requests[writer] = self._requests.get(writer, 0) + 1
+        made = self._requests[stream.link] = self._requests.get(stream.link, 0) + 1
         if made > MOST_REQUESTS:
             stream.link.goodbye(Reason.FULL, f"more than {MOST_REQUESTS} requests on one link; dial again")
             raise NotCarried("this request", "the link ends")

@@ -11,7 +11,6 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -220,19 +219,20 @@ class Channel:
             return VendorUnreachable(
                 self.path, f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
             )
-        is_accepted = False
-        with contextlib.ExitStack() as failed:
-            try:
-                async with asyncio.timeout(self._connect_timeout_s):
-                    connection = await self._socket_connected()
-                    is_accepted = True
-                    failed.callback(connection.shut)
-                    await connection.ready
-                connection.name = await self._asked_who(connection)
-            except (OSError, ValueError, VendorConnectionError) as error:
-                return VendorUnreachable(self.path, self._why(error, accepted=is_accepted))
-            failed.pop_all()
-            return connection
+        connection: ClientConnection | None = None
+        usable = False
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                connection = await self._socket_connected()
+                await connection.ready
+            connection.name = await self._asked_who(connection)
+            usable = True
+        except (OSError, ValueError, VendorConnectionError) as error:
+            return VendorUnreachable(self.path, self._why(error, accepted=connection is not None))
+        finally:
+            if connection is not None and not usable:
+                connection.shut()
+        return connection
 
     async def _asked_who(self, connection: ClientConnection) -> str:
         alone = _Alone(self.path, self.max_message_bytes, connection)

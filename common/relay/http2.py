@@ -10,11 +10,9 @@ It has the parts of HTTP/2 that gRPC uses: no push, no priorities, no upgrade. R
 * A fault of the connection raises `Http2Error`; a fault of one stream resets that stream only (section 5.4).
 """
 
-# ruff: noqa: SLF001  # the table of frames stands below the class, and names its methods
-
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar
 
 from common.relay import frames
 from common.relay.errors import Http2Error
@@ -216,7 +214,7 @@ class Http2:
             for kind, flags, stream_id, payload, size in self._reader.read(data):
                 if kind == frames.DATA:
                     self._data(flags, stream_id, payload, size)
-                elif (take := _TAKE.get(kind)) is not None:  # unknown kinds are ignored (section 4.1)
+                elif (take := self._TAKE.get(kind)) is not None:  # unknown kinds are ignored (section 4.1)
                     take(self, flags, stream_id, payload)
         except Http2Error as error:
             self.goaway(error.code)
@@ -362,14 +360,13 @@ class Http2:
                 return
         self._listener.window_opened()
 
-
-_TAKE: Final[dict[int, Callable[[Http2, int, int, memoryview], None]]] = {
-    frames.HEADERS: Http2._headers,
-    frames.RST_STREAM: Http2._rst_stream,
-    frames.SETTINGS: Http2._settings,
-    frames.PUSH_PROMISE: Http2._push_promise,
-    frames.PING: Http2._ping,
-    frames.GOAWAY: Http2._goaway,
-    frames.WINDOW_UPDATE: Http2._window_update,
-}
-"""The handler of each kind of frame. PRIORITY is deprecated and ignored (section 5.3.2)."""
+    _TAKE: ClassVar[dict[int, Callable[["Http2", int, int, memoryview], None]]] = {
+        frames.HEADERS: _headers,
+        frames.RST_STREAM: _rst_stream,
+        frames.SETTINGS: _settings,
+        frames.PUSH_PROMISE: _push_promise,
+        frames.PING: _ping,
+        frames.GOAWAY: _goaway,
+        frames.WINDOW_UPDATE: _window_update,
+    }
+    """The handler of each kind of frame. PRIORITY is deprecated and ignored (section 5.3.2)."""

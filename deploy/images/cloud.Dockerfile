@@ -8,7 +8,7 @@ ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /source
-COPY pyproject.toml constraints.txt hatch_build.py README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY cli cli
 COPY cloud cloud
 COPY common common

@@ -26,7 +26,6 @@ from common.database import connect_to_read
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 from tests.integration.conftest import World, build
-from tests.support import needs
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.forms import slow_in_hub
@@ -568,10 +567,10 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
         ("cloud.csi_proxy_driver.ProxyDriver._link_for", "proxy driver"),
         ("cloud.identity_cache.IdentityCache.answer", "proxy driver"),
         ("cloud.edge_nodes.Nodes.call", "hub"),
-        pytest.param("cloud.placement.decide.route", "hub", marks=needs.skip_without(needs.interpreter())),
+        ("cloud.placement.decide.route", "hub"),
         ("edge.drivers.Driver.start", "edge agent"),
         ("edge.driver_call.parsed", "edge agent"),
-        pytest.param("edge.hub_call.identify", "edge agent", marks=needs.skip_without(needs.interpreter())),
+        ("edge.hub_call.identify", "edge agent"),
     ],
 )
 async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback_is_in_the_log(

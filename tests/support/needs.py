@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.version import FORM
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -78,11 +76,6 @@ def peer(name: str) -> str:
 def on_path(name: str) -> str:
     """Return the reason of a test that lacks a peer that no module proxy serves."""
     return f"needs {name} on PATH: install it by hand, no Go module proxy serves it"
-
-
-def interpreter() -> str:
-    """Return the reason of a test that replaces a part of the call path, where this is compiled; empty if it is not."""
-    return "" if FORM == "interpreted" else "needs the interpreted call path, of which it replaces a part: make test"
 
 
 def skip_without(*reasons: str) -> pytest.MarkDecorator:

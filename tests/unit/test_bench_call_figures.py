@@ -136,7 +136,7 @@ def test_the_added_time_is_a_multiple_of_what_three_relays_add(generator: Callab
 
     added = rows["bridge: added p50 by the floor's, one caller"]
     assert added.measured == "5.00 x, 5.00 to 5.00 (of 0.65 ms by 0.13)"
-    assert added.verdict == ("missed" if call_figures.COMPILED else "ok")
+    assert added.verdict == "ok"
     assert rows["bridge: added p99, one caller"].verdict == "ok"
     slower = rows["bridge: Create + Delete, one caller, driver of 0.35 ms a call"]
     assert (slower.samples, slower.verdict) == ([7.5] * 5, "missed")

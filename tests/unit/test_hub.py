@@ -28,7 +28,6 @@ from common.peer import Peer as Address
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
-from tests.support import needs
 from tests.support.hub_world import (
     CREATE,
     DRIVER,
@@ -468,7 +467,6 @@ async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_u
     assert "n1" in again.message
 
 
-@needs.skip_without(needs.interpreter())
 async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
     told: tuple[World, FactSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_writer_goes_on_after_a_flush_and_leaves_no_thread_behind() -> None:
     for _ in range(200):
         lines.add(1)
         lines.flush()
-        assert lines._runner is None
+        assert lines._thread is None
     assert stream.getvalue() == 200 * "100\n"
 
 

@@ -18,7 +18,6 @@ from common.status import Code, Status
 from edge import operations as module
 from edge.driver_call import Outcome, Result
 from edge.operations import _RULES, Operation, Operations, Told, identify
-from tests.support import needs
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
@@ -335,7 +334,6 @@ async def test_an_error_that_no_joined_caller_waits_for_is_not_lost_in_the_loop(
     assert operations.under_way == []
 
 
-@needs.skip_without(needs.interpreter())
 async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
     operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ from common.messages import Cancel, Kind, Open, Priority, encode, encode_chunk
 from common.reports import encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.support import needs
 from tests.support.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
 from tests.support.linked import cut
 from tests.support.waiting import settle, until
@@ -512,7 +511,6 @@ def fail(*_what: object, **_more: object) -> None:
     raise ZeroDivisionError("a bug")
 
 
-@needs.skip_without(needs.interpreter())
 async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -526,7 +524,6 @@ async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
     assert in_flight(world) == (0, 0)
 
 
-@needs.skip_without(needs.interpreter())
 async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

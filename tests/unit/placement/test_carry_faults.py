@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 from cloud.placement.carry import CarriedCall
 from cloud.placement.decisions import Keeping
 from common.status import Code, Status
-from tests.support import needs
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     import pytest
 
 
-@needs.skip_without(needs.interpreter())
 async def test_a_fault_of_the_store_is_logged_although_the_caller_has_left(caplog: pytest.LogCaptureFixture) -> None:
     gate = asyncio.Event()
 
