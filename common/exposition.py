@@ -16,18 +16,15 @@ _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC e
 _LEAKS_TEXT: Final = "Leaks that the last leak audit in the background found (csi-bridge audit)."
 _CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
 _USAGE: Final[tuple[tuple[str, str, Callable[[ClaimUsage], int]], ...]] = (
-    ("capacity_bytes", "Capacity in bytes of the volume", lambda usage: usage.capacity_bytes),
-    ("available_bytes", "Number of available bytes in the volume", lambda usage: usage.available_bytes),
-    ("used_bytes", "Number of used bytes in the volume", lambda usage: usage.used_bytes),
-    ("inodes", "Maximum number of inodes in the volume", lambda usage: usage.inodes),
-    ("inodes_free", "Number of free inodes in the volume", lambda usage: usage.inodes_free),
-    ("inodes_used", "Number of used inodes in the volume", lambda usage: usage.inodes_used),
+    ("capacity_bytes", "Size of a mounted claim's volume.", lambda usage: usage.capacity_bytes),
+    ("available_bytes", "Bytes of it that pods can still write.", lambda usage: usage.available_bytes),
+    ("used_bytes", "Bytes of it that are used.", lambda usage: usage.used_bytes),
+    ("inodes", "All inodes of a mounted claim's volume.", lambda usage: usage.inodes),
+    ("inodes_free", "Inodes of it that are free.", lambda usage: usage.inodes_free),
+    ("inodes_used", "Inodes of it that are used.", lambda usage: usage.inodes_used),
 )
-"""The names and texts of the kubelet (pkg/kubelet/metrics/collectors/volume_stats.go)."""
-_ABNORMAL_TEXT: Final = (
-    "Abnormal volume health status. The count is either 1 or 0. "
-    "1 indicates the volume is unhealthy, 0 indicates volume is healthy"
-)
+"""The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
+_ABNORMAL_TEXT: Final = "Whether the driver finds a mounted claim's volume unhealthy: 1 or 0."
 _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
 _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
 
