@@ -16,6 +16,7 @@ from common.errors import CODES
 from common.exposition import registry_of
 from common.metrics import CALL_BUCKETS_S, Metrics
 from common.pages.schema import PAGES
+from edge.node_requests import VolumeStats
 
 _HEAD = """\
 # Reference
@@ -38,7 +39,8 @@ _METRICS = """\
 A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
 client. `/healthz` and `/readyz` answer 200 while the process lives, except `/readyz` of a proxy driver, which answers
 503 with the reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and `csi-bridge
-status`.
+status`. The `kubelet_volume_stats_…` are an agent's on a node without a kubelet: [usage for dashboards and
+alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
 """
 
 _ERRORS = """\
@@ -156,6 +158,7 @@ def _metrics() -> str:
     metrics = Metrics()
     metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # labels are seen only once there is a series
     metrics.show_leaks({}, {"d.example": 0}, 0.0)
+    metrics.claims = lambda: {("default", "web"): VolumeStats(capacity_bytes=1, abnormal=False)}
     rows = []
     for family in sorted(registry_of(metrics).collect(), key=lambda family: family.name):
         if family.name.startswith("process_"):

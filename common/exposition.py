@@ -3,17 +3,28 @@
 Only a process that serves /metrics imports it, with `common.httpd`: the library and Python's HTTP server take 3 MB.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from common.metrics import CALL_BUCKETS_S, Metrics
+from common.metrics import CALL_BUCKETS_S, ClaimUsage, Metrics
 
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
 _LEAKS_TEXT: Final = "Leaks that the last leak audit in the background found (csi-bridge audit)."
+_CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
+_USAGE: Final[tuple[tuple[str, str, Callable[[ClaimUsage], int]], ...]] = (
+    ("capacity_bytes", "Size of a mounted claim's volume.", lambda usage: usage.capacity_bytes),
+    ("available_bytes", "Bytes of it that pods can still write.", lambda usage: usage.available_bytes),
+    ("used_bytes", "Bytes of it that are used.", lambda usage: usage.used_bytes),
+    ("inodes", "All inodes of a mounted claim's volume.", lambda usage: usage.inodes),
+    ("inodes_free", "Inodes of it that are free.", lambda usage: usage.inodes_free),
+    ("inodes_used", "Inodes of it that are used.", lambda usage: usage.inodes_used),
+)
+"""The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
+_ABNORMAL_TEXT: Final = "Whether the driver finds a mounted claim's volume unhealthy: 1 or 0."
 _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
 _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
 
@@ -48,6 +59,8 @@ class _Collector:
         for values, count in self._metrics.leaks.items():
             leaks.add_metric(values, count)
         yield leaks
+        if claims := self._metrics.claims():
+            yield from _usage(claims)
 
     def _calls(self) -> Metric:
         """The histogram of the calls' durations, as `prometheus_client.Histogram` would show it."""
@@ -62,6 +75,21 @@ class _Collector:
             metric.add_sample(f"{_CALLS}_sum", labels, durations.sum_s)
             metric.add_sample(f"{_CALLS}_created", labels, durations.created)
         return metric
+
+
+def _usage(claims: Mapping[tuple[str, str], ClaimUsage]) -> Iterator[Metric]:
+    """The usage of volumes as a kubelet shows it, so that dashboards and alerts for kubelets work."""
+    for name, text, count in _USAGE:
+        shown = GaugeMetricFamily(f"kubelet_volume_stats_{name}", text, labels=_CLAIM_LABELS)
+        for claim, usage in claims.items():
+            if usage.tells_usage:
+                shown.add_metric(claim, count(usage))
+        yield shown
+    health = GaugeMetricFamily("kubelet_volume_stats_health_status_abnormal", _ABNORMAL_TEXT, labels=_CLAIM_LABELS)
+    for claim, usage in claims.items():
+        if usage.abnormal is not None:
+            health.add_metric(claim, usage.abnormal)
+    yield health
 
 
 def _labels(text: str) -> list[str]:

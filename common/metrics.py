@@ -2,9 +2,11 @@
 
 Rules:
 * A label's value comes from a closed set; any other value counts as `other`. Nodes, volumes, addresses and messages are
-  in the log, never in labels.
-* Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work. All
-  other metrics are named `csi_bridge_…`, with the unit at the end.
+  in the log, never in labels. The one exception is the usage of volumes (`ClaimUsage`): an agent shows that of the
+  claims that are mounted on its node, and each of them costs it much more than its metrics.
+* Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work.
+  Usage of volumes has a kubelet's names and labels, for the same reason. All other metrics are named `csi_bridge_…`,
+  with the unit at the end.
 * All is counted in plain numbers, which a scrape reads (`common.exposition`): a call costs a dictionary look-up and a
   few additions. Only the event loop's thread counts; a scrape in another thread may see a call in one number and not
   yet in the next.
@@ -14,7 +16,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from common.csi.methods import METHODS
 from common.messages import Reason
@@ -109,6 +111,42 @@ class Durations:
         self.sum_s += duration_s
 
 
+class ClaimUsage(Protocol):
+    """The usage and health of the volume of a PersistentVolumeClaim. Counts are 0 where the driver gives none."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Its size."""
+
+    @property
+    def available_bytes(self) -> int:
+        """Free bytes."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Used bytes."""
+
+    @property
+    def inodes(self) -> int:
+        """All inodes."""
+
+    @property
+    def inodes_free(self) -> int:
+        """Free inodes."""
+
+    @property
+    def inodes_used(self) -> int:
+        """Used inodes."""
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether the driver gives any of these counts."""
+
+    @property
+    def abnormal(self) -> bool | None:
+        """Its health; None if the driver does not report it."""
+
+
 class Metrics:
     """The metrics of one process.
 
@@ -119,6 +157,8 @@ class Metrics:
         leaks: the leaks that the last audit in the background found, by driver and by one of `LEAKS`; empty before it.
         connected_nodes: edge nodes with a session to this hub.
         calls_in_flight: calls that are not answered yet.
+        claims: returns the usage of the mounted volumes, by the namespace and the name of the claim. A thread calls it
+            at each scrape.
         link_ups: sessions begun.
         redials: failed dials that are tried again.
     """
@@ -128,6 +168,7 @@ class Metrics:
         self._kept: dict[tuple[str, str, int], Durations] = {}
         self._drivers: set[str] = set()
         self.connected_nodes = self.calls_in_flight = 0
+        self.claims: Callable[[], Mapping[tuple[str, str], ClaimUsage]] = dict
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)
         self._denials = Counter(

@@ -280,6 +280,8 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     metrics = Metrics()
     part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
     opened.push_async_callback(part.close)
+    if part.volumes is not None:
+        metrics.claims = part.volumes.usage
     agent = Agent(
         settings.node,
         Operations(

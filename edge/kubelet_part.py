@@ -39,6 +39,7 @@ from edge.machine import read_machine
 from edge.manager.states import VolumeStates
 from edge.metastore import Metastore
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
+from edge.node_requests import VolumeStats
 from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
@@ -289,6 +290,10 @@ class Volumes:
         self._left_facts.changed()
         self._pod_facts.changed()
         return True
+
+    def usage(self) -> dict[tuple[str, str], VolumeStats]:
+        """Return the usage of the mounted volumes, by the namespace and the name of the claim. A thread may call it."""
+        return self._manager.usage() if self._manager is not None else {}
 
     def node_labels(self) -> dict[str, str]:
         """Return the labels of this node's Node object, as far as they are known here."""

@@ -81,6 +81,11 @@ class VolumeStats:
     abnormal: bool | None = None
     message: str = ""
 
+    @property
+    def tells_usage(self) -> bool:
+        """Whether the driver gives any of the counts. One that has no GET_VOLUME_STATS gives none."""
+        return any((self.capacity_bytes, self.available_bytes, self.used_bytes, self.inodes, self.inodes_used))
+
 
 def stage(
     volume: Volume,

@@ -46,6 +46,7 @@ from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
+from edge.node_requests import VolumeStats
 from edge.pod_facts import PodState
 from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, VolumeKey
@@ -274,6 +275,18 @@ class VolumeManager:
         )
         unreadable = (report_unreadable(one, self._started_at) for one in self._leftovers.shown)
         return [told_left_over(entry) for entry in (*leaving, *unreadable) if is_left_over(entry)]
+
+    def usage(self) -> dict[tuple[str, str], VolumeStats]:
+        """Return the usage of the mounted volumes, by the namespace and the name of the claim. A thread may call it.
+
+        If several pods have a claim, the usage is that of one mount, as a kubelet's.
+        """
+        return {
+            (claim.namespace, claim.name): stats
+            for volume in list(self._volumes.values())
+            for target, stats in volume.upkeep.stats.copy().items()
+            if (want := volume.wants.get(target)) is not None and (claim := want.volume.claim) is not None
+        }
 
     def describe_pods(self) -> list[Entry]:
         """Return every pod of this node that is not gone, including pods without volumes."""

@@ -53,7 +53,7 @@ class ListsNeeded(Exception):
 
 
 def find(ask: Ask, now: Snapshot) -> str:
-    """The one node that has all things of a call.
+    """The one node that has all things of a call. Two of them on different nodes settle it: the others do not matter.
 
     Raises:
         CallError: see the table.
@@ -62,9 +62,17 @@ def find(ask: Ask, now: Snapshot) -> str:
     asked, ids = ask.asked, now.claims.ids
     is_known = not asked.parts or any(ids[thing].holders for thing in asked.things)
     things = asked.things if is_known else asked.parts
-    places = {str(thing): find_thing(ask.driver, thing, asked.node_id, now) for thing in things}
+    places: dict[str, str] = {}
+    unknown: CallError | ListsNeeded | None = None
+    for thing in things:
+        try:
+            places[str(thing)] = find_thing(ask.driver, thing, asked.node_id, now)
+        except (CallError, ListsNeeded) as error:
+            unknown = unknown or error
     if len(set(places.values())) > 1:
         raise SeveralNodes(ask.driver, places)
+    if unknown is not None:
+        raise unknown
     return next(iter(places.values()))
 
 

@@ -1,7 +1,9 @@
 """The surroundings of volume tasks: the plugin, the drivers, the store, and callbacks for changes."""
 
+import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,13 @@ from edge.manager.places import Places
 from edge.manager.states import Device, Publication, Row
 from edge.node_requests import VolumeStats
 from edge.volumes import PodVolume, Volume, VolumeKey
+
+READINGS_AT_ONCE = 4
+"""So many volumes of a driver are read at a time: a driver that hangs must keep threads for mounting."""
+
+
+def _readings() -> defaultdict[str, asyncio.Semaphore]:
+    return defaultdict(lambda: asyncio.Semaphore(READINGS_AT_ONCE))
 
 
 class Plugin(Protocol):
@@ -141,6 +150,7 @@ class VolumeHost:
         changed: called when the volumes' report may have changed.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
+        readings: by driver, limits the readings of usage and health that run at the same time.
     """
 
     plugin: Plugin
@@ -160,6 +170,7 @@ class VolumeHost:
     changed: Callable[[], None]
     stats_interval_s: float = 60.0
     republish_interval_s: float = 60.0
+    readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def has_driver(self, name: str) -> bool:
         """Whether a driver is registered now, so that it can be called."""

@@ -1,7 +1,8 @@
 """The regular work for a mounted volume: reading usage and health, and refreshing its contents.
 
 A refresh is a republish for drivers that ask for it. No result of this work changes the records of the mounts. Reading
-is cancelled for any other step; a refresh that the driver has begun is not.
+is cancelled for any other step; a refresh that the driver has begun is not. A driver that hangs while it is
+read gets few calls at a time (`READINGS_AT_ONCE`), and its volumes have no usage until it answers again.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from edge.disk.found_volumes import Published
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target
 from edge.manager.rows import VolumeRows, published_of
@@ -30,12 +32,15 @@ All 300 at once would be too much for a driver. A separate moment for each would
 second, which costs more than the calls.
 """
 
+READING_LIMIT_S = 120.0
+"""After this time a reading has failed, also one that waited for others (the kubelet's csiTimeout)."""
+
 
 class VolumeUpkeep:
     """The regular work for one volume.
 
     Attributes:
-        stats: the last reported usage and health, by target.
+        stats: the usage and health of the last reading, by target; nothing if it failed. A thread may read them.
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
@@ -50,6 +55,8 @@ class VolumeUpkeep:
         self.stats: dict[Target, VolumeStats] = {}
         self._key, self._host, self._rows, self._woken = key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}
+        self._abnormal: set[Target] = set()
+        """The targets whose last known health is bad."""
 
     def find(self, wants: Mapping[Target, PodVolume], now: float) -> Iterator[Candidate]:
         """Yield the regular steps, each with the monotonic time at which it is due."""
@@ -67,6 +74,7 @@ class VolumeUpkeep:
     def forget(self, target: Target) -> None:
         """Forget a mount that is undone."""
         self.stats.pop(target, None)
+        self._abnormal.discard(target)
         self._due = {one: due for one, due in self._due.items() if one[1] != target}
 
     async def republish(self, target: Target, want: PodVolume) -> None:
@@ -90,32 +98,52 @@ class VolumeUpkeep:
             tell_pods(host.facts, [want], Step.REPUBLISH, error.why)
 
     async def read_stats(self, target: Target, want: PodVolume) -> None:
-        """Read usage and health from the driver; cancelled as soon as another step may be due."""
-        host = self._host
-        self._due[Step.STATS, target] = self._round(math.floor, host.clock.monotonic() + host.stats_interval_s)
-        if not host.has_driver(self._key.driver):
-            return
-        asking = asyncio.ensure_future(host.plugin.stats(published_of(self._rows.publications[target])))
+        """Read usage and health from the driver; cancelled as soon as another step may be due.
+
+        The interval begins anew at the end, as the kubelet's does, so that a slow driver has a pause. After a failure
+        no earlier counts are left: a disk that fills up meanwhile would look as it was.
+        """
+        asking = asyncio.ensure_future(self._ask(published_of(self._rows.publications[target])))
         waking = asyncio.ensure_future(self._woken.wait())
+
+        def give_up() -> None:
+            asking.cancel()
+
+        limit = self._host.clock.call_later(READING_LIMIT_S, give_up)
         try:
             await asyncio.wait({asking, waking}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            stats = asking.result()
-        except VolumeError as error:
-            log.debug("the usage of volume %s is not known: %s", self._key, error.why)
-            return
+            if asking.done():
+                self._note_stats(target, want, None if asking.cancelled() else asking.result())
         finally:
+            limit.cancel()
             asking.cancel()
             waking.cancel()
             await asyncio.gather(asking, waking, return_exceptions=True)
+            next_s = self._host.clock.monotonic() + self._host.stats_interval_s
+            self._due[Step.STATS, target] = self._round(math.floor, next_s)
+
+    async def _ask(self, published: Published) -> "VolumeStats | None":
+        """Ask the driver; None if it does not tell, or cannot be asked."""
+        host, driver = self._host, self._key.driver
+        if not host.has_driver(driver):
+            return None
+        try:
+            async with host.readings[driver]:
+                return await host.plugin.stats(published)
+        except VolumeError as error:
+            log.debug("the usage of volume %s is not known: %s", self._key, error.why)
+            return None
+
+    def _note_stats(self, target: Target, want: PodVolume, stats: "VolumeStats | None") -> None:
         if stats is None:
+            self.stats.pop(target, None)
             return
-        before = self.stats.get(target)
         self.stats[target] = stats
         if stats.abnormal:
+            self._abnormal.add(target)
             self._tell_health(want, "VolumeConditionAbnormal", stats.message, warning=True)
-        elif stats.abnormal is False and before is not None and before.abnormal:
+        elif stats.abnormal is False and target in self._abnormal:
+            self._abnormal.discard(target)
             self._tell_health(want, "VolumeConditionNormal", "the driver finds it healthy again", warning=False)
 
     def _tell_health(self, want: PodVolume, reason: str, text: str, *, warning: bool) -> None:

@@ -151,6 +151,7 @@ def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, lis
     assert ways == {
         ("cloud/driver", "csi-bridge-driver"): True,
         ("cloud/overlays/capacity", "csi-bridge-driver"): True,
+        ("cloud/overlays/group-snapshots", "csi-bridge-driver"): True,
         ("cloud/another-driver", "csi-bridge-driver-other"): True,
     }
 

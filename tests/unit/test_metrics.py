@@ -1,5 +1,7 @@
 """What Prometheus reads: names, labels and buckets, and that no peer can make the labels grow."""
 
+from dataclasses import dataclass
+
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
@@ -140,3 +142,52 @@ def test_two_processes_in_one_test_do_not_meet() -> None:
 
 def test_the_process_itself_is_measured() -> None:
     assert (registry_of(Metrics()).get_sample_value("process_resident_memory_bytes") or 0) > 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A claim's usage as a test sets it."""
+
+    capacity_bytes: int = 10
+    available_bytes: int = 7
+    used_bytes: int = 3
+    inodes: int = 20
+    inodes_free: int = 15
+    inodes_used: int = 5
+    tells_usage: bool = True
+    abnormal: bool | None = None
+
+
+def test_usage_of_volumes_is_shown_with_the_kubelets_names_and_labels() -> None:
+    metrics = Metrics()
+    metrics.claims = lambda: {("shop", "data"): Usage(), ("shop", "logs"): Usage(abnormal=True)}
+    shown = [line for line in generate_latest(registry_of(metrics)).decode().splitlines() if line.startswith("kubelet")]
+    # A kubelet's lines (pkg/kubelet/metrics/collectors/volume_stats.go).
+    assert shown == [
+        'kubelet_volume_stats_capacity_bytes{namespace="shop",persistentvolumeclaim="data"} 10.0',
+        'kubelet_volume_stats_capacity_bytes{namespace="shop",persistentvolumeclaim="logs"} 10.0',
+        'kubelet_volume_stats_available_bytes{namespace="shop",persistentvolumeclaim="data"} 7.0',
+        'kubelet_volume_stats_available_bytes{namespace="shop",persistentvolumeclaim="logs"} 7.0',
+        'kubelet_volume_stats_used_bytes{namespace="shop",persistentvolumeclaim="data"} 3.0',
+        'kubelet_volume_stats_used_bytes{namespace="shop",persistentvolumeclaim="logs"} 3.0',
+        'kubelet_volume_stats_inodes{namespace="shop",persistentvolumeclaim="data"} 20.0',
+        'kubelet_volume_stats_inodes{namespace="shop",persistentvolumeclaim="logs"} 20.0',
+        'kubelet_volume_stats_inodes_free{namespace="shop",persistentvolumeclaim="data"} 15.0',
+        'kubelet_volume_stats_inodes_free{namespace="shop",persistentvolumeclaim="logs"} 15.0',
+        'kubelet_volume_stats_inodes_used{namespace="shop",persistentvolumeclaim="data"} 5.0',
+        'kubelet_volume_stats_inodes_used{namespace="shop",persistentvolumeclaim="logs"} 5.0',
+        'kubelet_volume_stats_health_status_abnormal{namespace="shop",persistentvolumeclaim="logs"} 1.0',
+    ]
+
+
+def test_a_volume_whose_driver_tells_only_its_health_has_no_usage_of_zero() -> None:
+    metrics = Metrics()
+    metrics.claims = lambda: {("shop", "data"): Usage(tells_usage=False, abnormal=False)}
+    labels = {"namespace": "shop", "persistentvolumeclaim": "data"}
+    shown = registry_of(metrics)
+    assert shown.get_sample_value("kubelet_volume_stats_capacity_bytes", labels) is None
+    assert shown.get_sample_value("kubelet_volume_stats_health_status_abnormal", labels) == 0
+
+
+def test_a_process_without_volumes_does_not_show_the_kubelets_names() -> None:
+    assert b"kubelet" not in generate_latest(registry_of(Metrics()))

@@ -12,6 +12,7 @@ import pytest
 from common.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
+from edge.manager.host import READINGS_AT_ONCE
 from edge.manager.states import Device, Publication, State
 from edge.node_requests import VolumeStats
 from edge.volume_errors import NotReady, Refused, Uncertain
@@ -1190,6 +1191,73 @@ async def test_a_driver_that_does_not_answer_about_health_holds_nothing_up() -> 
     world.store.drop(pod)
     await settle()
     assert world.plugin.calls == ["stats h-data web-uid", *TAKEN_DOWN]
+    await world.manager.close(0.0)
+
+
+async def test_usage_is_told_by_claim_and_only_while_the_last_reading_holds() -> None:
+    world = World(stats_interval_s=60.0)
+    pod = await mounted(world)
+    assert world.manager.usage() == {}
+    told = world.plugin.told_stats = VolumeStats(capacity_bytes=5, used_bytes=2)
+    await world.clock.turn(60)
+    assert world.manager.usage() == {("default", "data"): told}
+    world.plugin.fails("stats", Uncertain("the driver did not answer in time"))
+    await world.clock.turn(60)
+    assert world.manager.usage() == {}
+    await world.clock.turn(60)
+    assert world.manager.usage() == {("default", "data"): told}
+    world.drivers.by_name["d.csi"].registered = False
+    await world.clock.turn(60)
+    assert world.manager.usage() == {}
+    world.drivers.by_name["d.csi"].registered = True
+    await world.clock.turn(60)
+    world.store.drop(pod)
+    await settle()
+    assert world.manager.usage() == {}
+    await world.manager.close(0.0)
+
+
+async def test_a_volume_without_a_claim_has_no_usage_for_the_metrics() -> None:
+    world = World(stats_interval_s=60.0)
+    world.add_driver(attachRequired=False, volumeLifecycleModes=["Ephemeral"])
+    world.add_pod(claims=(), volumes=[{"name": "inline", "csi": {"driver": "d.csi"}}])
+    world.plugin.told_stats = VolumeStats(capacity_bytes=5)
+    await world.start()
+    await world.clock.turn(60)
+    assert [call.partition(" ")[0] for call in world.take_calls()] == ["publish", "stats"]
+    assert world.manager.usage() == {}
+    await world.manager.close(0.0)
+
+
+async def test_health_is_told_as_normal_again_also_after_a_failed_reading() -> None:
+    world = World(stats_interval_s=60.0)
+    await mounted(world)
+    world.plugin.told_stats = VolumeStats(capacity_bytes=5, abnormal=True, message="the disk is on fire")
+    await world.clock.turn(60)
+    world.plugin.fails("stats", Uncertain("the driver did not answer in time"))
+    await world.clock.turn(60)
+    world.plugin.told_stats = VolumeStats(capacity_bytes=5, abnormal=False)
+    await world.clock.turn(60)
+    assert [reason for reason, _ in world.store.events()][2:] == ["VolumeConditionNormal"] * 2
+    await world.manager.close(0.0)
+
+
+async def test_a_driver_that_hangs_is_asked_about_few_volumes_at_a_time() -> None:
+    world = World(stats_interval_s=60.0)
+    for number in range(20):
+        world.add_pod(f"p{number}", claims=(f"c{number}",))
+    await world.start()
+    for _ in range(10):
+        await settle()
+    world.take_calls()
+    world.plugin.fails("stats", *(asyncio.Event() for _ in range(1000)))
+    for _ in range(90):
+        await world.clock.turn(1)
+    assert len(world.take_calls()) == READINGS_AT_ONCE
+    for _ in range(120):
+        await world.clock.turn(1)
+    assert len(world.take_calls()) > READINGS_AT_ONCE, "a reading that hangs ends after its time"
+    assert all(at_once == 1 for at_once in world.plugin.at_once.values())
     await world.manager.close(0.0)
 
 

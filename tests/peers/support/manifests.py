@@ -104,3 +104,24 @@ def snapshot(name: str, *, namespace: str, snapshot_class: str, claim: str) -> O
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"volumeSnapshotClassName": snapshot_class, "source": {"persistentVolumeClaimName": claim}},
     }
+
+
+def group_snapshot_class(driver: str) -> Object:
+    """A VolumeGroupSnapshotClass of a driver, under the driver's own name."""
+    return {
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshotClass",
+        "metadata": {"name": driver},
+        "driver": driver,
+        "deletionPolicy": "Delete",
+    }
+
+
+def group_snapshot(name: str, *, namespace: str, snapshot_class: str, labels: dict[str, str]) -> Object:
+    """A VolumeGroupSnapshot of the volumes of all claims with these labels."""
+    return {
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"volumeGroupSnapshotClassName": snapshot_class, "source": {"selector": {"matchLabels": labels}}},
+    }

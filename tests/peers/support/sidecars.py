@@ -65,9 +65,9 @@ class Sidecars:
             environment={**os.environ, **variables},
         )
 
-    def start_snapshot_controller(self) -> Process:
+    def start_snapshot_controller(self, *flags: str) -> Process:
         """Start the controller that the csi-snapshotter works for. Needs `install_snapshot_kinds`."""
-        return self._start("snapshot-controller", [], log_name="snapshot-controller", ready=True)
+        return self._start("snapshot-controller", [*flags], log_name="snapshot-controller", ready=True)
 
     def install_snapshot_kinds(self) -> None:
         """Give the API server the kinds of snapshots and group snapshots, and wait until it serves them."""

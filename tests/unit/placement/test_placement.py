@@ -150,6 +150,18 @@ async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
         await group(world, asked)
 
 
+async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another_one_is_not_known(world: World) -> None:
+    for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
+        world.make(node, volume)
+        await world.ask("CreateVolume", create(volume, on(node)))
+    volumes = ["unknown", "vol-1", "vol-2"]
+    with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
+        await group(world, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=volumes))
+    with pytest.raises(NoPlace, match="volume unknown"):
+        await group(world, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=volumes[:2]))
+    assert not world.holder("CreateVolumeGroupSnapshot g")
+
+
 async def group(world: World, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
     method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
     call = Call(DRIVER, method, request.SerializeToString(), "c", None)
