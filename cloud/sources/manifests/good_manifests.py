@@ -159,7 +159,7 @@ class GoodManifests:
         data = (self._directory / name).read_bytes()
         for sealer in filter(None, (self._sealer, self._earlier)):
             with contextlib.suppress(ValueError):
-                return sealer.unseal(data, bound=_bound(name))
+                return sealer.unseal(data, bound=bound(name))
         if not self._are_sealed and data.startswith(b"{"):
             return data
         raise ValueError("it was sealed with another key, or is damaged")
@@ -167,11 +167,12 @@ class GoodManifests:
     def _write(self, name: str, data: bytes, *, durable: bool = False) -> None:
         path = self._directory / name
         with contextlib.suppress(OSError, ValueError):
-            if self._sealer.unseal(path.read_bytes(), bound=_bound(name)) == data:  # as after most restarts
+            if self._sealer.unseal(path.read_bytes(), bound=bound(name)) == data:  # as after most restarts
                 return
-        replace_file(path, self._sealer.seal(data, bound=_bound(name)), durable=durable, mode=0o600)
+        replace_file(path, self._sealer.seal(data, bound=bound(name)), durable=durable, mode=0o600)
         self._unsealable.discard(name)
 
 
-def _bound(name: str) -> bytes:
+def bound(name: str) -> bytes:
+    """What the seal of a manifest's copy is bound to."""
     return b"manifest\0" + name.encode()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cli.edge_volumes import ask
-from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.good_manifests import bound
 from common.database import connect_to_read
 from common.errors import BridgeError
 from common.pages.json_form import plain
@@ -197,7 +197,8 @@ class AgentNode:
         """Whether the hub keeps this of an object's file, and therefore goes by it."""
         kept = self._kept(made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"])
         sealer = Sealer(read_key(self._directory / "hub" / "seal.key"))
-        return kept.exists() and text in str(GoodManifests(kept.parent, sealer).recall(kept.name))
+        # Not with a `GoodManifests`: that would write all copies anew, and so put old ones over the hub's newer ones.
+        return kept.exists() and text.encode() in sealer.unseal(kept.read_bytes(), bound=bound(kept.name))
 
     def _kept(self, kind: str, namespace: str, name: str) -> Path:
         return self._directory / "hub" / "manifests" / self._file(kind, namespace, name).name
