@@ -4,7 +4,8 @@ Rules:
 
 * Permissions belong to a ServiceAccount, and all containers of a pod share it. So the doctor, in the proxy driver's
   container, asks the API server about itself (SelfSubjectAccessReview, which every user may).
-* `NEEDED` equals the roles of deploy/cloud/driver/rbac.yaml, for the sidecars' versions and flags of driver.yaml.
+* `NEEDED` equals the roles of deploy/cloud/driver/rbac.yaml, for the sidecars' versions and flags of driver.yaml;
+  `FOR_GROUPS` the role of deploy/cloud/overlays/group-snapshots.
 * A missing permission that every volume needs is wrong. One that only some features need is a warning that names them.
 """
 
@@ -27,6 +28,11 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DO = (
     "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles), or the "
     "roles that the sidecar's release ships; until then the sidecar's log says 'forbidden'"
+)
+
+_DO_GROUPS = (
+    "apply deploy/cloud/overlays/group-snapshots, or take its feature gate out of csi-snapshotter's flags; until then "
+    "csi-snapshotter makes no snapshot at all"
 )
 
 
@@ -100,6 +106,16 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 """By sidecar, as its image is called."""
 
+_GROUP_SNAPSHOT: Final = "groupsnapshot.storage.k8s.io"
+_GROUP_GATE: Final = "CSIVolumeGroupSnapshot=true"
+
+FOR_GROUPS: Final = (
+    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotclasses", ("list", "watch")),
+    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotcontents", ("get", "list", "watch", "patch")),
+    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotcontents/status", ("update", "patch")),
+)
+"""Of csi-snapshotter with the feature gate: if it cannot watch the groups, it makes no snapshot of any kind."""
+
 
 class ReviewApi(Protocol):
     """The part of `cloud.kube.Kube` that these checks use."""
@@ -149,19 +165,20 @@ async def checks_of(kube: ReviewApi, namespace: str, pod: str) -> list[Check]:
     """A check for each stock sidecar of the pod; for all of them if the pod cannot be read."""
     here = await _sidecars(kube, namespace, pod)
 
-    def check(sidecar: str) -> Callable[[], Any]:
+    def check(sidecar: str, rules: Sequence[Rule]) -> Callable[[], Any]:
         async def permissions() -> Finding:
             from cloud.kube import KubeError
 
             try:
-                denied = await _denied(kube, NEEDED[sidecar], namespace)
+                denied = await _denied(kube, rules, namespace)
             except KubeError as error:
                 return warning(f"the permissions of {sidecar} are not known: {error}", NO_API_SERVER)
             return check_permissions(sidecar, denied, certain=here is not None)
 
         return permissions
 
-    return [Check("permissions", check(sidecar), NO_API_SERVER) for sidecar in (NEEDED if here is None else here)]
+    needed = NEEDED if here is None else here
+    return [Check("permissions", check(sidecar, rules), NO_API_SERVER) for sidecar, rules in needed.items()]
 
 
 def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, certain: bool) -> Finding:
@@ -181,11 +198,12 @@ def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, cer
     text = f"the pod's ServiceAccount lacks permissions that {sidecar} needs: {missing}"
     if not certain:
         return warning(f"if {sidecar} runs in this pod: {text}", _DO)
-    return (warning if all(rule.only_for for rule in denied) else wrong)(text, _DO)
+    do = _DO_GROUPS if all(rule in FOR_GROUPS for rule in denied) else _DO
+    return (warning if all(rule.only_for for rule in denied) else wrong)(text, do)
 
 
-async def _sidecars(kube: ReviewApi, namespace: str, pod: str) -> list[str] | None:
-    """The stock sidecars of a pod, by their images; None if the pod cannot be read."""
+async def _sidecars(kube: ReviewApi, namespace: str, pod: str) -> dict[str, tuple[Rule, ...]] | None:
+    """What the stock sidecars of a pod need, by their images and flags; None if the pod cannot be read."""
     from cloud.kube import KubeError, Resource
 
     one = Resource("Pod", "api/v1", f"namespaces/{namespace}/pods", selector=f"metadata.name={pod}")
@@ -197,8 +215,10 @@ async def _sidecars(kube: ReviewApi, namespace: str, pod: str) -> list[str] | No
         return None
     spec = found[0]["spec"]  # since Kubernetes 1.29 a sidecar may stand among the init containers
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    images = {_name_of(container.get("image", "")) for container in containers}
-    return [sidecar for sidecar in NEEDED if sidecar in images]
+    flags = {_name_of(it.get("image", "")): [*(it.get("command") or ()), *(it.get("args") or ())] for it in containers}
+    takes_groups = any(_GROUP_GATE in flag for flag in flags.get("csi-snapshotter", ()))
+    more = {"csi-snapshotter": FOR_GROUPS} if takes_groups else {}
+    return {sidecar: rules + more.get(sidecar, ()) for sidecar, rules in NEEDED.items() if sidecar in flags}
 
 
 def _name_of(image: str) -> str:

@@ -153,7 +153,7 @@ MODULES = (
     ),
 )
 
-ON_PATH = frozenset({"hostpathplugin", "csi-node-driver-registrar"})
+ON_PATH = frozenset({"hostpathplugin", "csi-external-health-monitor-controller", "csi-node-driver-registrar"})
 """Peers that no module proxy serves: used where somebody has put them on PATH."""
 
 

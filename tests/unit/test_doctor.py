@@ -44,7 +44,7 @@ from cli.doctor.hub import (
     check_versions,
 )
 from cli.doctor.hub import check_knowledge as check_hub_knowledge
-from cli.doctor.permissions import NEEDED
+from cli.doctor.permissions import FOR_GROUPS, NEEDED, Rule
 from cli.doctor.permissions import checks_of as permission_checks
 from cli.doctor.permissions import examine as examine_permissions
 from cli.doctor.policy import check_policy
@@ -68,7 +68,7 @@ from tests.support.pages import node as page_of_node
 from tests.support.pages import state as page_of_hub
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cli.doctor.finding import Finding
     from cli.hub_state import HubState
@@ -898,15 +898,22 @@ def test_a_claim_elsewhere_or_a_new_one_may_wait(claim: dict[str, Any]) -> None:
 class Rights:
     """An API server that denies some of `verb resource`, and tells the pod's containers or refuses to."""
 
-    def __init__(self, *denied: str, images: tuple[str, ...] | None = None, early: tuple[str, ...] = ()) -> None:
-        self._denied, self._images, self._early = denied, images, early
+    def __init__(
+        self,
+        *denied: str,
+        images: tuple[str, ...] | None = None,
+        early: tuple[str, ...] = (),
+        args: tuple[str, ...] = (),
+    ) -> None:
+        self._denied, self._images, self._early, self._args = denied, images, early, list(args)
 
     async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
         assert (resource.plural, resource.selector) == ("namespaces/ns/pods", "metadata.name=driver-0")
         if self._images is None:
             raise KubeError("list pods", 403, "Forbidden", "no")
         early = {"initContainers": [{"image": image} for image in self._early]} if self._early else {}
-        return Page([{"spec": {"containers": [{"image": image} for image in self._images], **early}}], "1", "")
+        containers = [{"image": image, "args": self._args} for image in self._images]
+        return Page([{"spec": {"containers": containers, **early}}], "1", "")
 
     async def create(self, resource: Any, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
         asked = body["spec"]["resourceAttributes"]
@@ -965,11 +972,34 @@ async def test_a_sidecar_among_the_init_containers_is_looked_at_too() -> None:
     assert found.what == "the pod's ServiceAccount has all permissions that csi-attacher needs"
 
 
-def test_the_permissions_looked_for_are_those_that_our_roles_grant() -> None:
-    looked_for = {
-        (verb, rule.group, rule.resource) for rules in NEEDED.values() for rule in rules for verb in rule.verbs
-    }
-    roles = (Path(__file__).parents[2] / "deploy" / "cloud" / "driver" / "rbac.yaml").read_text()
+async def test_a_snapshotter_that_takes_groups_needs_the_permissions_of_the_overlay() -> None:
+    denied, images = "watch volumegroupsnapshotcontents", ("registry.k8s.io/sig-storage/csi-snapshotter:v8.6.0",)
+    (found,) = await permitted(Rights(denied, images=images))
+    assert found.level == "ok"
+    gates = ("--v=5", "--feature-gates=Other=false,CSIVolumeGroupSnapshot=true")
+    (found,) = await permitted(Rights(denied, images=images, args=gates))
+    assert (found.level, found.what) == (
+        "wrong",
+        (
+            "the pod's ServiceAccount lacks permissions that csi-snapshotter needs: "
+            "watch volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io"
+        ),
+    )
+    assert found.do.startswith("apply deploy/cloud/overlays/group-snapshots, or take its feature gate out")
+    (found,) = await permitted(Rights(images=images, args=gates))
+    assert found.level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("file", "needed"),
+    [
+        ("driver/rbac.yaml", [rule for rules in NEEDED.values() for rule in rules]),
+        ("overlays/group-snapshots/rbac.yaml", FOR_GROUPS),
+    ],
+)
+def test_the_permissions_looked_for_are_those_that_our_roles_grant(file: str, needed: Sequence[Rule]) -> None:
+    looked_for = {(verb, rule.group, rule.resource) for rule in needed for verb in rule.verbs}
+    roles = (Path(__file__).parents[2] / "deploy" / "cloud" / file).read_text()
     granted = {
         (verb, group, resource)
         for it in yaml.safe_load_all(roles)

@@ -1,7 +1,7 @@
 """A capability: what the driver tells the caller it can do. Data: each switch, and what it adds."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from common.csi import csi_pb2 as pb
 from tests.support.testdriver.settings import Settings
@@ -9,6 +9,9 @@ from tests.support.testdriver.settings import Settings
 Plugin = pb.PluginCapability.Service.Type
 Controller = pb.ControllerServiceCapability.RPC.Type
 Node = pb.NodeServiceCapability.RPC.Type
+
+VOLUME_CONDITION = cast("Controller", 11)
+"""Of the controller until CSI 1.12; CSI 1.13 reserves the number."""
 
 ALWAYS = ""
 """The switch that cannot be turned off."""
@@ -39,6 +42,7 @@ CONTROLLER: Mapping[str, Sequence[Controller]] = {
         Controller.PUBLISH_READONLY,
         Controller.LIST_VOLUMES_PUBLISHED_NODES,
     ),
+    "condition": (VOLUME_CONDITION,),
     "modify": (Controller.MODIFY_VOLUME,),
     "multi-writer": (Controller.SINGLE_NODE_MULTI_WRITER,),
 }
@@ -68,6 +72,7 @@ def switches(settings: Settings) -> frozenset[str]:
         "topology": settings.topology,
         "snapshot topology": settings.topology and settings.snapshot_topology,
         "metadata": settings.metadata,
+        "condition": settings.volume_condition,
         "modify": bool(settings.mutable_parameters),
         "multi-writer": settings.multi_writer,
         "mount group": settings.mount_group,

@@ -92,6 +92,15 @@ class NodeHealth:
         return pb.NodeGetStorageHealthResponse(backend_health=[full] if low else [])
 
 
+def condition(driver: Driver, volume: Volume) -> bytes:
+    """A volume's VolumeCondition until CSI 1.12, as field 2 of its status: `abnormal` (1) and `message` (2)."""
+    faults = [fault.message.encode() for fault in data_faults(driver, volume)]
+    told = bytes((0x08, bool(faults)))
+    for message in faults[:1]:
+        told += bytes((0x12, len(message))) + message
+    return bytes((0x12, len(told))) + told
+
+
 def data_faults(driver: Driver, volume: Volume) -> Iterator[Entry]:
     """What is wrong with a volume's data."""
     data = driver.pool.data(volume)

@@ -8,6 +8,7 @@ from tests.support.testdriver import access, capabilities, names, paging
 from tests.support.testdriver.answers import volume_message
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver
+from tests.support.testdriver.health import condition
 from tests.support.testdriver.records import Phase
 from tests.support.testdriver.state import Tables
 
@@ -67,6 +68,9 @@ class Inventory:
                 )
                 for volume in page
             ]
+        if self._driver.settings.volume_condition:
+            for volume, entry in zip(page, entries, strict=True):
+                entry.status.MergeFromString(condition(self._driver, volume))
         return pb.ListVolumesResponse(entries=entries, next_token=token)
 
     def get(self, request: pb.ControllerGetVolumeRequest) -> pb.ControllerGetVolumeResponse:

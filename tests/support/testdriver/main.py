@@ -55,6 +55,9 @@ class Size(click.ParamType[int]):
 )
 @click.option("--metadata/--no-metadata", default=True, help="Whether SnapshotMetadata is served.")
 @click.option("--multi-writer/--no-multi-writer", default=True, help="Whether SINGLE_NODE_MULTI_WRITER is known.")
+@click.option(
+    "--volume-condition/--no-volume-condition", default=False, help="Whether ListVolumes tells an old CSI's condition."
+)
 @click.option("--mount-group/--no-mount-group", default=False, help="Whether the driver applies a pod's fsGroup.")
 @click.option("--mutable-parameter", multiple=True, help="A name that ControllerModifyVolume accepts (repeatable).")
 @click.option(

@@ -32,6 +32,7 @@ class Settings(base.Settings):
         snapshot_topology: whether a snapshot says where it lives, too (alpha in CSI 1.13); nothing without `topology`.
         metadata: whether SnapshotMetadata is served.
         multi_writer: whether the node and the controller know the single-node modes of CSI 1.5.
+        volume_condition: whether lists of volumes say in what condition they are, as before CSI 1.13.
         mount_group: whether the driver applies a pod's fsGroup, and the CO leaves it alone.
         mutable_parameters: names that ControllerModifyVolume accepts; none turns it off.
         metadata_ranges: ranges that every snapshot pretends to have; 0 tells the truth.
@@ -51,6 +52,7 @@ class Settings(base.Settings):
     snapshot_topology: bool = True
     metadata: bool = True
     multi_writer: bool = True
+    volume_condition: bool = False
     mount_group: bool = False
     mutable_parameters: tuple[str, ...] = ()
     metadata_ranges: int = 0
