@@ -56,16 +56,19 @@ class VolumeExpander:
         self._settled: Plan | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
-        self._waits = False
+        self._in_use: Refused | None = None
+        """The driver's refusal to expand a volume in use."""
+        self._owes = False
+        """No claim was told of it yet."""
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
         """Return a pod whose mount is to be expanded, and the monotonic time at which that is due; or None."""
-        if self._waits or self._rows.device is None:
+        if self._rows.device is None or (self._in_use is not None and not self._owes):
             return None
         for target, want in wants.items():
             if self._rows.is_published(target) and not want.read_only:
                 planned = self._plan(want.volume, mounting=False)
-                if planned is not None and planned[1] != self._settled:
+                if planned is not None and planned[1] != self._settled and not (self._owes and planned[1].legacy):
                     return target, self._refused_until(planned[1])
         return None
 
@@ -93,8 +96,13 @@ class VolumeExpander:
             VolumeError: it could not be expanded.
         """
         planned = self._plan(want.volume, mounting=False)
-        if planned is not None:
+        claim = want.volume.claim
+        if planned is None or claim is None:
+            return
+        if self._in_use is None:
             await self._expand(want, *planned)
+        elif self._owes:
+            self._tell_in_use(claim, *planned, self._in_use)
 
     def _plan(self, volume: Volume, *, mounting: bool) -> tuple[ClaimSize, Plan] | None:
         claim, device = volume.claim, self._rows.device
@@ -165,10 +173,10 @@ class VolumeExpander:
         try:
             await host.plugin.expand(volume, want.pod.uid, required_bytes=plan.required_bytes, secrets=secrets)
         except Refused as error:
-            self._tell_refusal(claim, size, plan, error)
             if error.code != Code.FAILED_PRECONDITION:
+                self._tell_refusal(claim, size, plan, error)
                 raise
-            self._waits = True
+            self._tell_in_use(claim, size, plan, error)
             log.warning("volume %s cannot be expanded while it is in use: %s", self._key, error.why)
             return False
         except Uncertain as error:
@@ -179,6 +187,11 @@ class VolumeExpander:
         host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
         return True
+
+    def _tell_in_use(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
+        """Tell the claim, once. If the PV came before its claim, the claim does not wait for this node yet."""
+        self._in_use, self._owes = error, plan.legacy
+        self._tell_refusal(claim, size, plan, error)
 
     def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
         if plan.legacy:  # such a claim has no status for it

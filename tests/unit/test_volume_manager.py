@@ -976,6 +976,22 @@ async def test_that_a_volume_is_in_use_blocks_no_pod_and_is_not_tried_again(worl
     assert world.plugin.calls == [*MOUNTED, "expand h-data web-uid"]
 
 
+async def test_a_claim_that_waits_only_after_the_refusal_is_told_that_the_volume_is_in_use(world: World) -> None:
+    await mounted(world)
+    world.plugin.fails("expand", Refused("in use", code=Code.FAILED_PRECONDITION))
+    grow(world)  # the volume comes before its claim, which looks like that of a resizer without statuses
+    await settle()
+    assert claim_facts(world) == []
+    resize(world, "NodeResizePending")
+    await settle()
+    told = claim_facts(world)[-1]
+    assert told["conditions"][0]["type"] == "NodeResizeError"  # type: ignore[index]  # a list of dictionaries
+    resize(world, "NodeResizeInProgress")
+    await world.clock.turn(1000)
+    assert claim_facts(world)[-1] == told
+    assert world.plugin.calls == ["expand h-data web-uid"]
+
+
 @pytest.mark.parametrize("code", [Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND])
 async def test_an_infeasible_expansion_is_given_up(world: World, code: Code) -> None:
     await mounted(world)
