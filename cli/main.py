@@ -418,7 +418,7 @@ def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float |
 
     It says who did what; for forgotten volumes see `audit`. A line has the time, the event, the peer and its address.
     Events are admissions, refusals, takeovers, joins,
-    renewals, denials, orders of operators, and changes of the policy.
+    renewals, denials, fences, orders of operators, and changes of the policy.
     """
     from cli import audit_log as of_hub
 
