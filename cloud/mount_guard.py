@@ -41,12 +41,14 @@ class View(NamedTuple):
         absence: how the node is away; empty if it is not.
         is_given_up: an operator has fenced the node, or its Node has the taint out-of-service.
         is_mounted: whether the node uses the volume; None if that is not known.
+        is_wanted: whether a pod that goes on, on this node, mounts the volume.
         tells_all: whether a node that is not away would have told that it uses the volume.
     """
 
     absence: str
     is_given_up: bool
     is_mounted: bool | None
+    is_wanted: bool
     tells_all: bool
 
 
@@ -58,6 +60,8 @@ def why_held(view: View) -> str:
     away         yes, or not known       is held
     away         no                      passes
     here         yes                     is held: it is back after a forced detach, and has not unmounted yet
+    here         yes, a pod wants it     passes: agent and kubelet list a volume as soon as a pod wants it, and this pod
+                                         may wait for the detach, to get the volume anew
     here         not known               is held if every node tells that; without a cluster, it passes
     here         no                      passes
     """
@@ -68,7 +72,7 @@ def why_held(view: View) -> str:
             return f"{view.absence}, and had it mounted"
         return f"{view.absence}, and may have it mounted" if view.is_mounted is None else ""
     if view.is_mounted:
-        return "it still has it mounted"
+        return "" if view.is_wanted else "it still has it mounted"
     return "it has not told whether it has it mounted" if view.is_mounted is None and view.tells_all else ""
 
 
@@ -128,10 +132,12 @@ class MountGuard:
 
     def _view(self, node: str, driver: str, volume: str) -> View:
         in_use = self._mounts.in_use(node)
+        is_mounted = name_in_use(driver, volume) in in_use if in_use is not None else None
         return View(
             self._absences.of(node),
             self._fences.is_fenced(node) or self._mounts.is_out_of_service(node),
-            name_in_use(driver, volume) in in_use if in_use is not None else None,
+            is_mounted,
+            bool(is_mounted) and self._mounts.is_wanted(node, driver, volume),
             self._mounts.tells_all,
         )
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from cloud.kinds import volumeattachments
+from cloud.kinds import pods, volumeattachments
 from cloud.kinds.nodes import NodeState
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
@@ -115,6 +115,17 @@ class Mounts:
         """Whether every node tells the volumes that it uses, by itself or by its Node, so that silence says nothing."""
         return self._node_state is not None
 
+    def is_wanted(self, node: str, driver: str, volume: str) -> bool:
+        """Whether a pod of a node that has not ended, and is not being deleted, mounts a volume."""
+        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, volume)))
+        claims = [claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))]
+        return any(
+            pods.node_of(body) == node and claim["name"] in pods.claim_names(body) and not _is_over(body)
+            for claim in claims
+            for ref in list(self._source.refs("Pod"))
+            if ref.namespace == claim["namespace"] and (body := self._source.body(ref)) is not None
+        )
+
     def is_out_of_service(self, node: str) -> bool:
         """Whether an administrator has given a node's Node the taint that says that it is shut down."""
         state = self._node_state(node) if self._node_state is not None else None
@@ -167,6 +178,12 @@ class _Index:
         if body is not None and (key := self._key_of(body)) is not None:
             self._keys[ref] = key
             self._refs[key].add(ref)
+
+
+def _is_over(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended, or is being deleted."""
+    is_ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+    return is_ended or bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def _handle(volume: Mapping[str, Any]) -> Key | None:

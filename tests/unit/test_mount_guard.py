@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.mount_guard import View, why_held
 from common.objects import Ref
-from tests.support.cluster_objects import DRIVER
+from tests.support.cluster_objects import DRIVER, pod, volume
 from tests.support.mount_world import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld, only_links
 
 if TYPE_CHECKING:
@@ -34,26 +34,28 @@ def world(tmp_path: Path) -> MountWorld:
 
 
 @pytest.mark.parametrize(
-    ("absence", "is_given_up", "is_mounted", "tells_all", "why"),
+    ("absence", "is_given_up", "is_mounted", "is_wanted", "tells_all", "why"),
     [
-        (AWAY, False, True, True, f"{AWAY}, and had it mounted"),
-        (AWAY, False, None, True, f"{AWAY}, and may have it mounted"),
-        (AWAY, False, None, False, f"{AWAY}, and may have it mounted"),
-        (AWAY, False, False, True, ""),
-        (AWAY, True, True, True, ""),
-        (AWAY, True, None, True, ""),
-        ("", False, True, True, "it still has it mounted"),
-        ("", False, True, False, "it still has it mounted"),
-        ("", False, None, True, "it has not told whether it has it mounted"),
-        ("", False, None, False, ""),
-        ("", False, False, True, ""),
-        ("", True, True, True, ""),
+        (AWAY, False, True, False, True, f"{AWAY}, and had it mounted"),
+        (AWAY, False, True, True, True, f"{AWAY}, and had it mounted"),
+        (AWAY, False, None, False, True, f"{AWAY}, and may have it mounted"),
+        (AWAY, False, None, False, False, f"{AWAY}, and may have it mounted"),
+        (AWAY, False, False, False, True, ""),
+        (AWAY, True, True, True, True, ""),
+        (AWAY, True, None, False, True, ""),
+        ("", False, True, False, True, "it still has it mounted"),
+        ("", False, True, False, False, "it still has it mounted"),
+        ("", False, True, True, True, ""),
+        ("", False, None, False, True, "it has not told whether it has it mounted"),
+        ("", False, None, False, False, ""),
+        ("", False, False, False, True, ""),
+        ("", True, True, False, True, ""),
     ],
 )
 def test_the_rule(
-    absence: str, is_given_up: bool, is_mounted: bool | None, tells_all: bool, why: str
-) -> None:  # a table
-    assert why_held(View(absence, is_given_up, is_mounted, tells_all)) == why
+    *, absence: str, is_given_up: bool, is_mounted: bool | None, is_wanted: bool, tells_all: bool, why: str
+) -> None:
+    assert why_held(View(absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
 
 
 # -------------------- a node without a kubelet --------------------
@@ -110,6 +112,48 @@ async def test_a_fence_lets_the_volume_go(world: MountWorld) -> None:
     world.attach("n2")
     await world.fence("n2")
     assert not world.held("n2")
+
+
+@pytest.mark.parametrize("has_kubelet", [False, True])
+def test_a_volume_that_waits_for_its_detach_and_for_its_next_pod_on_the_same_node_is_detached(
+    world: MountWorld, has_kubelet: bool
+) -> None:
+    (world.kubelet if has_kubelet else world.agent)("n2", IN_USE)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), pod("next", node="n2", claims=("data",)))
+    assert not world.held("n2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("next", node="n1", claims=("data",)),
+        pod("next", node="n2", claims=("other",)),
+        pod("next", node="n2", namespace="other", claims=("data",)),
+        {**pod("next", node="n2", claims=("data",)), "status": {"phase": "Succeeded"}},
+    ],
+)
+def test_no_other_pod_takes_a_volume_from_a_node_that_still_has_it_mounted(world: MountWorld, other: Any) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), other)
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_a_pod_that_is_being_deleted_waits_for_no_attachment(world: MountWorld) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    leaving = pod("next", node="n2", claims=("data",))
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T07:43:20Z"
+    world.put(volume("pv-1", claim="default/data"), leaving)
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_a_pod_on_a_node_that_is_away_frees_nothing(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), pod("next", node="n2", claims=("data",)))
+    assert world.held("n2") == HAD
 
 
 # -------------------- a node with a kubelet --------------------
