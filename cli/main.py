@@ -312,6 +312,39 @@ def allow(settings: OperatorSettings, subject: str) -> None:
     sys.exit(order.run(settings, order.allow(settings, subject=subject)))
 
 
+@cli.command(
+    settings=asking(
+        "FENCE",
+        option("--why", type=TEXT, help="The reason, for operators and the audit log."),
+        option("--yes", type=click.BOOL, help="Ask nothing, for scripts."),
+    )
+)
+@click.argument("node")
+def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) -> None:
+    """Take a node that is away for dead.
+
+    While a NODE is away, the hub detaches no volume that may be mounted there: two nodes would write to it. Use this
+    command when the machine is off for certain, or cut off from its storage. Its volumes can then go to other nodes.
+    The fence ends when the node shows a sign of life. Then see `status`: its mounts are no longer valid.
+    """
+    from cli import order
+
+    sys.exit(order.fence(settings, node=node, why=why or "", sure=yes))
+
+
+@cli.command(settings=asking("UNFENCE"))
+@click.argument("node")
+def unfence(settings: OperatorSettings, node: str) -> None:
+    """Take a fence back, or settle it.
+
+    The hub guards the volumes of NODE again. If the node is back, this ends the warning in `status`. Volumes that were
+    detached meanwhile stay detached.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.unfence(settings, node=node)))
+
+
 @cli.command(settings=asking("DENIALS", OUTPUT))
 def denials(settings: OperatorSettings, output: str) -> None:
     """Show the denied nodes and certificates."""
@@ -385,7 +418,7 @@ def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float |
 
     It says who did what; for forgotten volumes see `audit`. A line has the time, the event, the peer and its address.
     Events are admissions, refusals, takeovers, joins,
-    renewals, denials, orders of operators, and changes of the policy.
+    renewals, denials, fences, orders of operators, and changes of the policy.
     """
     from cli import audit_log as of_hub
 

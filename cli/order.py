@@ -1,16 +1,19 @@
-"""The commands `forget`, `trust`, `deny` and `allow`: orders of an operator to the hub on this host."""
+"""The commands `forget`, `trust`, `deny`, `allow`, `fence` and `unfence`: an operator's orders to the hub."""
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable
 from typing import TypeVar
 
+import click
+
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
-from cli.table import say
+from cli.table import printable, say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Allow, Deny, Done, Order
+from common.operator_orders import Allow, Deny, Done, Fence, Order, Unfence
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -45,6 +48,37 @@ async def deny(settings: OperatorSettings, *, subject: str, why: str) -> str:
 async def allow(settings: OperatorSettings, *, subject: str) -> str:
     """Let the hub allow a node or a certificate again. Returns the success message. Errors as of `give_order`."""
     return "\n".join((await give_order(settings, Allow(subject=subject), Done)).said)
+
+
+_FENCE = (
+    "The volumes of node {node} can then be detached from it and go to other nodes. If its machine still runs, two "
+    "nodes write to one volume, and its data is lost."
+)
+
+
+def fence(settings: OperatorSettings, *, node: str, why: str, sure: bool) -> int:
+    """Let the hub take a node for dead, after a question. Returns the exit code, as `run` does."""
+    if not sure:
+        say(_FENCE.format(node=printable(node)), err=True)
+        if not sys.stdin.isatty():
+            say(
+                f"csi-bridge: node {node} is not fenced: there is no terminal to ask at; a script passes --yes",
+                err=True,
+            )
+            return 1
+        if not click.confirm(f"Is the machine of node {printable(node)} off for certain, or cut off from its storage?"):
+            say(f"csi-bridge: node {node} is not fenced", err=True)
+            return 1
+    return run(settings, _fence(settings, node, why))
+
+
+async def _fence(settings: OperatorSettings, node: str, why: str) -> str:
+    return "\n".join((await give_order(settings, Fence(node=node, why=why), Done)).said)
+
+
+async def unfence(settings: OperatorSettings, *, node: str) -> str:
+    """Let the hub guard a node's mounts again. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Unfence(node=node), Done)).said)
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:

@@ -16,6 +16,9 @@ The hub:
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
 * `passage`: one call on its way through the hub, and which calls may pass.
+* `mount_guard`: holds a detach back while its node may have the volume mounted.
+* `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
+  for dead.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.

@@ -352,6 +352,11 @@ class Nodes:
         node = self._nodes.get(name)
         return node is not None and node.visit is not None
 
+    def away_since(self, name: str) -> float | None:
+        """Since when a node that has ever connected is away, in seconds since the epoch; None if it is connected."""
+        node = self._nodes.get(name)
+        return node.stored.since if node is not None and node.visit is None else None
+
     @property
     def connected(self) -> int:
         """How many nodes are connected."""

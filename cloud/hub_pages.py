@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
+from cloud.fences import Fences
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -49,6 +50,7 @@ class HubPages:
         calls: NodeCalls,
         refusals: Refusals,
         denials: Denials,
+        fences: Fences,
         credentials: Credentials,
         rights: ProxyRights,
         policy: PolicyFile,
@@ -70,6 +72,7 @@ class HubPages:
             calls: the nodes' calls.
             refusals: the peers that it refused.
             denials: the nodes and certificates that may not connect.
+            fences: the nodes that an operator takes for dead.
             credentials: its problems with certificates.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
@@ -88,6 +91,7 @@ class HubPages:
         self._calls = calls
         self._refusals = refusals
         self._denials = denials
+        self._fences = fences
         self._credentials = credentials
         self._rights = rights
         self._policy = policy
@@ -138,6 +142,7 @@ class HubPages:
             yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
             yield f"the records of tokens, certificates and denials: {self._trust.trouble}"
+        yield from self._fences.problems()
         yield from self._credentials.problems()
         yield from self._part.problems()
 

@@ -9,14 +9,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from cloud.absences import Absences
 from cloud.admission import Role
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
+from cloud.fences import Fences
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.leaks.leak_audit import LeakAudit
 from cloud.manifests_part import reading
+from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
 from cloud.passage import Passages
@@ -56,6 +59,7 @@ from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind
 from common.metrics import Metrics
 from common.operator_orders import Audit as LeakOrder
+from common.operator_orders import Fence, Unfence
 from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
@@ -146,7 +150,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         each.start(tasks)
     if settings.audit_every_s:
         tasks.start(made.leaks.follow(settings.audit_every_s), name="leak audit")
-    tasks.start(_watch(made.hub, revocations, authorities, audit), name="watch of certificates")
+    tasks.start(_watch(made, revocations, authorities, audit), name="watch of certificates and fences")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     for listener in listeners:
@@ -188,6 +192,7 @@ class Assembled:
         credentials: judges the certificates of peers.
         pages: its state, for people and programs.
         leaks: compares the nodes' volumes with all that refers to them.
+        fences: the nodes that an operator takes for dead.
     """
 
     hub: Hub
@@ -199,6 +204,7 @@ class Assembled:
     credentials: Credentials
     pages: HubPages
     leaks: LeakAudit
+    fences: Fences
 
 
 def assemble(
@@ -285,11 +291,15 @@ def assemble(
     )
     leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
     orders.add(LeakOrder, leaks.order)
+    absences = Absences(nodes, part.mounts)
+    fences = Fences(store.state_dir, absences, part.mounts, audit=audit)
+    orders.add(Fence, fences.fence)
+    orders.add(Unfence, fences.unfence)
     tokens = Tokens(trust)
     generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
-        Passages(placement, counts, metrics, rights),
+        Passages(placement, counts, metrics, rights, MountGuard(nodes, part.mounts, absences, fences)),
         reports,
         orders,
         part.sync,
@@ -310,6 +320,7 @@ def assemble(
         calls=counts,
         refusals=refusals,
         denials=denials,
+        fences=fences,
         credentials=credentials,
         rights=rights,
         policy=policy,
@@ -321,13 +332,18 @@ def assemble(
         settings=settings,
     )
     show_first_ends(metrics, hub.peer_terms)
-    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks, fences)
 
 
-async def _watch(hub: Hub, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:
-    """End the links of certificates that end, that are revoked, or whose CA was taken out. Runs until cancelled."""
+async def _watch(made: Assembled, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:
+    """End the links of certificates that do not count any more, and notice fenced nodes that are back, until cancelled.
+
+    A certificate may end, be revoked, or lose its CA.
+    """
+    hub = made.hub
     while True:
         await asyncio.sleep(_WATCH_S)
+        await made.fences.look()
         if revocations.has_changed():
             more = await asyncio.to_thread(revocations.reload)
             if more is not None:

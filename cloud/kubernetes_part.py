@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
+from cloud.mounts import Mounts
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
@@ -78,6 +79,9 @@ async def following(
                 facts.changed(ref, cluster.body(ref))
 
         cluster.subscribe(changed)
+        mounts = Mounts(
+            cluster, facts=table.of, node_state=cluster.node_state, nodes_trouble=lambda: cluster.nodes_trouble
+        )
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
@@ -89,6 +93,7 @@ async def following(
                 problems=lambda: [text for part in parts for text in part.problems()],
                 volumes=lambda placed: report(cluster, table, placed),
                 facts=table.stored,
+                mounts=mounts,
                 references=ClusterReferences(kube, cluster),
                 node_facts=table.node_facts,
             )

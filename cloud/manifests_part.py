@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from cloud.mounts import Mounts
 from cloud.references import SourceReferences
 from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
@@ -51,6 +52,7 @@ async def reading(
             problems=lambda: [*manifests.problems(), *table.problems(), *sync.problems()],
             volumes=lambda placed: report(manifests, table, placed),
             facts=table.stored,
+            mounts=Mounts(manifests, facts=table.of),
             references=SourceReferences(manifests, manifests.problems),
             node_facts=table.node_facts,
         )

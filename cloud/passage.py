@@ -9,6 +9,7 @@
   store where placement needs it (`Placement.call`); then it does the same.
 * A call is forwarded as bytes; the hub reads only its `Open` frame.
 * The credit of a message goes back once the message has left the hub. So each side sends at the pace of its reader.
+* A ControllerUnpublishVolume passes the mount guard when its node is known (`cloud.mount_guard`).
 * If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
   node leaves, the caller gets an error that names the node.
 * An error ends its call, and never the link.
@@ -16,14 +17,16 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
+from cloud.mount_guard import UNPUBLISH, MountGuard
 from cloud.node_call import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
 from common.accounting import Accounts
 from common.csi.methods import is_controller_side
-from common.errors import CallError, Draining, NotCarried, status_of, stopped
+from common.errors import CallError, Draining, NotCarried, VolumeHeld, status_of, stopped
 from common.link import Link
 from common.logs import bind
 from common.messages import Open
@@ -43,9 +46,12 @@ class Passages:
         placement: sends a call to its node.
         counts: counts the calls of each node.
         accounts: note every call.
+        guard: holds a detach back while the volume may be mounted.
     """
 
-    def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights) -> None:
+    def __init__(
+        self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights, guard: MountGuard
+    ) -> None:
         """Without calls.
 
         Args:
@@ -53,9 +59,11 @@ class Passages:
             counts: counts the calls of each node.
             metrics: counts all of them.
             rights: say which proxy driver may call which driver.
+            guard: holds a detach back while the volume may be mounted.
         """
         self.placement = placement
         self.counts = counts
+        self.guard = guard
         self.accounts = Accounts(metrics, log, origin=Origin.HUB)
         self._rights = rights
         self._draining = False
@@ -133,11 +141,12 @@ class Passage:
             self._is_checked = True
             call = Call(frame.subject, frame.method, message, frame.call, self._remaining_s())
             mode = self._link.context.placement
-            reply = self._calls.placement.call_now(call, self, wanted=frame.node, mode=mode, goes_to=self._goes_to)
+            goes_to = self._goes_to if frame.method != UNPUBLISH else self._guarded(message)
+            reply = self._calls.placement.call_now(call, self, wanted=frame.node, mode=mode, goes_to=goes_to)
             if reply is not None:
                 self._placed(reply)
             else:
-                self._task = self._link.loop.create_task(self._place(call, mode), name=f"call {frame.call}")
+                self._task = self._link.loop.create_task(self._place(call, mode, goes_to), name=f"call {frame.call}")
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.failed(error)
 
@@ -204,17 +213,17 @@ class Passage:
         status = status_of(error, Origin.HUB)
         self._cancel()
         self._link.end(self._frame.stream, status)
-        is_of_node = self._is_checked and isinstance(error, CallError)
+        is_of_node = self._is_checked and isinstance(error, CallError) and not isinstance(error, VolumeHeld)
         self._calls.counts.ended(self._account, status if is_of_node else None)
         self._account.end(status)
 
     # ---- inside
 
-    async def _place(self, call: Call, mode: str) -> None:
+    async def _place(self, call: Call, mode: str, goes_to: Callable[[str], None]) -> None:
         """Send the request to its node once the claim store allows it."""
         bind(self._account)
         try:
-            wanted, goes_to = self._frame.node, self._goes_to
+            wanted = self._frame.node
             self._placed(await self._calls.placement.call(call, self, wanted=wanted, mode=mode, goes_to=goes_to))
         except asyncio.CancelledError:
             if not self._is_over:  # the process stops, and the caller may still wait
@@ -234,6 +243,15 @@ class Passage:
 
     def _goes_to(self, node: str) -> None:
         self._calls.counts.goes_to(self._account, node)
+
+    def _guarded(self, request: bytes) -> Callable[[str], None]:
+        """`_goes_to` for a detach: it raises VolumeHeld if the guard holds the volume back."""
+
+        def goes_to(node: str) -> None:
+            self._calls.guard.check(self._frame.subject, request, node)
+            self._goes_to(node)
+
+        return goes_to
 
     def _remaining_s(self) -> float | None:
         """The rest of the caller's time, in seconds; None if it set no limit."""

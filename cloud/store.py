@@ -72,6 +72,7 @@ class Store:
     """The database file `hub.db` in the state directory.
 
     Attributes:
+        state_dir: the state directory.
         losses: the losses of the state directory.
     """
 
@@ -85,6 +86,7 @@ class Store:
         Raises:
             SettingsError: the directory cannot be used, another hub uses it, or a newer hub wrote the file.
         """
+        self.state_dir = state_dir
         self._path = state_dir / "hub.db"
         self._rows: list[tuple[str, str, int, float, int, bytes]] = []
         self._segments: list[StoredSegment] = []

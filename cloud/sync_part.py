@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud import volume_report
+from cloud.mounts import Mounts, no_mounts
 from cloud.references import ReferenceReader
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
@@ -69,6 +70,7 @@ class SyncPart:
         volumes: returns every volume that the hub knows, when given those that the placement knows
             (`cloud.volume_report`).
         facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
+        mounts: says which nodes a volume is attached to, and which volumes each node uses.
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
     """
@@ -78,6 +80,7 @@ class SyncPart:
     problems: Callable[[], list[str]] = list
     volumes: Callable[[volume_report.Placed], Iterable[VolumeStatus]] = volume_report.report_placed
     facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
+    mounts: Mounts = field(default_factory=no_mounts)
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
 

@@ -13,7 +13,7 @@
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
-        ├── FieldMissing  NotListed  TokenUnknown
+        ├── FieldMissing  NotListed  TokenUnknown  VolumeHeld
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
@@ -371,6 +371,14 @@ class PlacementNotKept(CallError):
         )
 
 
+class VolumeHeld(CallError):
+    """A volume is not detached from a node, which has it mounted or may have it mounted. Nothing was sent."""
+
+    def __init__(self, driver: str, volume: str, node: str, why: str) -> None:
+        self.driver, self.volume, self.node, self.why = driver, volume, node, why
+        super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
+
+
 class HubUnreachable(CallError):
     """The proxy driver has no link to the hub."""
 
@@ -524,6 +532,7 @@ CODES: dict[type[BaseException], Code] = {
     TokenUnknown: Code.ABORTED,
     FieldMissing: Code.UNAVAILABLE,
     PlacementNotKept: Code.UNAVAILABLE,
+    VolumeHeld: Code.UNAVAILABLE,
     HubUnreachable: Code.UNAVAILABLE,
     LinkLost: Code.UNAVAILABLE,
     Draining: Code.UNAVAILABLE,

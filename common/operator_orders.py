@@ -42,6 +42,32 @@ class Allow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Take a node that is away for dead: its volumes may be detached. The answer is `Done`.
+
+    Attributes:
+        node: the node's name.
+        why: the operator's reason; may be empty.
+    """
+
+    order: ClassVar[str] = "fence"
+    node: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfence:
+    """Take a fence back, or settle it after the node has come back. The answer is `Done`.
+
+    Attributes:
+        node: the node's name.
+    """
+
+    order: ClassVar[str] = "unfence"
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken:
     """Make a token with which nodes join. The answer is `NewToken`.
 

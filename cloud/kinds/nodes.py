@@ -1,10 +1,10 @@
 """Nodes, which the hub sends to the node itself: the labels that bind volumes, and the attached volumes.
 
-The rest of a Node's status changes every few minutes and does not concern volumes. The hub checks at each change
-whether the Node is Ready, and does not keep that.
+The rest of a Node's status changes every few minutes and does not concern the node's mounting. The hub keeps a few
+words of it to itself (`NodeState`): they say whether a volume may be detached (`cloud.mount_guard`).
 """
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cloud.kinds.fields import Body, Fields
 from cloud.kinds.kind_rules import KindRules, pick, without_empty
@@ -20,14 +20,46 @@ def _trim(body: Body) -> dict[str, Any]:
     return without_empty({"status": pick(body.get("status"), "volumesAttached")})
 
 
-def is_ready(fields: Fields) -> bool:
-    """Whether an untrimmed Node has the condition Ready.
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it."""
+
+
+class NodeState(NamedTuple):
+    """The state of a Node that the hub keeps to itself.
+
+    Attributes:
+        ready: the status of its condition Ready: True, False or Unknown; empty without the condition.
+        since: the time of the condition's last transition, as Kubernetes writes it; may be empty.
+        in_use: its `volumesInUse`.
+        is_out_of_service: whether it has the taint `OUT_OF_SERVICE`, with any effect.
+    """
+
+    ready: str
+    since: str
+    in_use: frozenset[str]
+    is_out_of_service: bool
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the condition Ready is True."""
+        return self.ready == "True"
+
+
+def state_of(fields: Fields) -> NodeState:
+    """The state of an untrimmed Node.
 
     Raises:
-        FieldError: its conditions do not have the right form.
+        FieldError: a field does not have the right form.
     """
-    conditions = fields.part("status").parts("conditions")
-    return any(it.text("type") == "Ready" and it.text("status") == "True" for it in conditions)
+    status = fields.part("status")
+    ready = next((it for it in status.parts("conditions") if it.text("type") == "Ready"), Fields({}))
+    taints = fields.part("spec").parts("taints")
+    return NodeState(
+        ready.text("status"),
+        ready.text("lastTransitionTime"),
+        frozenset(status.texts("volumesInUse")),
+        any(taint.text("key") == OUT_OF_SERVICE for taint in taints),
+    )
 
 
 RULES: Final = KindRules(kind="Node", api_version="v1", namespaced=False, check=_check, trim=_trim)

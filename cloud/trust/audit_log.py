@@ -55,6 +55,8 @@ class Event(StrEnum):
     """An operator or a revocation list denied a node or a certificate."""
     ALLOWANCE = "allowance"
     """An operator allowed a node or a certificate again."""
+    FENCE = "fence"
+    """An operator took a node for dead or took that back, or such a node is back."""
     ORDER = "order"
     """An operator gave another order, such as `forget`, `trust` or a call by hand."""
     POLICY = "policy"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.kinds.nodes import NodeState
 from cloud.kinds.tokens import TokenRequest
 from cloud.kube import KubeError, Page, Resource
 from cloud.sources.cluster.cluster import WATCHED, Cluster
@@ -111,6 +112,54 @@ async def test_of_a_node_that_is_not_ready_the_hub_hears_by_name_and_no_node_doe
         await settle()
         assert unready == ["n3", "n2"]
         assert told == []
+
+
+def node_with(*in_use: str, ready: str, taints: tuple[str, ...] = ()) -> Any:
+    conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": "2030-01-31T12:00:00Z"}]
+    spec = {"taints": [{"key": key, "effect": "NoExecute"} for key in taints]} if taints else {}
+    status = {"conditions": conditions, "volumesInUse": list(in_use)}
+    return {"kind": "Node", "metadata": {"name": "n1"}, "spec": spec, "status": status}
+
+
+async def test_the_hub_keeps_what_it_needs_of_a_nodes_state_and_no_node_gets_it() -> None:
+    api, since = FakeApi(), "2030-01-31T12:00:00Z"
+    api.put(node_with("v-1", ready="True"))
+    async with following(api) as cluster:
+        told: list[frozenset[Ref]] = []
+        cluster.subscribe(told.append)
+        assert cluster.node_state("n1") == NodeState("True", since, frozenset({"v-1"}), is_out_of_service=False)
+        api.put(node_with(ready="Unknown", taints=("a", "node.kubernetes.io/out-of-service")))
+        await settle()
+        assert cluster.node_state("n1") == NodeState("Unknown", since, frozenset(), is_out_of_service=True)
+        assert told == []
+        assert cluster.node_state("n2") is None
+        api.drop("Node", "n1")
+        await settle()
+        assert cluster.node_state("n1") is None
+
+
+async def test_a_node_that_a_later_list_lacks_has_no_state() -> None:
+    api = FakeApi()
+    api.put(node_with(ready="True"))
+    async with following(api) as cluster:
+        api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
+        api.cut()
+        api.drop("Node", "n1")
+        await settle()
+        assert cluster.node_state("n1") is None
+
+
+async def test_while_nodes_are_not_followed_their_states_may_be_old() -> None:
+    api = FakeApi()
+    api.put(node_with(ready="True"))
+    async with following(api) as cluster:
+        assert not cluster.nodes_trouble
+        api.failures["watch"] = [KubeError("watch", 0, "", "nobody answers")] * 1_000
+        api.cut()
+        await until(lambda: bool(cluster.nodes_trouble))
+        api.failures.clear()
+        await settle()
+        assert not cluster.nodes_trouble
 
 
 async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named() -> None:

@@ -54,6 +54,7 @@ from common.errors import (
     TooManyOpen,
     TunnelClosed,
     VendorBroken,
+    VolumeHeld,
     status_of,
     timestamp,
 )
@@ -214,6 +215,11 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: TokenUnknown("/csi.v1.Controller/ListVolumes"),
         Code.ABORTED,
         "the hub has no list for this starting_token of ListVolumes; begin again without one",
+    ),
+    VolumeHeld: (
+        lambda: VolumeHeld("d.example", "v-1", "n2", "it is offline since then"),
+        Code.UNAVAILABLE,
+        "volume v-1 of driver d.example is not detached from node n2: it is offline since then",
     ),
     FieldMissing: (
         lambda: FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"),

@@ -10,7 +10,7 @@ import pytest
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.messages import Cancel, Kind, Open, Priority, encode, encode_chunk
-from common.reports import encode_reports
+from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
 from tests.support.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
@@ -33,6 +33,7 @@ REQUESTS = {
     PUBLISH: csi.ControllerPublishVolumeRequest(volume_id="vol-1", node_id="n").SerializeToString(),
     METADATA: csi.GetMetadataAllocatedRequest(snapshot_id="snap-1").SerializeToString(),
 }
+UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
 MADE = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString()
 BUG = Status(Code.UNAVAILABLE, "an internal error in the hub; its log has the details", Origin.HUB)
 
@@ -105,6 +106,34 @@ async def test_an_ordinary_call_needs_no_task_in_the_hub(world: World, method: s
     assert await answer(ask(link, method)) == ([], Status(Code.OK))
     loop.set_task_factory(None)
     assert [task.get_name() for task in tasks] == [f"stream 2 {method}"]  # the agent's: the hub's streams are even
+
+
+async def test_a_detach_that_is_held_is_sent_to_nobody_and_is_no_failure_of_the_node_that_would_serve_it(
+    world: World,
+) -> None:
+    await with_driver(world, asyncio.Event().wait)  # type: ignore[arg-type]  # it gets no call
+    info = csi.NodeGetInfoResponse(node_id="i-n2").SerializeToString()
+    away = DriverReport(DRIVER, "n2", {**report(node="n2").answers, NODE_GET_INFO: Answer(0, body=info)})
+    (await world.edge("n2")).open(Kind.REPORT, encode_reports([away]))
+    await settle()
+    cut(world.links[-1])
+    await settle()
+    stream = (await proxy(world)).open(
+        Kind.CALL,
+        csi.ControllerUnpublishVolumeRequest(volume_id="vol-1", node_id="i-n2").SerializeToString(),
+        subject=DRIVER,
+        method=UNPUBLISH,
+        node="n1",
+        call="c-1",
+    )
+    _, status = await answer(stream)
+    assert status is not None
+    assert (status.code, status.message.partition(": ")[0]) == (
+        Code.UNAVAILABLE,
+        f"volume vol-1 of driver {DRIVER} is not detached from node n2",
+    )
+    assert world.hub._calls.counts.last_error("n1") is None
+    assert in_flight(world) == (0, 0)
 
 
 async def test_the_answer_and_its_end_travel_together_in_one_write(world: World) -> None:

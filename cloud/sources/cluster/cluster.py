@@ -7,7 +7,8 @@ Rules:
 * The source is ready when every kind was listed once.
 * An object that cannot be used keeps its last good state, and is reported as a problem.
 * An item without a name ends its list or watch: nobody could tell which object is missing.
-* An object whose trimmed state is equal has not changed: pods and nodes change their status all the time.
+* An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. What the hub
+  alone needs of a Node's status is kept aside (`node_state`).
 """
 
 import asyncio
@@ -63,18 +64,28 @@ class Cluster(Objects):
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
         self._unready = unready
+        self._node_states: dict[str, nodes.NodeState] = {}
         self._minter = TokenMinter(api)
         self._on_demand = {
             "Secret": OnDemand(SecretReader(api), self._found, now=now),
             tokens.KIND: OnDemand(self._minter, self._found, now=now),
         }
-        self._reflectors = [Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED]
+        self._reflectors = {kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED}
 
     def problems(self) -> list[str]:
         """The problems of the connection and of the objects, in sentences."""
-        troubles = [it.trouble for it in self._reflectors if it.trouble]
+        troubles = [it.trouble for it in self._reflectors.values() if it.trouble]
         unread = [text for it in self._on_demand.values() for text in it.problems()]
         return [*troubles, *self._problems.values(), *unread]
+
+    def node_state(self, name: str) -> nodes.NodeState | None:
+        """The state of a Node; None if there is no such Node."""
+        return self._node_states.get(name)
+
+    @property
+    def nodes_trouble(self) -> str:
+        """Why the states of Nodes may be out of date, in a sentence; empty while they are up to date."""
+        return self._reflectors["Node"].trouble
 
     def knows(self, ref: Ref) -> bool:
         """Whether `stamp` is right for an object."""
@@ -98,7 +109,7 @@ class Cluster(Objects):
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
+            for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
             for on_demand in self._on_demand.values():
                 tasks.create_task(on_demand.run())
@@ -115,8 +126,8 @@ class Cluster(Objects):
             check_metadata(fields, rules=rules)
             metadata.text("uid", required=kind != tokens.KIND)  # a stand-in for tokens has no UID
             rules.check(fields)
-            if kind == "Node" and not nodes.is_ready(fields):
-                self._unready(ref.name)
+            if kind == "Node":
+                self._note_state(ref.name, nodes.state_of(fields))
             item = item_of(trimmed(body, rules=rules))
         except ValueError as error:  # a FieldError, or a text that UTF-8 cannot encode
             self._refuse(ref, str(error))
@@ -132,11 +143,14 @@ class Cluster(Objects):
         for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
             del self._problems[ref]
         gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
+        for ref in gone:
+            self._drop_state(ref)
         self.update({**items, **gone}, ready=self.is_ready or not self._unlisted)
 
     def gone(self, ref: Ref) -> None:
         """Remove an object."""
         self._problems.pop(ref, None)
+        self._drop_state(ref)
         self.update({ref: None})
 
     def _found(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
@@ -144,6 +158,15 @@ class Cluster(Objects):
         self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
             self.tell(frozenset({ref}))  # subscribers wait for an answer, even if there is no such object
+
+    def _note_state(self, name: str, state: nodes.NodeState) -> None:
+        self._node_states[name] = state
+        if not state.is_ready:
+            self._unready(name)
+
+    def _drop_state(self, ref: Ref) -> None:
+        if ref.kind == "Node":
+            self._node_states.pop(ref.name, None)
 
     def _refuse(self, ref: Ref, why: str) -> None:
         text = f"{ref} cannot be used, and its last good state counts: {why}"

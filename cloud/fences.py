@@ -1,0 +1,233 @@
+"""A fence: an operator's word that a node which is away is dead. The mount guard lets its volumes go.
+
+Rules:
+
+* A fence is for one absence of a node (`cloud.absences`). With the next sign of life it ends, whether the hub runs then
+  or not, and the node's mounts are guarded again.
+* A node that comes back after its fence may still have volumes mounted that were detached from it meanwhile, and
+  another node may write to them now. The hub cannot undo that. It says so in its log, its audit log and its status,
+  until the node reports these volumes unmounted, or an operator says `unfence`.
+* A fence counts at once, in memory. The order has succeeded only when the disk has it, too.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from cloud.absences import Absences
+from cloud.mounts import Mounts
+from cloud.trust.audit_log import Audit, Event
+from common.errors import OperatorRefused, timestamp
+from common.operator_orders import Done, Fence, Unfence
+from common.state_file import Form, read_state, write_state
+
+log = logging.getLogger("csi_bridge.hub.fences")
+
+FORM: Final = Form("hub")
+"""Of `fences.json`."""
+
+_LONGEST_WHY_CHARS: Final = 500
+_MOST_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fence:
+    """One fence.
+
+    Attributes:
+        node: the node's name.
+        mark: of the absence that it is for.
+        at: the time of the order, in seconds since the epoch.
+        why: the operator's reason; may be empty.
+        in_use: the volumes that the node used then, as far as the hub knew; None if it did not know.
+    """
+
+    node: str
+    mark: str
+    at: float
+    why: str
+    in_use: tuple[str, ...] | None
+
+
+class Fences:
+    """The fences of one hub."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        absences: Absences,
+        mounts: Mounts,
+        *,
+        audit: Audit,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Those of the state directory.
+
+        Args:
+            state_dir: exists.
+            absences: which nodes are away.
+            mounts: the volumes that they use.
+            audit: takes each fence and its end.
+            now: the time, in seconds since the epoch.
+
+        Raises:
+            SettingsError: a newer hub wrote the file.
+        """
+        self._path = state_dir / "fences.json"
+        self._absences, self._mounts, self._audit, self._now = absences, mounts, audit, now
+        self._fences = self._read()
+        self._back: set[str] = set()
+        """The nodes whose return the log has."""
+        self._unsaved = ""
+        """Why the file lacks the newest fences; empty if it has them."""
+        self._order = asyncio.Lock()
+
+    def is_fenced(self, node: str) -> bool:
+        """Whether an operator takes a node for dead, and it has shown no sign of life since."""
+        fence = self._fences.get(node)
+        return fence is not None and fence.mark == self._absences.mark(node)
+
+    async def fence(self, order: Fence, by: str) -> Done:
+        """Take a node for dead.
+
+        Raises:
+            OperatorRefused: the node is not away, the hub does not know it, or the fence does not outlive this hub.
+        """
+        node, what = order.node, f"node {order.node} is not fenced"
+        if not self._mounts.is_ready:
+            raise OperatorRefused(what, "the hub has not read all objects yet; try again")
+        if not self._absences.knows(node):
+            raise OperatorRefused(what, "the hub knows no such node, and holds no volume back for it")
+        if life := self._absences.life(node):
+            raise OperatorRefused(what, f"its machine runs, because {life}; a fence is for a node that is dead")
+        in_use = self._mounts.in_use(node)
+        self._fences[node] = fence = _Fence(
+            node=node,
+            mark=self._absences.mark(node),
+            at=self._now(),
+            why=order.why[:_LONGEST_WHY_CHARS],
+            in_use=tuple(sorted(in_use)) if in_use is not None else None,
+        )
+        self._back.discard(node)
+        self._audit.add(Event.FENCE, who="operator", address=by, node=node, why=fence.why)
+        log.warning(
+            "an operator takes node %s for dead, and its volumes may be detached: %s", node, fence.why or "no reason"
+        )
+        if why := await self._save():
+            raise OperatorRefused(
+                f"node {node} is fenced only until the hub stops",
+                f"the fence cannot be written to the disk: {why}; make room there and run the command again",
+            )
+        return Done(said=[f"node {node} is fenced: its volumes may be detached", self._uses(fence)])
+
+    async def unfence(self, order: Unfence, by: str) -> Done:
+        """Take a fence back, or settle it after the node's return.
+
+        Raises:
+            OperatorRefused: there is none, or the disk still has it.
+        """
+        node = order.node
+        fence = self._fences.pop(node, None)
+        if fence is None:
+            raise OperatorRefused(f"node {node} is not unfenced", "it is not fenced")
+        self._audit.add(Event.FENCE, who="operator", address=by, node=node, ended="unfence")
+        log.warning("an operator takes the fence of node %s back", node)
+        if why := await self._save():
+            raise OperatorRefused(
+                f"node {node} is unfenced only until the hub stops", f"the decision cannot be written: {why}"
+            )
+        return Done(said=[f"node {node} is no longer fenced", "volumes that were detached meanwhile stay detached"])
+
+    async def look(self) -> None:
+        """Note the nodes that are back, and settle the fences of those that use none of their volumes any more."""
+        if not self._fences or not self._mounts.is_ready:
+            return
+        settled = []
+        for fence in list(self._fences.values()):
+            if not self._is_back(fence):
+                continue
+            if self._is_settled(fence):
+                settled.append(fence.node)
+            elif fence.node not in self._back:
+                self._back.add(fence.node)
+                log.error("%s", self._warning(fence))
+                self._audit.add(Event.FENCE, who=fence.node, ended="the node is back")
+        for node in settled:
+            del self._fences[node]
+            log.info("node %s is back after its fence, and uses none of the volumes that it used before", node)
+        if settled:
+            await self._save()
+
+    def problems(self) -> Iterator[str]:
+        """The fences for people, a sentence each."""
+        for fence in self._fences.values():
+            if self.is_fenced(fence.node):
+                yield (
+                    f"node {fence.node} is fenced since {timestamp(fence.at)}: an operator takes it for dead, and its "
+                    f"volumes may be detached; csi-bridge unfence {fence.node} takes that back"
+                )
+            elif self._mounts.is_ready and self._is_back(fence):
+                yield self._warning(fence)
+        if self._unsaved:
+            yield f"the newest fences are not on the disk and end with this hub: {self._unsaved}"
+
+    def _is_back(self, fence: _Fence) -> bool:
+        """Whether the node has shown a sign of life. A node that the hub has forgotten shows none."""
+        return self._absences.knows(fence.node) and fence.mark != self._absences.mark(fence.node)
+
+    def _is_settled(self, fence: _Fence) -> bool:
+        if fence.in_use is None or self._absences.of(fence.node):
+            return False
+        in_use = self._mounts.in_use(fence.node)
+        return in_use is not None and in_use.isdisjoint(fence.in_use)
+
+    def _warning(self, fence: _Fence) -> str:
+        return (
+            f"node {fence.node} was fenced at {timestamp(fence.at)}, and is back: its volumes may have been detached "
+            f"under its mounts, and another node may write to them; restart its machine or stop its pods that use "
+            f"them, and check their data; csi-bridge unfence {fence.node} ends this line; {self._uses(fence)}"
+        )
+
+    @staticmethod
+    def _uses(fence: _Fence) -> str:
+        if fence.in_use is None:
+            return "the hub does not know which volumes it used"
+        more = len(fence.in_use) - _MOST_SHOWN
+        named = ", ".join(fence.in_use[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        return f"it used {named}" if named else "it used no volume"
+
+    async def _save(self) -> str:
+        """Write all fences. Returns why they cannot be written."""
+        async with self._order:
+            body = {node: asdict(fence) for node, fence in self._fences.items()}
+            try:
+                await asyncio.to_thread(write_state, self._path, FORM, {"fences": body}, mode=0o600)
+            except OSError as error:
+                self._unsaved = str(error)
+            else:
+                self._unsaved = ""
+            return self._unsaved
+
+    def _read(self) -> dict[str, _Fence]:
+        try:
+            found = read_state(self._path, FORM)["fences"]
+            return {node: _read(body) for node, body in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s is unreadable, and no node is fenced: %s", self._path, error)
+            return {}
+
+
+def _read(body: dict[str, Any]) -> _Fence:
+    """The fence of a file.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    values = {field.name: body[field.name] for field in fields(_Fence)}
+    return _Fence(**{**values, "in_use": tuple(values["in_use"]) if values["in_use"] is not None else None})

@@ -1,0 +1,184 @@
+"""The mount guard: holds a ControllerUnpublishVolume back while its node has the volume mounted, or may have.
+
+Kubernetes detaches by force six minutes after a node was last Ready. The node may be cut off, and write on. Then the
+volume must not go to a second writer.
+
+Rules:
+
+* The call passes if its node says that it does not use the volume, if an operator has fenced the node
+  (`cloud.fences`), or if its Node has the taint out-of-service. `why_held` has the table.
+* The call names a node by the vendor's id. The VolumeAttachments of the volume say which nodes that may be, and no
+  node can write these. Without one, every node that may have the id counts. If several remain, all of them must be
+  free: the hub does not guess.
+* A node that the hub and the cluster know nothing of holds nothing back. It has no name to wait for or to fence, and
+  nobody would ever free its volumes: an administrator has deleted its Node, or let the hub forget it.
+* If the node would serve the call itself and has no link, the guard is silent: the call reaches nobody.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from cloud.absences import Absences
+from cloud.fences import Fences
+from cloud.mounts import Mounts, name_in_use
+from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
+from common.errors import VolumeHeld
+from common.reports import NODE_GET_INFO, DriverReport
+
+UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
+"""The one method that the guard sees."""
+
+_SHOWN_CHARS = 200
+"""Of an id in a message."""
+
+
+class View(NamedTuple):
+    """What the hub knows of a volume on a node.
+
+    Attributes:
+        absence: how the node is away; empty if it is not.
+        is_given_up: an operator has fenced the node, or its Node has the taint out-of-service.
+        is_mounted: whether the node uses the volume; None if that is not known.
+        is_wanted: whether a pod that goes on, on this node, mounts the volume.
+        tells_all: whether a node that is not away would have told that it uses the volume.
+    """
+
+    absence: str
+    is_given_up: bool
+    is_mounted: bool | None
+    is_wanted: bool
+    tells_all: bool
+
+
+def why_held(view: View) -> str:
+    """Why a volume stays attached to a node, as the part of a sentence; empty if it may be detached.
+
+    node is      it uses the volume      the call
+    given up     (any)                   passes
+    away         yes, or not known       is held
+    away         no                      passes
+    here         yes                     is held: it is back after a forced detach, and has not unmounted yet
+    here         yes, a pod wants it     passes: agent and kubelet list a volume as soon as a pod wants it, and this pod
+                                         may wait for the detach, to get the volume anew
+    here         not known               is held if every node tells that; without a cluster, it passes
+    here         no                      passes
+    """
+    if view.is_given_up:
+        return ""
+    if view.absence:
+        if view.is_mounted:
+            return f"{view.absence}, and had it mounted"
+        return f"{view.absence}, and may have it mounted" if view.is_mounted is None else ""
+    if view.is_mounted:
+        return "" if view.is_wanted else "it still has it mounted"
+    return "it has not told whether it has it mounted" if view.is_mounted is None and view.tells_all else ""
+
+
+class Nodes(Protocol):
+    """The part of `cloud.edge_nodes.Nodes` that the guard needs."""
+
+    def is_connected(self, name: str) -> bool:
+        """Whether a node's agent is connected."""
+
+    def with_driver(self, driver: str) -> Iterable[str]:
+        """The nodes that have reported a driver, connected or not."""
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        """The report of a driver by a node; None if there is none."""
+
+
+class MountGuard:
+    """Guards the mounts of all nodes."""
+
+    def __init__(self, nodes: Nodes, mounts: Mounts, absences: Absences, fences: Fences) -> None:
+        """A guard without a memory: it looks at all anew for each call.
+
+        Args:
+            nodes: their links and reports.
+            mounts: the volumes that they use.
+            absences: which of them are away.
+            fences: which of them an operator takes for dead.
+        """
+        self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
+
+    def check(self, driver: str, request: bytes, serving: str) -> None:
+        """Check a ControllerUnpublishVolume before it is sent.
+
+        Args:
+            driver: the driver's name.
+            request: the request. One that does not parse passes: no driver reads it.
+            serving: the node that gets the call.
+
+        Raises:
+            VolumeHeld: the volume stays attached.
+        """
+        try:
+            asked = ControllerUnpublishVolumeRequest.FromString(request)
+        except DecodeError:
+            return
+        volume, node_id = asked.volume_id, asked.node_id
+        if not self._mounts.is_ready:
+            raise VolumeHeld(
+                driver, _shown(volume), _shown(node_id), "the hub has not read all objects yet; retry later"
+            )
+        for node in self._nodes_of(driver, volume, node_id):
+            if node == serving and not self._nodes.is_connected(node):
+                continue
+            view = self._view(node, driver, volume)
+            if why := why_held(view):
+                raise VolumeHeld(driver, _shown(volume), node, f"{why}; {_way_out(node, view)}")
+
+    def _view(self, node: str, driver: str, volume: str) -> View:
+        in_use = self._mounts.in_use(node)
+        is_mounted = name_in_use(driver, volume) in in_use if in_use is not None else None
+        return View(
+            self._absences.of(node),
+            self._fences.is_fenced(node) or self._mounts.is_out_of_service(node),
+            is_mounted,
+            bool(is_mounted) and self._mounts.is_wanted(node, driver, volume),
+            self._mounts.tells_all,
+        )
+
+    def _nodes_of(self, driver: str, volume: str, node_id: str) -> list[str]:
+        """The nodes that a call may be about. An empty id means every node (CSI spec, ControllerUnpublishVolume)."""
+        attached = self._mounts.attached(driver, volume)
+        if node_id:
+            found = [node for node, at_attach in attached.items() if self._may_have(node, driver, node_id, at_attach)]
+            found = found or list(self._with_id(driver, node_id)) or list(attached)
+        else:
+            found = list(attached) or list(self._nodes.with_driver(driver))
+        return sorted(node for node in found if self._absences.knows(node))
+
+    def _may_have(self, node: str, driver: str, node_id: str, at_attach: str) -> bool:
+        """Whether an attached node may be the one with an id. One without any known id may."""
+        known = {at_attach, *self._ids(node, driver)} - {""}
+        return node_id in known or not known
+
+    def _with_id(self, driver: str, node_id: str) -> Iterable[str]:
+        nodes = {*self._mounts.nodes(), *self._nodes.with_driver(driver)}
+        return (node for node in nodes if node_id in self._ids(node, driver))
+
+    def _ids(self, node: str, driver: str) -> tuple[str, str]:
+        """The ids that a driver gave a node, by its Node and by its agent's report; empty where they do not tell."""
+        report = self._nodes.find_report(driver, node)
+        answer = report.answers.get(NODE_GET_INFO) if report is not None else None
+        try:
+            told = NodeGetInfoResponse.FromString(answer.body).node_id if answer is not None else ""
+        except DecodeError:
+            told = ""
+        return self._mounts.node_id(driver, node), told
+
+
+def _way_out(node: str, view: View) -> str:
+    if not view.absence:
+        return "it is detached when the node has told that it is unmounted"
+    return (
+        f"bring the node back, or, if its machine is off for certain, run csi-bridge fence {node} on the hub's host or "
+        f"give its Node the taint node.kubernetes.io/out-of-service"
+    )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"

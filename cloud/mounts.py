@@ -1,0 +1,198 @@
+"""The mounts: the nodes that a volume is attached to, and the volumes that each node uses, as far as the hub can know.
+
+Rules:
+
+* The objects say where a volume is attached: its VolumeAttachments. A node cannot write these.
+* On a node without a kubelet, the agent's fact about its Node has the volumes in use. The hub has stored that before
+  the agent stages a volume for the first time (docs/csi-contract.md#volumesinuse-comes-before-staging). So a node's
+  closure says nothing more: a volume of its pods that is not in use has never been staged, or no longer is.
+* On a node with a kubelet, the Node's `status.volumesInUse` has them, while the hub's copy of Nodes is up to date.
+* Unknown is not unused: `in_use` is None then.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from cloud.kinds import pods, volumeattachments
+from cloud.kinds.nodes import NodeState
+from cloud.sources.source import Objects, Source
+from cloud.sync.fact_kinds import Fact
+from cloud.upsync.ownership import HUB, MADE_BY, annotation
+from common.objects import Ref
+
+_ATTACHMENT, _VOLUME = "VolumeAttachment", "PersistentVolume"
+
+_ID_AT_ATTACH: Final = "csi.alpha.kubernetes.io/node-id"
+"""The annotation of a VolumeAttachment with the node id that external-attacher used (its csi_handler.go)."""
+
+_NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
+"""The annotation of a Node with the node id of each driver, as JSON."""
+
+_NO_NODE: Final = NodeState("", "", frozenset(), is_out_of_service=False)
+
+
+class Mounts:
+    """Looks volumes up in one source and in the nodes' facts."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        facts: Callable[[str], Mapping[Ref, Fact]] = lambda _node: {},
+        node_state: Callable[[str], NodeState | None] | None = None,
+        nodes_trouble: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Follow the source from now on.
+
+        Args:
+            source: the objects.
+            facts: returns the facts of a node.
+            node_state: returns the state of a Node, None if there is no such Node; None: no cluster has Nodes.
+            nodes_trouble: returns why these states may be out of date; empty while they are up to date.
+        """
+        self._source, self._facts = source, facts
+        self._node_state, self._nodes_trouble = node_state, nodes_trouble
+        self._volumes = _Index(source, _VOLUME, _handle)
+        self._attachments = _Index(source, _ATTACHMENT, _volume)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every object was read once. Before that, nothing of the below proves anything."""
+        return self._source.is_ready
+
+    def has_node(self, node: str) -> bool:
+        """Whether there is a Node of this name."""
+        return self._source.body(Ref("Node", "", node)) is not None
+
+    def attached(self, driver: str, volume: str) -> Mapping[str, str]:
+        """The nodes that a volume is attached to or being detached from, with the node id of the attach.
+
+        The id is empty if the attacher has not written it.
+        """
+        found: dict[str, str] = {}
+        for pv in self._volumes.of((driver, volume)):
+            for ref in self._attachments.of((driver, pv.name)):
+                if (body := self._source.body(ref)) is not None:
+                    found[volumeattachments.node_of(body)] = annotation(body, _ID_AT_ATTACH)
+        return found
+
+    def node_id(self, driver: str, node: str) -> str:
+        """The id that a driver gave a node, by the annotation of its Node; empty if that does not tell."""
+        try:
+            ids = json.loads(annotation(self._source.body(Ref("Node", "", node)) or {}, _NODE_IDS) or "{}")
+        except (ValueError, RecursionError):
+            return ""
+        found = ids.get(driver) if isinstance(ids, dict) else None
+        return found if isinstance(found, str) else ""
+
+    def nodes(self) -> Iterator[str]:
+        """Every node that has a Node."""
+        return (ref.name for ref in list(self._source.refs("Node")))
+
+    def kubelet_state(self, node: str) -> NodeState | None:
+        """The state of a node's Node if a kubelet serves the node; None if its agent does, or if that is not known.
+
+        In a cluster, the agent of a node without a kubelet tells facts. A node that has neither facts nor a Node may
+        have a kubelet whose Node somebody deleted: then its state is that of a Node that is not Ready.
+        """
+        if self._node_state is None or self._fact(node) is not None:
+            return None
+        if annotation(self._source.body(Ref("Node", "", node)) or {}, MADE_BY) == HUB:
+            return None
+        return self._node_state(node) or _NO_NODE
+
+    def in_use(self, node: str) -> frozenset[str] | None:
+        """The volumes that a node uses, by the names of `volumesInUse` (`name_in_use`); None if that is not known."""
+        if (fact := self._fact(node)) is not None:
+            return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ())
+        state = self.kubelet_state(node)
+        return state.in_use if state is not None and self.has_node(node) and not self._nodes_trouble() else None
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether every node tells the volumes that it uses, by itself or by its Node, so that silence says nothing."""
+        return self._node_state is not None
+
+    def is_wanted(self, node: str, driver: str, volume: str) -> bool:
+        """Whether a pod of a node that has not ended, and is not being deleted, mounts a volume."""
+        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, volume)))
+        claims = [claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))]
+        return any(
+            pods.node_of(body) == node and claim["name"] in pods.claim_names(body) and not _is_over(body)
+            for claim in claims
+            for ref in list(self._source.refs("Pod"))
+            if ref.namespace == claim["namespace"] and (body := self._source.body(ref)) is not None
+        )
+
+    def is_out_of_service(self, node: str) -> bool:
+        """Whether an administrator has given a node's Node the taint that says that it is shut down."""
+        state = self._node_state(node) if self._node_state is not None else None
+        return state is not None and state.is_out_of_service
+
+    def _fact(self, node: str) -> Fact | None:
+        return self._facts(node).get(Ref("Node", "", node))
+
+
+def no_mounts() -> Mounts:
+    """The mounts for a hub without objects and facts: it knows only the links."""
+    source = Objects()
+    source.is_ready = True
+    return Mounts(source)
+
+
+def name_in_use(driver: str, volume: str) -> str:
+    """The name of a volume in `volumesInUse` (kubernetes pkg/volume/util `GetUniqueVolumeName`)."""
+    return f"kubernetes.io/csi/{driver}^{volume}"
+
+
+Key = tuple[str, str]
+
+
+class _Index:
+    """The objects of one kind by a key that they have."""
+
+    def __init__(self, source: Source, kind: str, key_of: Callable[[Mapping[str, Any]], Key | None]) -> None:
+        self._source, self._kind, self._key_of = source, kind, key_of
+        self._keys: dict[Ref, Key] = {}
+        self._refs: defaultdict[Key, set[Ref]] = defaultdict(set)
+        self._changed(frozenset(source.refs(kind)))
+        source.subscribe(self._changed)
+
+    def of(self, key: Key) -> list[Ref]:
+        """The objects that have a key, in order."""
+        return sorted(self._refs.get(key, ()))
+
+    def _changed(self, refs: frozenset[Ref]) -> None:
+        for ref in refs:
+            if ref.kind == self._kind:
+                self._put(ref)
+
+    def _put(self, ref: Ref) -> None:
+        old, body = self._keys.pop(ref, None), self._source.body(ref)
+        if old is not None:
+            self._refs[old].discard(ref)
+            if not self._refs[old]:
+                del self._refs[old]
+        if body is not None and (key := self._key_of(body)) is not None:
+            self._keys[ref] = key
+            self._refs[key].add(ref)
+
+
+def _is_over(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has ended, or is being deleted."""
+    is_ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
+    return is_ended or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _handle(volume: Mapping[str, Any]) -> Key | None:
+    """The driver and the handle of a PersistentVolume; None if it is of no CSI driver."""
+    csi = (volume.get("spec") or {}).get("csi")
+    return (csi["driver"], csi["volumeHandle"]) if csi else None
+
+
+def _volume(attachment: Mapping[str, Any]) -> Key | None:
+    """The driver of an attachment and the name of its PersistentVolume; None for an inline volume."""
+    name = volumeattachments.volume_of(attachment)
+    return (str(attachment["spec"]["attacher"]), name) if name else None

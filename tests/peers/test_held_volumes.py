@@ -1,0 +1,141 @@
+"""The stock attacher detaches from a node with a kubelet that is away: the hub holds the volume, and lets it go.
+
+The hub runs with the permissions that deploy/cloud gives it, and no other. No kubelet runs here: the test writes what
+it would write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.csi import csi_pb2 as csi
+from tests.peers.support import manifests
+from tests.peers.support.cluster_node import DEPLOY, HUB
+from tests.peers.support.testdriver import start_testdriver
+from tests.support.bridge import Bridge
+from tests.support.operator import by_hand
+from tests.support.requests import create
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.kube_api import KubeApi
+    from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.testdriver import RunningDriver
+    from tests.support.processes import Supervisor
+
+pytestmark = pytest.mark.slow
+
+MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+
+SINCE = "2026-01-31T12:00:00Z"
+
+
+class Site:
+    """Node n1 serves a driver's controller; a volume is attached to another node, which has a kubelet.
+
+    Attributes:
+        node: the name of that node, of the volume and of its attachment.
+    """
+
+    def __init__(self, api: KubeApi, bridge: Bridge, vendor: RunningDriver, node: str, handle: str) -> None:
+        self.api, self.bridge, self.vendor, self.node, self._handle = api, bridge, vendor, node, handle
+
+    def tell(self, *, ready: str, in_use: bool = True) -> None:
+        """Write what a kubelet or the node controller would write."""
+        condition = {"type": "Ready", "status": ready, "lastTransitionTime": SINCE, "lastHeartbeatTime": SINCE}
+        name = f"kubernetes.io/csi/{self.vendor.name}^{self._handle}"
+        self.api.patch_status(
+            "Node", self.node, {"status": {"conditions": [condition], "volumesInUse": [name] * in_use}}
+        )
+
+    def held(self) -> str:
+        """The attacher's last error."""
+        found = self.api.get("VolumeAttachment", self.node)
+        assert found is not None, "it is detached"
+        return str(found["status"].get("detachError", {}).get("message", ""))
+
+    def detached(self) -> int:
+        """How often the vendor has detached."""
+        return len(self.vendor.calls("ControllerUnpublishVolume"))
+
+
+@pytest.fixture
+def site(
+    short_dir: Path, supervisor: Supervisor, namespace: str, control_plane: ControlPlane, sidecars: Sidecars
+) -> Iterator[Site]:
+    api, name, node = control_plane.api, f"{namespace}.csi", f"w-{namespace}"
+    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    (short_dir / "n1").mkdir()
+    vendor = start_testdriver(supervisor, short_dir / "n1", name=name, node_id="n1")
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        bridge.start_hub(f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}")
+        bridge.start_agent("n1", vendor.socket)
+        proxy = bridge.start_proxy(name, node="n1")
+        bridge.wait_routed(sidecar := proxy.sidecar())
+        made = sidecar.call("CreateVolume", create("data", volume_capabilities=[MOUNT]))
+        assert made.ok, made.refusal
+        site = Site(api, bridge, vendor, node, made.answer.volume.volume_id)
+        api.create(manifests.node(node))
+        api.create(manifests.csi_node(node, drivers={name: "n1"}))
+        site.tell(ready="True")
+        api.create(_volume(node, driver=name, handle=site._handle))
+        api.create(manifests.volume_attachment(node, driver=name, node=node, volume=node))
+        sidecars.start("csi-attacher", proxy.socket, "--retry-interval-max=1s")
+        api.wait_until(
+            "VolumeAttachment", node, lambda it: it.get("status", {}).get("attached", False), what="attached"
+        )
+        yield site
+        for kind in ("VolumeAttachment", "PersistentVolume", "CSINode", "Node"):
+            api.delete_now(kind, node)
+        api.delete("Node", "n1")
+
+
+def _volume(name: str, *, driver: str, handle: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": driver, "volumeHandle": handle},
+        },
+    }
+
+
+def test_the_taint_out_of_service_lets_the_volume_of_a_node_go_that_is_away(site: Site) -> None:
+    site.tell(ready="Unknown")
+    site.api.delete("VolumeAttachment", site.node)
+    wait_for(lambda: "its Node is not Ready since " in site.held(), what="refused detach")
+    assert f"is not detached from node {site.node}: its Node is not Ready since " in site.held()
+    assert "and had it mounted; bring the node back, or, if its machine is off for certain, run" in site.held()
+    assert site.detached() == 0
+    taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+    site.api.patch("Node", site.node, {"spec": {"taints": [taint]}})
+    site.api.wait_gone("VolumeAttachment", site.node)
+    assert site.detached() == 1
+
+
+def test_a_fence_lets_it_go_and_so_does_a_kubelet_that_has_unmounted(site: Site) -> None:
+    site.tell(ready="Unknown")
+    site.api.delete("VolumeAttachment", site.node)
+    wait_for(lambda: "its Node is not Ready since " in site.held(), what="refused detach")
+    done = by_hand("fence", site.node, "--yes", f"--hub=unix://{site.bridge.hub.uds}")
+    assert done.returncode == 0, done.stderr
+    site.api.wait_gone("VolumeAttachment", site.node)
+    site.api.create(manifests.volume_attachment(site.node, driver=site.vendor.name, node=site.node, volume=site.node))
+    site.api.wait_until(
+        "VolumeAttachment", site.node, lambda it: it.get("status", {}).get("attached", False), what="attached again"
+    )
+    site.tell(ready="True")
+    site.api.delete("VolumeAttachment", site.node)
+    wait_for(lambda: "it still has it mounted" in site.held(), what="refused detach")
+    site.tell(ready="True", in_use=False)
+    site.api.wait_gone("VolumeAttachment", site.node)

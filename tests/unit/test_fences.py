@@ -1,0 +1,192 @@
+"""The fences: an operator's word about one absence of one node, and what is told of a node that comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud import fences
+from cloud.trust.audit_log import Event
+from common.errors import NewerState, OperatorRefused
+from tests.support.mount_world import IN_USE, LEFT, MountWorld, only_links
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MountWorld:
+    world = MountWorld(tmp_path)
+    world.agent("n2", IN_USE, away=LEFT)
+    return world
+
+
+def problem(world: MountWorld) -> str:
+    return "\n".join(world.fences.problems())
+
+
+async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(world: MountWorld) -> None:
+    assert await world.fence("n2", "the rack burns") == [
+        "node n2 is fenced: its volumes may be detached",
+        f"it used {IN_USE}",
+    ]
+    assert world.audit.lines == [(Event.FENCE, "operator", "pid 7 uid 0", {"node": "n2", "why": "the rack burns"})]
+    assert problem(world).startswith("node n2 is fenced since 2027-01-15T08:00:00Z: an operator takes it for dead")
+
+
+async def test_a_fence_outlives_the_hub(world: MountWorld) -> None:
+    await world.fence("n2")
+    world.start()
+    assert world.fences.is_fenced("n2")
+    assert not world.fences.is_fenced("n1")
+
+
+async def test_a_fence_ends_when_the_node_connects(world: MountWorld) -> None:
+    await world.fence("n2")
+    world.links.away["n2"] = None
+    assert not world.fences.is_fenced("n2")
+
+
+async def test_a_fence_does_not_count_for_a_later_absence_even_if_no_hub_saw_the_return(world: MountWorld) -> None:
+    await world.fence("n2")
+    world.links.away["n2"] = LEFT + 60
+    world.start()
+    assert not world.fences.is_fenced("n2")
+    assert "is back" in problem(world)
+
+
+async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_agent_connects(world: MountWorld) -> None:
+    world.kubelet("n3", IN_USE, ready="Unknown")
+    await world.fence("n3")
+    assert world.fences.is_fenced("n3")
+    world.links.away["n3"] = None
+    assert not world.fences.is_fenced("n3")
+    del world.links.away["n3"]
+    world.kubelet("n3", IN_USE)
+    assert not world.fences.is_fenced("n3")
+    world.kubelet("n3", IN_USE, ready="Unknown", since="2027-01-15T09:00:00Z")
+    assert not world.fences.is_fenced("n3")
+
+
+@pytest.mark.parametrize(("ready", "why"), [("True", "its Node is Ready"), ("False", "its kubelet has said lately")])
+async def test_a_kubelets_node_that_shows_a_sign_of_life_is_not_fenced(world: MountWorld, ready: str, why: str) -> None:
+    world.kubelet("n3", IN_USE, ready=ready)
+    with pytest.raises(OperatorRefused, match=f"node n3 is not fenced: its machine runs, because {why}"):
+        await world.fence("n3")
+
+
+async def test_a_node_that_is_connected_or_unknown_is_not_fenced(world: MountWorld) -> None:
+    world.agent("n1")
+    with pytest.raises(OperatorRefused, match="its machine runs, because its agent is connected"):
+        await world.fence("n1")
+    with pytest.raises(OperatorRefused, match="knows no such node"):
+        await world.fence("typo")
+    world.source.is_ready = False
+    with pytest.raises(OperatorRefused, match="has not read all objects yet"):
+        await world.fence("n2")
+    assert not problem(world)
+    assert not world.audit.lines
+
+
+async def test_a_node_that_comes_back_is_warned_of_until_it_has_unmounted_its_volumes(
+    world: MountWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.fence("n2")
+    world.links.away["n2"] = None
+    for _ in range(3):
+        await world.fences.look()
+    (warned,) = [line for line in caplog.messages if "is back" in line]
+    assert warned == problem(world)
+    assert warned.startswith("node n2 was fenced at 2027-01-15T08:00:00Z, and is back: ")
+    assert warned.endswith(f"csi-bridge unfence n2 ends this line; it used {IN_USE}")
+    assert [details.get("ended") for event, _, _, details in world.audit.lines if event is Event.FENCE] == [
+        None,
+        "the node is back",
+    ]
+    world.tell("n2")
+    await world.fences.look()
+    assert not problem(world)
+    world.tell("n2", IN_USE)  # it is attached and mounted anew
+    world.start()
+    await world.fences.look()
+    assert not problem(world)
+
+
+async def test_a_return_during_the_hubs_absence_is_warned_of(world: MountWorld) -> None:
+    await world.fence("n2")
+    world.links.away["n2"] = None
+    world.start()
+    assert "is back" in problem(world)
+
+
+async def test_before_the_hub_has_read_all_objects_no_node_is_taken_for_back(world: MountWorld) -> None:
+    await world.fence("n2")
+    world.start()
+    world.source.is_ready = False
+    world.links.away["n2"] = None
+    await world.fences.look()
+    assert not problem(world)
+
+
+async def test_without_facts_the_warning_stays_until_an_operator_ends_it(tmp_path: Path) -> None:
+    world = only_links(tmp_path)
+    world.links.away["n2"] = LEFT
+    assert (await world.fence("n2"))[1] == "the hub does not know which volumes it used"
+    world.links.away["n2"] = None
+    await world.fences.look()
+    assert "is back" in problem(world)
+    await world.unfence("n2")
+    assert not problem(world)
+
+
+async def test_unfence_takes_a_fence_back_for_good(world: MountWorld) -> None:
+    await world.fence("n2")
+    assert await world.unfence("n2") == [
+        "node n2 is no longer fenced",
+        "volumes that were detached meanwhile stay detached",
+    ]
+    world.start()
+    assert not world.fences.is_fenced("n2")
+    assert not problem(world)
+    with pytest.raises(OperatorRefused, match="node n2 is not unfenced: it is not fenced"):
+        await world.unfence("n2")
+
+
+async def test_a_forgotten_node_is_not_taken_for_back_before_it_is(world: MountWorld) -> None:
+    await world.fence("n2")
+    del world.links.away["n2"], world.facts["n2"], world.states["n2"]
+    world.drop(next(ref for ref in world.source.refs("Node") if ref.name == "n2"))
+    await world.fences.look()
+    assert not problem(world)
+    world.agent("n2", IN_USE)
+    assert "is back" in problem(world)
+
+
+async def test_with_a_full_disk_the_fence_counts_and_the_operator_hears_that_it_will_not_last(
+    world: MountWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **_more: object) -> None:
+        raise OSError(28, "no space left on device")
+
+    monkeypatch.setattr(fences, "write_state", full)
+    with pytest.raises(OperatorRefused, match=r"node n2 is fenced only until the hub stops: .*no space"):
+        await world.fence("n2")
+    assert world.fences.is_fenced("n2")
+    assert "the newest fences are not on the disk" in problem(world)
+    with pytest.raises(OperatorRefused, match="unfenced only until the hub stops"):
+        await world.unfence("n2")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"fences": {"n2": {}}}', '{"fences": 7}', '{"fences": {"n2": 7}}'])
+def test_an_unreadable_file_fences_nobody(world: MountWorld, content: str, caplog: pytest.LogCaptureFixture) -> None:
+    (world.directory / "fences.json").write_text(content)
+    world.start()
+    assert not world.fences.is_fenced("n2")
+    assert "no node is fenced" in caplog.text
+
+
+def test_a_newer_hubs_file_stops_the_hub(world: MountWorld) -> None:
+    (world.directory / "fences.json").write_text('{"version": 2}')
+    with pytest.raises(NewerState):
+        world.start()

@@ -1,0 +1,343 @@
+"""The mount guard: no detach while the node has the volume mounted or may have, and every way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.mount_guard import View, why_held
+from common.objects import Ref
+from tests.support.cluster_objects import DRIVER, pod, volume
+from tests.support.mount_world import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld, only_links
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AWAY = "it is offline since then"
+OUT = (
+    "bring the node back, or, if its machine is off for certain, run csi-bridge fence n2 on the hub's host or give its "
+    "Node the taint node.kubernetes.io/out-of-service"
+)
+HAD = (
+    f"volume {HANDLE} of driver {DRIVER} is not detached from node n2: it is offline since {LEFT_TEXT}, and had it "
+    f"mounted; {OUT}"
+)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MountWorld:
+    return MountWorld(tmp_path)
+
+
+# -------------------- the rule --------------------
+
+
+@pytest.mark.parametrize(
+    ("absence", "is_given_up", "is_mounted", "is_wanted", "tells_all", "why"),
+    [
+        (AWAY, False, True, False, True, f"{AWAY}, and had it mounted"),
+        (AWAY, False, True, True, True, f"{AWAY}, and had it mounted"),
+        (AWAY, False, None, False, True, f"{AWAY}, and may have it mounted"),
+        (AWAY, False, None, False, False, f"{AWAY}, and may have it mounted"),
+        (AWAY, False, False, False, True, ""),
+        (AWAY, True, True, True, True, ""),
+        (AWAY, True, None, False, True, ""),
+        ("", False, True, False, True, "it still has it mounted"),
+        ("", False, True, False, False, "it still has it mounted"),
+        ("", False, True, True, True, ""),
+        ("", False, None, False, True, "it has not told whether it has it mounted"),
+        ("", False, None, False, False, ""),
+        ("", False, False, False, True, ""),
+        ("", True, True, False, True, ""),
+    ],
+)
+def test_the_rule(
+    *, absence: str, is_given_up: bool, is_mounted: bool | None, is_wanted: bool, tells_all: bool, why: str
+) -> None:
+    assert why_held(View(absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
+
+
+# -------------------- a node without a kubelet --------------------
+
+
+def test_a_volume_that_a_node_used_when_it_left_is_held_and_the_way_out_is_named(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    assert world.held("n2") == HAD
+
+
+def test_a_volume_that_a_node_did_not_use_when_it_left_is_detached(world: MountWorld) -> None:
+    world.agent("n2", "kubernetes.io/csi/d.example^other", away=LEFT)
+    world.attach("n2")
+    assert not world.held("n2")
+
+
+def test_a_node_that_is_back_is_waited_for_until_it_has_unmounted(world: MountWorld) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    assert world.held("n2").endswith(
+        "it still has it mounted; it is detached when the node has told that it is unmounted"
+    )
+    world.tell("n2")
+    assert not world.held("n2")
+
+
+def test_a_node_whose_facts_are_lost_may_have_every_volume(world: MountWorld) -> None:
+    world.agent("n2", away=LEFT)
+    world.facts.clear()
+    world.attach("n2")
+    assert f"since {LEFT_TEXT}, and may have it mounted" in world.held("n2")
+    world.links.away["n2"] = None
+    assert "it has not told whether it has it mounted" in world.held("n2")
+
+
+def test_a_node_that_the_hub_has_lost_may_have_every_volume_while_it_has_a_node(world: MountWorld) -> None:
+    world.agent("n2", away=LEFT)
+    world.facts.clear()
+    world.links.away.clear()
+    world.attach("n2")
+    assert "its agent has never connected, and may have it mounted" in world.held("n2")
+
+
+def test_the_taint_out_of_service_lets_the_volume_go(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    world.states["n2"] = world.states["n2"]._replace(is_out_of_service=True)
+    assert not world.held("n2")
+
+
+async def test_a_fence_lets_the_volume_go(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    await world.fence("n2")
+    assert not world.held("n2")
+
+
+@pytest.mark.parametrize("has_kubelet", [False, True])
+def test_a_volume_that_waits_for_its_detach_and_for_its_next_pod_on_the_same_node_is_detached(
+    world: MountWorld, has_kubelet: bool
+) -> None:
+    (world.kubelet if has_kubelet else world.agent)("n2", IN_USE)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), pod("next", node="n2", claims=("data",)))
+    assert not world.held("n2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pod("next", node="n1", claims=("data",)),
+        pod("next", node="n2", claims=("other",)),
+        pod("next", node="n2", namespace="other", claims=("data",)),
+        {**pod("next", node="n2", claims=("data",)), "status": {"phase": "Succeeded"}},
+    ],
+)
+def test_no_other_pod_takes_a_volume_from_a_node_that_still_has_it_mounted(world: MountWorld, other: Any) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), other)
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_a_pod_that_is_being_deleted_waits_for_no_attachment(world: MountWorld) -> None:
+    world.agent("n2", IN_USE)
+    world.attach("n2")
+    leaving = pod("next", node="n2", claims=("data",))
+    leaving["metadata"]["deletionTimestamp"] = "2027-01-15T07:43:20Z"
+    world.put(volume("pv-1", claim="default/data"), leaving)
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_a_pod_on_a_node_that_is_away_frees_nothing(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    world.put(volume("pv-1", claim="default/data"), pod("next", node="n2", claims=("data",)))
+    assert world.held("n2") == HAD
+
+
+# -------------------- a node with a kubelet --------------------
+
+
+@pytest.mark.parametrize("ready", ["False", "Unknown"])
+def test_a_kubelets_node_that_is_not_ready_keeps_the_volumes_that_its_node_lists(world: MountWorld, ready: str) -> None:
+    world.kubelet("n2", IN_USE, ready=ready)
+    world.attach("n2")
+    assert f"its Node is not Ready since {BROKE}, and had it mounted; {OUT}" in world.held("n2")
+    world.kubelet("n2", ready=ready)
+    assert not world.held("n2")
+
+
+def test_the_bridges_link_says_nothing_of_a_kubelets_mounts(world: MountWorld) -> None:
+    world.kubelet("n2", IN_USE, ready="Unknown")
+    world.attach("n2")
+    world.links.away["n2"] = None
+    assert "its Node is not Ready" in world.held("n2")
+    world.kubelet("n2")
+    world.links.away["n2"] = LEFT
+    assert not world.held("n2")
+
+
+def test_a_kubelet_that_is_ready_again_is_waited_for_until_it_has_unmounted(world: MountWorld) -> None:
+    world.kubelet("n2", IN_USE)
+    world.attach("n2")
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_an_old_copy_of_the_nodes_proves_nothing(world: MountWorld) -> None:
+    world.kubelet("n2")
+    world.attach("n2")
+    world.trouble = "the API server does not answer"
+    assert "it has not told whether it has it mounted" in world.held("n2")
+
+
+def test_a_kubelets_node_whose_node_was_deleted_is_not_free_while_the_hub_knows_it(world: MountWorld) -> None:
+    world.kubelet("n2", IN_USE)
+    world.attach("n2")
+    world.links.away["n2"] = None
+    world.drop(Ref("Node", "", "n2"))
+    del world.states["n2"]
+    assert "it has no Node in Kubernetes, and may have it mounted" in world.held("n2")
+
+
+def test_a_node_that_nobody_knows_holds_nothing(world: MountWorld) -> None:
+    world.attach("n2", node_id="n2")
+    assert not world.held("n2")
+
+
+def test_before_the_hub_has_read_all_objects_nothing_is_detached(world: MountWorld) -> None:
+    world.source.is_ready = False
+    assert "the hub has not read all objects yet" in world.held("n2")
+
+
+# -------------------- the node of a call --------------------
+
+
+def test_a_call_finds_its_node_by_the_drivers_id(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
+    world.agent("n3", node_id="i-0003")
+    world.attach("n2")
+    assert world.held("i-0002") == HAD
+    assert not world.held("i-0003")
+
+
+def test_the_id_of_the_attach_counts_when_the_node_has_told_another_one_since(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, node_id="new", away=LEFT)
+    world.attach("n2", node_id="old")
+    assert world.held("old") == HAD
+    assert world.held("new") == HAD
+
+
+def test_an_attached_node_without_a_known_id_may_be_the_one(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}})
+    world.attach("n2")
+    assert world.held("i-0002") == HAD
+
+
+def test_of_two_attached_nodes_with_one_id_both_must_be_free(world: MountWorld) -> None:
+    world.agent("n1", node_id="same")
+    world.agent("n2", IN_USE, node_id="same", away=LEFT)
+    world.attach("n1")
+    world.attach("n2")
+    assert world.held("same") == HAD
+
+
+def test_a_node_that_claims_anothers_id_and_has_not_the_volume_holds_nothing(world: MountWorld) -> None:
+    world.agent("n2", node_id="i-0002")
+    world.agent("n3", IN_USE, node_id="i-0002", away=LEFT)
+    world.attach("n2", node_id="i-0002")
+    assert not world.held("i-0002")
+
+
+def test_a_node_that_claims_anothers_id_frees_nothing(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
+    world.agent("n3", node_id="i-0002")
+    world.attach("n2", node_id="i-0002")
+    world.attach("n3", node_id="i-0003")
+    assert world.held("i-0002") == HAD
+
+
+def test_a_node_that_renounces_its_id_does_not_free_what_was_attached_by_it(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, node_id="another", away=LEFT)
+    world.attach("n2", node_id="i-0002")
+    assert world.held("i-0002") == HAD
+
+
+def test_a_deleted_node_is_not_stood_in_for_by_one_that_claims_its_id(world: MountWorld) -> None:
+    world.attach("n2", node_id="i-0002")
+    world.agent("n3", IN_USE, node_id="i-0002", away=LEFT)
+    assert not world.held("i-0002")
+
+
+def test_a_call_without_an_id_is_about_every_attached_node(world: MountWorld) -> None:
+    world.agent("n1")
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n1")
+    assert not world.held("")
+    world.attach("n2")
+    assert world.held("") == HAD
+
+
+def test_a_volume_without_an_attachment_is_looked_for_at_the_nodes_with_the_id(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
+    assert world.held("i-0002") == HAD
+    assert not world.held("i-0003")
+
+
+def test_another_volume_of_the_node_passes(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    world.attach("n2", pv="pv-2")
+    assert not world.held("n2", handle="h-pv-2")
+
+
+def test_if_the_node_itself_would_serve_the_call_and_has_no_link_the_guard_is_silent(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    assert not world.held("n2", serving="n2")
+
+
+def test_a_kubelets_node_that_serves_its_own_detach_is_guarded(world: MountWorld) -> None:
+    world.kubelet("n2", IN_USE, ready="Unknown")
+    world.attach("n2")
+    world.links.away["n2"] = None
+    assert "its Node is not Ready" in world.held("n2", serving="n2")
+
+
+def test_an_endless_id_is_cut_in_the_message(world: MountWorld) -> None:
+    world.agent("n2", IN_USE, away=LEFT)
+    world.facts.clear()
+    assert len(world.held("n2", handle="x" * 100_000)) < 1_000
+
+
+def test_a_request_that_does_not_parse_is_left_to_the_driver(world: MountWorld) -> None:
+    world.guard.check(DRIVER, b"\xff", "server")
+
+
+# -------------------- a hub without a cluster --------------------
+
+
+def test_without_objects_the_link_decides(tmp_path: Path) -> None:
+    world = only_links(tmp_path)
+    world.links.away, world.links.ids = {"n2": None}, {"n2": "i-0002"}
+    assert not world.held("i-0002")
+    world.links.away["n2"] = LEFT
+    assert f"it is offline since {LEFT_TEXT}, and may have it mounted; {OUT}" in world.held("i-0002")
+    assert "from node n2" in world.held("")
+    assert not world.held("unknown")
+
+
+async def test_without_objects_a_fence_lets_the_volume_go(tmp_path: Path) -> None:
+    world = only_links(tmp_path)
+    world.links.away, world.links.ids = {"n2": LEFT}, {"n2": "i-0002"}
+    await world.fence("n2")
+    assert not world.held("i-0002")
+
+
+def test_with_manifests_the_facts_decide(tmp_path: Path) -> None:
+    world = MountWorld(tmp_path, has_cluster=False)
+    world.agent("n2", IN_USE, away=LEFT)
+    assert world.held("n2") == HAD
+    world.tell("n2")
+    assert not world.held("n2")
