@@ -260,18 +260,36 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
     sys.exit(of_hub.run(settings, node=node or "", as_json=output == "json"))
 
 
-@cli.command(settings=asking("FORGET"))
+@cli.command(
+    settings=asking(
+        "FORGET",
+        option(
+            "--abandon-volumes",
+            type=click.BOOL,
+            help="List the Kubernetes objects of the node's own storage. The node must be denied and away.",
+        ),
+        option("--yes", type=click.BOOL, help="With --abandon-volumes: release them, then forget the node."),
+    )
+)
 @click.argument("node")
 @click.argument("driver", default="")
-def forget(settings: OperatorSettings, node: str, driver: str) -> None:
+def forget(settings: OperatorSettings, node: str, driver: str, *, abandon_volumes: bool, yes: bool) -> None:
     """Let the hub forget a node, or one driver of it.
 
     Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
-    is connected, or while its agent still reports the driver. Volumes on the node are not deleted.
+    is connected, or while its agent still reports the driver. Volumes on the node are not deleted. With
+    --abandon-volumes and --yes, the PersistentVolumes, claims, attachments and snapshots of the node's own storage are
+    released first, except those that are to be retained.
     """
-    from cli import order
+    from cli import abandon, order
 
-    sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+    if yes and not abandon_volumes:
+        raise click.UsageError("--yes needs --abandon-volumes")
+    if not abandon_volumes:
+        sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+    if driver:
+        raise click.UsageError("--abandon-volumes takes a whole node, without DRIVER")
+    sys.exit(abandon.run(settings, node=node, sure=yes))
 
 
 @cli.command(settings=asking("TRUST"))

@@ -33,5 +33,6 @@ The hub:
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
+* `abandon`: releases the storage of a node that is gone for good.
 * `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from cloud.abandon.abandonment import Abandonment
 from cloud.admission import Role
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
@@ -55,6 +56,7 @@ from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind
 from common.metrics import Metrics
+from common.operator_orders import Abandon as AbandonOrder
 from common.operator_orders import Audit as LeakOrder
 from common.parsers import HostPort
 from common.settings import as_texts
@@ -283,6 +285,17 @@ def assemble(
         generations=generations,
         audit=audit,
     )
+    abandonment = Abandonment(
+        nodes,
+        placement,
+        denials,
+        judge.segments,
+        part.release,
+        forget_facts=part.sync.forget,
+        forget=orders.forget_known,
+        audit=audit,
+    )
+    orders.add(AbandonOrder, abandonment.order)
     leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
     orders.add(LeakOrder, leaks.order)
     tokens = Tokens(trust)

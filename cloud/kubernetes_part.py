@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from cloud.abandon.cluster_release import ClusterRelease
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.sources.cluster.cluster import Cluster
@@ -91,6 +92,7 @@ async def following(
                 facts=table.stored,
                 references=ClusterReferences(kube, cluster),
                 node_facts=table.node_facts,
+                release=ClusterRelease(kube, cluster),
             )
         finally:
             await hearts.close()

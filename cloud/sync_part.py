@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud import volume_report
+from cloud.abandon.release import Release
 from cloud.references import ReferenceReader
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
@@ -71,6 +72,7 @@ class SyncPart:
         facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
+        release: releases the own storage of a node; None if the hub follows no cluster.
     """
 
     source: Source | None = None
@@ -80,6 +82,7 @@ class SyncPart:
     facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
+    release: Release | None = None
 
 
 async def _ignore(stream: Stream) -> None:

@@ -98,6 +98,12 @@ class UniqueSegments:
             return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
         return ""
 
+    def owner(self, key: str, value: str, known: Container[str]) -> str:
+        """The one node that has a segment; empty: none, nobody knows which, or the segment need not be of one node."""
+        if key == NODE_SEGMENT:
+            return value
+        return self._owner((key, value), known) if key in self._keys and (key, value) not in self._disputed else ""
+
     def owners(self, term: Mapping[str, str]) -> set[str]:
         """The nodes that have the unique segments of a term of a topology."""
         found = {self._owners.get(segment, "") for segment in self._unique(term)} | {term.get(NODE_SEGMENT, "")}
