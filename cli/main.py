@@ -292,6 +292,20 @@ def forget(settings: OperatorSettings, node: str, driver: str, *, abandon_volume
     sys.exit(abandon.run(settings, node=node, sure=yes))
 
 
+@cli.command(settings=asking("REPLACE"))
+@click.argument("old")
+@click.argument("new")
+def replace(settings: OperatorSettings, old: str, new: str) -> None:
+    """Let a new machine with the disk of an old node serve its volumes.
+
+    OLD must be denied and away. NEW must have joined, with no volumes of its own. NEW gets the volumes of OLD in the
+    hub's records, and OLD's topology segments, so that PersistentVolumes stay as they are. The hub forgets OLD.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.replace(settings, node=old, successor=new)))
+
+
 @cli.command(settings=asking("TRUST"))
 def trust(settings: OperatorSettings) -> None:
     """Tell the hub that its records are complete again.

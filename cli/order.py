@@ -1,4 +1,4 @@
-"""The commands `forget`, `trust`, `deny` and `allow`: orders of an operator to the hub on this host."""
+"""The commands `forget`, `replace`, `trust`, `deny` and `allow`: orders of an operator to the hub on this host."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from cli.operator_options import OperatorSettings
 from cli.table import say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Allow, Deny, Done, Order
+from common.operator_orders import Allow, Deny, Done, Order, Replace
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -25,6 +25,11 @@ async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
     """
     await _give(settings, Kind.FORGET, node=node, driver=driver)
     return f"the hub has forgotten {f'driver {driver} of ' if driver else ''}edge node {node}"
+
+
+async def replace(settings: OperatorSettings, *, node: str, successor: str) -> str:
+    """Let the hub give a node's volumes to another node. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Replace(node=node, successor=successor), Done)).said)
 
 
 async def trust(settings: OperatorSettings) -> str:

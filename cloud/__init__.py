@@ -34,5 +34,6 @@ The hub:
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
 * `abandon`: releases the storage of a node that is gone for good.
+* `succession`: gives the volumes of such a node to its successor.
 * `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

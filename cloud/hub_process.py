@@ -37,6 +37,7 @@ from cloud.report_streams import ReportStreams
 from cloud.role_port import RolePort
 from cloud.served_drivers import serving
 from cloud.store import Store
+from cloud.succession import Succession
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.trust.authorities import Authorities
@@ -48,7 +49,7 @@ from cloud.trust.revocations import Revocations
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
-from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from cloud.unique_segments import NO_KEYS, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
@@ -58,6 +59,7 @@ from common.messages import Hello, Kind
 from common.metrics import Metrics
 from common.operator_orders import Abandon as AbandonOrder
 from common.operator_orders import Audit as LeakOrder
+from common.operator_orders import Replace as ReplaceOrder
 from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
@@ -95,7 +97,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     opened.push_async_callback(trust.close)
     policy = PolicyFile(settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, trust))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
-    part = await opened.enter_async_context(_part(settings))
+    part = await opened.enter_async_context(
+        _part(settings, segments := UniqueSegments(store, settings.unique_topology))
+    )
     claims = SqliteClaims(settings.state_dir)
     revocations = Revocations(settings.tls_crl, settings.tls_ca)
     authorities = Authorities(settings.tls_ca)
@@ -116,7 +120,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         max_open_creates=settings.max_open_creates,
         capacity_grace_s=settings.capacity_grace_s,
         list_age_s=settings.list_age_s,
-        unique_topology=settings.unique_topology,
+        segments=segments,
         audit_grace_s=settings.audit_grace_s,
         settings=as_texts(settings),
     )
@@ -221,7 +225,7 @@ def assemble(
     max_open_creates: int = MOST_OPEN,
     capacity_grace_s: float = GRACE_S,
     list_age_s: float = LIST_AGE_S,
-    unique_topology: UniqueKeys = NO_KEYS,
+    segments: UniqueSegments | None = None,
     audit_grace_s: float = 600.0,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
@@ -244,7 +248,7 @@ def assemble(
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
         capacity_grace_s: how long the last capacity of a node that is away counts.
         list_age_s: how long the last list of a node that is away counts.
-        unique_topology: the keys of topology segments that belong to one node each.
+        segments: the topology segments that belong to one node each; None: those of the store, without further keys.
         audit_grace_s: what may be younger is no leak.
         settings: its flags, for operators.
     """
@@ -253,7 +257,7 @@ def assemble(
     credentials = Credentials(
         denials, revocations or Revocations(None, None), generations, authorities or Authorities(None)
     )
-    judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
+    judge = ReportJudge(segments or UniqueSegments(store, NO_KEYS), policy, audit=audit, metrics=metrics)
     nodes = Nodes(store, judge, max_nodes=max_nodes, follows=credentials.follows)
     affinity = Affinity(part.source) if part.source is not None else None
     placement = Placement(
@@ -263,6 +267,7 @@ def assemble(
         metrics=metrics,
         losses=lambda: store.losses.standing,
         owners=judge.segments.owners,
+        value_of=judge.segments.value_of,
         affinity=affinity,
         most_open=max_open_creates,
         capacity_grace_s=capacity_grace_s,
@@ -296,6 +301,16 @@ def assemble(
         audit=audit,
     )
     orders.add(AbandonOrder, abandonment.order)
+    succession = Succession(
+        nodes,
+        placement,
+        denials,
+        judge.segments,
+        part,
+        forget=orders.forget_known,
+        audit=audit,
+    )
+    orders.add(ReplaceOrder, succession.order)
     leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
     orders.add(LeakOrder, leaks.order)
     tokens = Tokens(trust)
@@ -363,7 +378,7 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
     return join
 
 
-def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
+def _part(settings: HubSettings, segments: UniqueSegments) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
@@ -386,6 +401,7 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
         labels=labels,
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,
+        value_of=segments.value_of,
     )
 
 

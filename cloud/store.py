@@ -147,6 +147,19 @@ class Store:
         """Write a unique segment soon, in the writer's thread."""
         self._writer.put(segment[:3], ("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(segment)))
 
+    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
+        """Give all segments of a node to its successor, and one more; on the disk when this returns.
+
+        Raises:
+            WriteFailed: nothing is written.
+        """
+
+        def move(database: sqlite3.Connection) -> None:
+            database.execute("UPDATE segments SET node = ? WHERE node = ?", (successor, node))
+            database.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(more))
+
+        await self._writer.transact(move)
+
     def drop_segment(self, segment: StoredSegment) -> None:
         """Remove a unique segment soon, in the writer's thread."""
         sql = "DELETE FROM segments WHERE key = ? AND value = ? AND driver = ?"

@@ -73,6 +73,7 @@ class SyncPart:
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
         release: releases the own storage of a node; None if the hub follows no cluster.
+        write_again: writes the facts of a node to the cluster again, with its present segment.
     """
 
     source: Source | None = None
@@ -83,6 +84,7 @@ class SyncPart:
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
     release: Release | None = None
+    write_again: Callable[[str], None] = lambda _node: None
 
 
 async def _ignore(stream: Stream) -> None:

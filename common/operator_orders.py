@@ -170,6 +170,20 @@ class Audited:
     referring: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Give the volumes of a node that is gone for good to its successor, which has its disk. The answer is `Done`.
+
+    Attributes:
+        node: the node, which is denied.
+        successor: the node that has its disk now.
+    """
+
+    order: ClassVar[str] = "replace"
+    node: str
+    successor: str
+
+
 GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "kept", "blocks"
 """The fates of an object (`Released.fate`)."""
 
