@@ -25,6 +25,7 @@ The hub:
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
+* `first_start`: finds that an empty state directory is a loss.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from cloud import first_start
 from cloud.abandon.abandonment import Abandonment
 from cloud.admission import Role
 from cloud.driver_settings import MAX_CONNECTIONS
@@ -101,8 +102,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         _part(settings, segments := UniqueSegments(store, settings.unique_topology))
     )
     claims = SqliteClaims(settings.state_dir)
-    revocations = Revocations(settings.tls_crl, settings.tls_ca)
-    authorities = Authorities(settings.tls_ca)
+    first_start.begin(store, (store.losses, claims.losses), part.source)
+    revocations, authorities = Revocations(settings.tls_crl, settings.tls_ca), Authorities(settings.tls_ca)
     made = assemble(
         store,
         claims,
@@ -135,7 +136,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         opened.push_async_callback(listener.close)
         listeners.append(listener)
     served = await opened.enter_async_context(serving(settings, made.hub, hello))
-    for loss in [*store.losses.standing, *claims.lost()]:
+    for loss in [*store.losses.recorded, *claims.losses.recorded]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     _warn_of_few_descriptors(settings)
     if settings.listen is None:
