@@ -115,7 +115,7 @@ class Succession:
             if not source.is_ready:
                 raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet")
             bodies = [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
-            own = own_volumes(bodies, new, lambda key, at: self._segments.owner(key, at, ()))
+            own = own_volumes(bodies, new, lambda driver, key, at: self._segments.owner(key, at, (), driver))
             if own:
                 name = own[0]["metadata"]["name"]
                 raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")

@@ -118,11 +118,21 @@ class UniqueSegments:
             return ""
         return f"its topology says {_shown((NODE_SEGMENT, said))}, which belongs to edge node {_cut(said)}"
 
-    def owner(self, key: str, value: str, known: Container[str]) -> str:
-        """The one node that has a segment; empty: none, nobody knows which, or the segment need not be of one node."""
+    def owner(self, key: str, value: str, known: Container[str], driver: str = "") -> str:
+        """The one node that has a segment; empty: none, nobody knows which, or the segment need not be of one node.
+
+        With a driver, it counts only if the node has reported the segment for this driver: a node may claim any segment
+        that the hub has not seen. A host name is that of the node of this name.
+        """
         if key == NODE_SEGMENT:
             return self._heirs.get(value) or ("" if value in self._inherited else value)
-        return self._owner((key, value), known) if key in self._keys and (key, value) not in self._disputed else ""
+        segment = key, value
+        if key not in self._keys or segment in self._disputed:
+            return ""
+        if key == HOSTNAME and driver:
+            return value if value in known else ""
+        owner = self._owner(segment, known)
+        return owner if not driver or driver in self._of.get(owner, {}).get(segment, ()) else ""
 
     def owners(self, term: Mapping[str, str]) -> set[str]:
         """The nodes that have the unique segments of a term of a topology."""

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
-from cloud.abandon.own_storage import Handle
+from cloud.abandon.own_storage import Handle, Records
 from cloud.abandon.release import NotReleased, Pass, Release
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from cloud.placement.requests import SNAPSHOT
+from cloud.placement.requests import SNAPSHOT, VOLUME
 from cloud.trust.audit_log import Audit, Event
 from cloud.trust.denials import Denials
 from cloud.unique_segments import UniqueSegments
@@ -106,21 +106,25 @@ class Abandonment:
 
     async def _pass(self, release: Release, node: str, what: str, *, is_dry: bool) -> Pass:
         try:
-            return await release.run(node, partial(self._owner, node), await self._made(node), is_dry=is_dry)
+            return await release.run(node, partial(self._owner, node), await self._records(node), is_dry=is_dry)
         except NotReleased as error:
             remedy = f"; apply deploy/cloud/abandon, and {_consent(node, Pass())}" if error.is_forbidden else ""
             raise OperatorRefused(what, f"{error}{remedy}") from error
 
-    def _owner(self, node: str, key: str, value: str) -> str:
-        return self._segments.owner(key, value, (node,))
+    def _owner(self, node: str, driver: str, key: str, value: str) -> str:
+        return self._segments.owner(key, value, (node,), driver)
 
-    async def _made(self, node: str) -> frozenset[Handle]:
-        """The snapshots that this node alone has made."""
-        makers: dict[Handle, set[str]] = {}
+    async def _records(self, node: str) -> Records:
+        makers: dict[tuple[str, Handle], set[str]] = {}
         for (driver, thing, its), holding in (await self._placement.books()).ledger.holdings:
-            if thing.kind == SNAPSHOT and not holding.gone:
-                makers.setdefault((driver, thing.id), set()).add(its if holding.is_made else "")
-        return frozenset(handle for handle, nodes in makers.items() if nodes == {node})
+            if holding.is_made:
+                makers.setdefault((thing.kind, (driver, thing.id)), set()).add(its)
+        return Records(
+            alone=frozenset(handle for (kind, handle), nodes in makers.items() if kind == SNAPSHOT and nodes == {node}),
+            elsewhere=frozenset(
+                handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}
+            ),
+        )
 
     def _check(self, node: str, what: str) -> None:
         if not self._denials.denies(node):

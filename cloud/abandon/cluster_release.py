@@ -16,13 +16,13 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
 from cloud.abandon.own_storage import Body as Part
-from cloud.abandon.own_storage import Handle, Owner, own_contents, own_volumes, part, segments_of
+from cloud.abandon.own_storage import Owner, Records, own_contents, own_volumes, part, segments_of
 from cloud.abandon.release import NotReleased, Pass
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
@@ -66,17 +66,17 @@ class ClusterRelease:
         """With the API server, and the hub's copy of its pods."""
         self._api, self._source, self._now = api, source, now
 
-    async def run(self, node: str, owner: Owner, made: Collection[Handle], *, is_dry: bool) -> Pass:
+    async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
         """See `Release`."""
         try:
-            return await self._run(node, owner, made, is_dry=is_dry)
+            return await self._run(node, owner, records, is_dry=is_dry)
         except KubeError as error:
             raise NotReleased(str(error), is_forbidden=error.is_forbidden) from error
 
-    async def _run(self, node: str, owner: Owner, made: Collection[Handle], *, is_dry: bool) -> Pass:
+    async def _run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
         if not self._source.is_ready:
             raise NotReleased("the hub has not read all pods yet", is_forbidden=False)
-        has = await self._read(node, owner, made)
+        has = await self._read(node, owner, records)
         done = Pass(names={node})
         steps = _Steps(self._api, node, done, is_dry=is_dry, now=self._now)
         for volume in has.volumes:
@@ -90,9 +90,9 @@ class ClusterRelease:
             await steps.release_volume(volume, pods, has.attachments)
         return done
 
-    async def _read(self, node: str, owner: Owner, made: Collection[Handle]) -> _Cluster:
+    async def _read(self, node: str, owner: Owner, records: Records) -> _Cluster:
         volumes = await self._all("PersistentVolume")
-        own = own_volumes(volumes, node, owner)
+        own = own_volumes(volumes, node, owner, records.elsewhere)
         names = {it["metadata"]["name"] for it in own}
         others = [it for it in volumes if it["metadata"]["name"] not in names]
         attachments = await self._all("VolumeAttachment")
@@ -102,7 +102,7 @@ class ClusterRelease:
             if not error.is_missing:  # a cluster without snapshots
                 raise
             contents = []
-        return _Cluster(own, own_contents(contents, own, others, made), attachments)
+        return _Cluster(own, own_contents(contents, own, others, records.alone), attachments)
 
     async def _all(self, kind: str) -> list[Body]:
         found, more = list[Body](), ""

@@ -1,10 +1,9 @@
 """The release of a node's own storage: one pass, and what it did."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cloud.abandon.own_storage import Handle, Owner
+from cloud.abandon.own_storage import Owner, Records
 from common.operator_orders import Released
 
 
@@ -26,13 +25,13 @@ class Pass:
 class Release(Protocol):
     """Releases the own storage of a node."""
 
-    async def run(self, node: str, owner: Owner, made: Collection[Handle], *, is_dry: bool) -> Pass:
+    async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
         """Make one pass. Changes nothing if it is dry.
 
         Args:
             node: the node.
             owner: the owners of topology segments.
-            made: the snapshots that this node alone has made.
+            records: the hub's records.
             is_dry: change nothing, and say what would go.
 
         Raises:

@@ -17,10 +17,10 @@ from tests.support.linked import cut
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from cloud.abandon.own_storage import Handle, Owner
+    from cloud.abandon.own_storage import Owner, Records
 
 _GOES, _KEPT = Released(kind="PersistentVolume", name="pv", fate="goes"), Released(kind="Node", name="n1", fate="kept")
 
@@ -35,9 +35,9 @@ class FakeRelease:
         self.began, self.may_go_on = asyncio.Event(), asyncio.Event()
         self.may_go_on.set()
 
-    async def run(self, node: str, owner: Owner, made: Collection[Handle], *, is_dry: bool) -> Pass:
-        assert not made
-        assert owner("csi-bridge.io/node", node) == node
+    async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
+        assert not records.alone
+        assert owner("d", "csi-bridge.io/node", node) == node
         self.runs.append(is_dry)
         self.began.set()
         await self.may_go_on.wait()

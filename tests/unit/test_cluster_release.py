@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.abandon.cluster_release import ClusterRelease
+from cloud.abandon.own_storage import Records
 from cloud.abandon.release import NotReleased, Pass
 from cloud.kube import RESOURCES, KubeError
 from cloud.sources.source import Item, Objects
@@ -18,7 +19,7 @@ _PROVISIONER = "external-provisioner.volume.kubernetes.io/finalizer"
 _ATTACHER = "external-attacher/d-example"
 
 
-def owner(key: str, value: str) -> str:
+def owner(_driver: str, key: str, value: str) -> str:
     return value if key == "csi-bridge.io/node" else ""
 
 
@@ -63,7 +64,7 @@ class World:
         return {it.kind: it.fate for it in (await self.whole(is_dry=is_dry)).found}
 
     async def whole(self, *, is_dry: bool = False) -> Pass:
-        return await ClusterRelease(self.api, self.source).run("n1", owner, frozenset(), is_dry=is_dry)
+        return await ClusterRelease(self.api, self.source).run("n1", owner, Records(), is_dry=is_dry)
 
     async def has(self, kind: str, name: str, namespace: str = "") -> dict[str, Any] | None:
         try:

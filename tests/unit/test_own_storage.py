@@ -26,12 +26,14 @@ class NoStore:
         pass
 
 
-def owner(key: str, value: str) -> str:
+def owner(driver: str, key: str, value: str) -> str:
     """Of a hub where n1 has reported the unique segment h1, and n2 the segment h2."""
     segments = UniqueSegments(NoStore(), unique_keys(f"{_HOST},kubernetes.io/hostname"))
     segments.claim("n1", "d", {_HOST: "h1"})
     segments.claim("n2", "d", {_HOST: "h2"})
-    return segments.owner(key, value, {"n1", "n2"})
+    segments.claim("n1", "d", {"kubernetes.io/hostname": "stranger"})  # which the hub does not know
+    segments.claim("n1", "other", {_HOST: "h3"})
+    return segments.owner(key, value, {"n1"}, driver)
 
 
 def volume(name: str, *terms: dict[str, list[str]], handle: str = "", driver: str = "d") -> dict[str, Any]:
@@ -54,6 +56,8 @@ def volume(name: str, *terms: dict[str, list[str]], handle: str = "", driver: st
         ([{"kubernetes.io/hostname": ["n1"]}], True),
         ([{"zone": ["z"], _HOST: ["h1"]}], True),
         ([{"csi-bridge.io/node": ["n2"]}], False),
+        ([{"kubernetes.io/hostname": ["stranger"]}], False),
+        ([{_HOST: ["h3"]}], False),
         ([{_HOST: ["h1", "h2"]}], False),
         ([{_HOST: ["h1"]}, {_HOST: ["h2"]}], False),
         ([{_HOST: ["h1"]}, {"zone": ["z"]}], False),
@@ -66,6 +70,12 @@ def test_a_volume_is_of_a_node_if_each_term_needs_a_segment_of_this_node_alone(
     terms: list[dict[str, list[str]]], *, is_own: bool
 ) -> None:
     assert bool(own_volumes([volume("v", *terms)], "n1", owner)) is is_own
+
+
+def test_a_volume_that_another_node_has_made_is_not_of_this_one() -> None:
+    own = volume("v", {_HOST: ["h1"]})
+    assert own_volumes([own], "n1", owner, {("d", "v")}) == []
+    assert own_volumes([own], "n1", owner, {("d", "w"), ("e", "v")}) == [own]
 
 
 def test_a_volume_of_no_csi_driver_is_left_alone() -> None:
