@@ -11,7 +11,7 @@ Rules:
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cloud.kinds.fields import Body
 from cloud.losses import Losses
@@ -29,13 +29,14 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _DOUBT = "the state directory was empty, and the hub has not read all PersistentVolumes yet"
 
 
-def begin(store: Store, losses: Sequence[Losses], source: Source | None) -> None:
+def begin(store: Store, losses: Sequence[Losses], source: Source | None, *, settled: Callable[[], None]) -> None:
     """Look for earlier volumes as soon as the source is ready, if this is a first start.
 
     Args:
         store: knows whether the state directory was empty.
         losses: get the loss.
         source: the PersistentVolumes; None: the hub follows none.
+        settled: called when it is certain whether there is a loss.
     """
     if not store.is_new:
         return
@@ -54,6 +55,7 @@ def begin(store: Store, losses: Sequence[Losses], source: Source | None) -> None
                 each.add(found)
             each.put_in_doubt("")
         store.end_first_start()
+        settled()
 
     source.subscribe(look)
     look()

@@ -102,7 +102,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         _part(settings, segments := UniqueSegments(store, settings.unique_topology))
     )
     claims = SqliteClaims(settings.state_dir)
-    first_start.begin(store, (store.losses, claims.losses), part.source)
     revocations, authorities = Revocations(settings.tls_crl, settings.tls_ca), Authorities(settings.tls_ca)
     made = assemble(
         store,
@@ -126,6 +125,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
+    first_start.begin(store, (store.losses, claims.losses), part.source, settled=made.reports.look_again)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
@@ -195,6 +195,7 @@ class Assembled:
         credentials: judges the certificates of peers.
         pages: its state, for people and programs.
         leaks: compares the nodes' volumes with all that refers to them.
+        reports: the drivers' reports on their way to proxy drivers.
     """
 
     hub: Hub
@@ -206,6 +207,7 @@ class Assembled:
     credentials: Credentials
     pages: HubPages
     leaks: LeakAudit
+    reports: ReportStreams
 
 
 def assemble(
@@ -350,7 +352,7 @@ def assemble(
         settings=settings,
     )
     show_first_ends(metrics, hub.peer_terms)
-    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks, reports)
 
 
 async def _watch(hub: Hub, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:

@@ -18,7 +18,7 @@ from tests.peers.support.testdriver import start_testdriver
 from tests.support.bridge import Agent, Bridge
 from tests.support.deployed import objects
 from tests.support.edge_node import NODE, pod, volume
-from tests.support.operator import by_hand
+from tests.support.operator import by_hand, hub_state
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -249,6 +249,33 @@ def test_a_new_machine_with_the_old_disk_mounts_the_old_data(
         assert (path / "file").read_text() == "old data"
         spec = api.get("PersistentVolume", "pv-data")["spec"]  # type: ignore[index]  # it is there
         assert spec["nodeAffinity"] == affinity["nodeAffinity"]
+
+
+def test_a_hub_without_its_state_finds_the_volumes_of_the_hub_before(
+    short_dir: Path, tmp_path: Path, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}]}
+    persistent, _ = volume("earlier", "vol-1", nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
+    persistent["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": "dirdriver.csi"}
+    api.create(persistent)
+    try:
+        with Bridge(short_dir, tmp_path) as bridge:
+            hub = bridge.start_hub(f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}")
+            expected = "the state directory was empty, but PersistentVolume pv-earlier of driver dirdriver.csi was made"
+            wait_for(
+                lambda: [it for it in hub_state(hub.uds)["lost"] if expected in it],
+                what="loss",
+                timeout_s=_LIMIT_S,
+                instead=lambda: hub_state(hub.uds),
+            )
+            assert "settled: " in by_hand("trust", f"--hub=unix://{hub.uds}").stdout
+            hub.stop()
+            hub.start()
+            assert hub_state(hub.uds)["lost"] == []
+    finally:
+        api.delete_now("PersistentVolume", "pv-earlier")
 
 
 def _events(api: KubeApi, namespace: str) -> list[Object]:
