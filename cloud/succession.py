@@ -5,7 +5,8 @@ Rules:
 * The old node must be denied and away, and the new one must be known and not denied. Nothing that a node says makes it
   a successor.
 * The new node gets the old one's segment in place of its own one, because a Node's label has one value. So it must not
-  have volumes of its own yet: theirs would be of no node.
+  have volumes of its own yet: theirs would be of no node. Those in the old one's segment are not its own: a hub that
+  has lost its records gets the same order again.
 * The same order goes on after a crash. First the segments are written to the disk, then names and ids, and last the hub
   forgets the old node. Between the steps the volumes have no node that is connected.
 """
@@ -13,7 +14,7 @@ Rules:
 import logging
 
 from cloud.abandon.abandonment import Forget
-from cloud.abandon.own_storage import own_volumes
+from cloud.abandon.own_storage import Body, handle_of, own_volumes
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
 from cloud.references import PERSISTENT_VOLUME
@@ -102,20 +103,30 @@ class Succession:
             raise OperatorRefused(what, f"the hub knows no edge node {new}; let it join first")
         if self._denials.denies(new):
             raise OperatorRefused(what, f"{new} is denied")
-        if not (self._nodes.knows(old) or await self._placement.knows(old)):
-            raise OperatorRefused(what, f"the hub knows no edge node {old}, and nothing of its volumes")
         if self._segments.value_of(new) != new:
             raise OperatorRefused(what, f"{new} is the successor of {self._segments.value_of(new)} already")
-        ledger = (await self._placement.books()).ledger
-        made = [thing for (_, thing, node), holding in ledger.holdings if node == new and holding.is_made]
-        held = [name for _, name, hold in ledger.holds if hold.node == new]
-        if made or held:
-            raise OperatorRefused(what, f"{new} has volumes of its own, such as {(made or held)[0]}")
-        if (source := self._part.source) is not None:
-            if not source.is_ready:
-                raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet")
-            bodies = [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
-            own = own_volumes(bodies, new, lambda driver, key, at: self._segments.owner(key, at, (), driver))
-            if own:
-                name = own[0]["metadata"]["name"]
-                raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")
+        volumes = self._volumes(what)
+        left = own_volumes(volumes, old, self._owner)
+        if not (left or self._nodes.knows(old) or await self._placement.knows(old)):
+            raise OperatorRefused(what, f"the hub knows no edge node {old}, and nothing of its volumes")
+        if own := own_volumes(volumes, new, self._owner):
+            name = own[0]["metadata"]["name"]
+            raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")
+        ledger, inherited = (await self._placement.books()).ledger, {handle_of(it) for it in left}
+        made = [place for place, holding in ledger.holdings if place[2] == new and holding.is_made]
+        strange = [str(thing) for driver, thing, _ in made if (driver, thing.id) not in inherited]
+        strange += [name for _, name, hold in ledger.holds if hold.node == new]
+        if strange:
+            raise OperatorRefused(what, f"{new} has volumes of its own, such as {strange[0]}")
+
+    def _volumes(self, what: str) -> list[Body]:
+        """All PersistentVolumes; none if the hub follows none."""
+        source = self._part.source
+        if source is None:
+            return []
+        if not source.is_ready:
+            raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet")
+        return [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
+
+    def _owner(self, driver: str, key: str, value: str) -> str:
+        return self._segments.owner(key, value, (), driver)

@@ -187,6 +187,20 @@ async def test_a_node_with_volumes_of_its_own_is_no_successor(site: Site) -> Non
     assert "new has volumes of its own, such as PersistentVolume pv-new" in await site.replace()
 
 
+async def test_a_hub_that_has_lost_a_succession_gets_it_again(site: Site) -> None:
+    await site.order("deny", subject="old")
+    await site.replace()
+    site.world.nodes._judge.segments.forget("new")  # hub.db is lost, and placement.db is not
+    assert await site.replace() == ""
+    assert site.world.nodes._judge.segments.value_of("new") == "old"  # as above
+
+
+async def test_a_node_with_another_volume_than_the_old_ones_is_no_successor(site: Site) -> None:
+    await site.order("deny", subject="old")
+    site.world.placement.claims.record_later(DRIVER, "new", Thing(VOLUME, "vol-2"), "CreateVolume z")
+    assert "new has volumes of its own, such as volume vol-2" in await site.replace()
+
+
 async def test_a_node_with_a_create_under_way_is_no_successor(site: Site) -> None:
     await site.order("deny", subject="old")
     await site.world.placement.claims.claim(DRIVER, "CreateVolume y", "new", NO_NAME)
