@@ -260,18 +260,50 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
     sys.exit(of_hub.run(settings, node=node or "", as_json=output == "json"))
 
 
-@cli.command(settings=asking("FORGET"))
+@cli.command(
+    settings=asking(
+        "FORGET",
+        option(
+            "--abandon-volumes",
+            type=click.BOOL,
+            help="List the Kubernetes objects of the node's own storage. The node must be denied and away.",
+        ),
+        option("--yes", type=click.BOOL, help="With --abandon-volumes: release them, then forget the node."),
+    )
+)
 @click.argument("node")
 @click.argument("driver", default="")
-def forget(settings: OperatorSettings, node: str, driver: str) -> None:
+def forget(settings: OperatorSettings, node: str, driver: str, *, abandon_volumes: bool, yes: bool) -> None:
     """Let the hub forget a node, or one driver of it.
 
     Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
-    is connected, or while its agent still reports the driver. Volumes on the node are not deleted.
+    is connected, or while its agent still reports the driver. Volumes on the node are not deleted. With
+    --abandon-volumes and --yes, the PersistentVolumes, claims, attachments and snapshots of the node's own storage are
+    released first, except those that are to be retained.
+    """
+    from cli import abandon, order
+
+    if yes and not abandon_volumes:
+        raise click.UsageError("--yes needs --abandon-volumes")
+    if not abandon_volumes:
+        sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+    if driver:
+        raise click.UsageError("--abandon-volumes takes a whole node, without DRIVER")
+    sys.exit(abandon.run(settings, node=node, sure=yes))
+
+
+@cli.command(settings=asking("REPLACE"))
+@click.argument("old")
+@click.argument("new")
+def replace(settings: OperatorSettings, old: str, new: str) -> None:
+    """Let a new machine with the disk of an old node serve its volumes.
+
+    OLD must be denied and away. NEW must have joined, with no volumes of its own. NEW gets the volumes of OLD in the
+    hub's records, and OLD's topology segments, so that PersistentVolumes stay as they are. The hub forgets OLD.
     """
     from cli import order
 
-    sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+    sys.exit(order.run(settings, order.replace(settings, node=old, successor=new)))
 
 
 @cli.command(settings=asking("TRUST"))

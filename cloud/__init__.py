@@ -28,6 +28,7 @@ The hub:
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
+* `first_start`: finds that an empty state directory is a loss.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.
@@ -36,5 +37,7 @@ The hub:
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
+* `abandon`: releases the storage of a node that is gone for good.
+* `succession`: gives the volumes of such a node to its successor.
 * `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from cloud import first_start
+from cloud.abandon.abandonment import Abandonment
 from cloud.absences import Absences
 from cloud.admission import Role
 from cloud.driver_settings import MAX_CONNECTIONS
@@ -39,6 +41,7 @@ from cloud.report_streams import ReportStreams
 from cloud.role_port import RolePort
 from cloud.served_drivers import serving
 from cloud.store import Store
+from cloud.succession import Succession
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.trust.authorities import Authorities
@@ -50,7 +53,7 @@ from cloud.trust.revocations import Revocations
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
-from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from cloud.unique_segments import NO_KEYS, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
@@ -58,8 +61,10 @@ from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind
 from common.metrics import Metrics
+from common.operator_orders import Abandon as AbandonOrder
 from common.operator_orders import Audit as LeakOrder
 from common.operator_orders import Fence, Unfence
+from common.operator_orders import Replace as ReplaceOrder
 from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
@@ -97,10 +102,11 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     opened.push_async_callback(trust.close)
     policy = PolicyFile(settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, trust))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
-    part = await opened.enter_async_context(_part(settings))
+    part = await opened.enter_async_context(
+        _part(settings, segments := UniqueSegments(store, settings.unique_topology))
+    )
     claims = SqliteClaims(settings.state_dir)
-    revocations = Revocations(settings.tls_crl, settings.tls_ca)
-    authorities = Authorities(settings.tls_ca)
+    revocations, authorities = Revocations(settings.tls_crl, settings.tls_ca), Authorities(settings.tls_ca)
     made = assemble(
         store,
         claims,
@@ -118,11 +124,12 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         max_open_creates=settings.max_open_creates,
         capacity_grace_s=settings.capacity_grace_s,
         list_age_s=settings.list_age_s,
-        unique_topology=settings.unique_topology,
+        segments=segments,
         audit_grace_s=settings.audit_grace_s,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
+    first_start.begin(store, (store.losses, claims.losses), part.source, settled=made.reports.look_again)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
@@ -133,7 +140,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         opened.push_async_callback(listener.close)
         listeners.append(listener)
     served = await opened.enter_async_context(serving(settings, made.hub, hello))
-    for loss in [*store.losses.standing, *claims.lost()]:
+    for loss in [*store.losses.recorded, *claims.losses.recorded]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     _warn_of_few_descriptors(settings)
     if settings.listen is None:
@@ -192,6 +199,7 @@ class Assembled:
         credentials: judges the certificates of peers.
         pages: its state, for people and programs.
         leaks: compares the nodes' volumes with all that refers to them.
+        reports: the drivers' reports on their way to proxy drivers.
         fences: the nodes that an operator takes for dead.
     """
 
@@ -204,6 +212,7 @@ class Assembled:
     credentials: Credentials
     pages: HubPages
     leaks: LeakAudit
+    reports: ReportStreams
     fences: Fences
 
 
@@ -225,7 +234,7 @@ def assemble(
     max_open_creates: int = MOST_OPEN,
     capacity_grace_s: float = GRACE_S,
     list_age_s: float = LIST_AGE_S,
-    unique_topology: UniqueKeys = NO_KEYS,
+    segments: UniqueSegments | None = None,
     audit_grace_s: float = 600.0,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
@@ -248,7 +257,7 @@ def assemble(
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
         capacity_grace_s: how long the last capacity of a node that is away counts.
         list_age_s: how long the last list of a node that is away counts.
-        unique_topology: the keys of topology segments that belong to one node each.
+        segments: the topology segments that belong to one node each; None: those of the store, without further keys.
         audit_grace_s: what may be younger is no leak.
         settings: its flags, for operators.
     """
@@ -257,7 +266,7 @@ def assemble(
     credentials = Credentials(
         denials, revocations or Revocations(None, None), generations, authorities or Authorities(None)
     )
-    judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
+    judge = ReportJudge(segments or UniqueSegments(store, NO_KEYS), policy, audit=audit, metrics=metrics)
     nodes = Nodes(store, judge, max_nodes=max_nodes, follows=credentials.follows)
     affinity = Affinity(part.source) if part.source is not None else None
     placement = Placement(
@@ -267,6 +276,7 @@ def assemble(
         metrics=metrics,
         losses=lambda: store.losses.standing,
         owners=judge.segments.owners,
+        value_of=judge.segments.value_of,
         affinity=affinity,
         most_open=max_open_creates,
         capacity_grace_s=capacity_grace_s,
@@ -289,6 +299,27 @@ def assemble(
         generations=generations,
         audit=audit,
     )
+    abandonment = Abandonment(
+        nodes,
+        placement,
+        denials,
+        judge.segments,
+        part.release,
+        forget_facts=part.sync.forget,
+        forget=orders.forget_known,
+        audit=audit,
+    )
+    orders.add(AbandonOrder, abandonment.order)
+    succession = Succession(
+        nodes,
+        placement,
+        denials,
+        judge.segments,
+        part,
+        forget=orders.forget_known,
+        audit=audit,
+    )
+    orders.add(ReplaceOrder, succession.order)
     leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
     orders.add(LeakOrder, leaks.order)
     absences = Absences(nodes, part.mounts)
@@ -332,7 +363,7 @@ def assemble(
         settings=settings,
     )
     show_first_ends(metrics, hub.peer_terms)
-    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks, fences)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages, leaks, reports, fences)
 
 
 async def _watch(made: Assembled, revocations: Revocations, authorities: Authorities, audit: Audit) -> None:
@@ -366,7 +397,7 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
     return join
 
 
-def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
+def _part(settings: HubSettings, segments: UniqueSegments) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
@@ -389,6 +420,7 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
         labels=labels,
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,
+        value_of=segments.value_of,
     )
 
 

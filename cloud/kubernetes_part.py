@@ -1,10 +1,11 @@
 """The sync part of a hub with Kubernetes: objects come from an API server, and the nodes' facts are written to it."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from cloud.abandon.cluster_release import ClusterRelease
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.mounts import Mounts
@@ -42,6 +43,7 @@ async def following(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Body] = (),
     fact_quota_bytes: int = FACT_QUOTA_BYTES,
+    value_of: Callable[[str], str] = str,
 ) -> AsyncIterator[SyncPart]:
     """Follow an API server, and write to it, until the block ends.
 
@@ -51,6 +53,7 @@ async def following(
         labels: of each Node that the hub makes.
         taints: of each such Node.
         fact_quota_bytes: the room of one node's facts.
+        value_of: the value of a node's own segment (`cloud.unique_segments`).
 
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
@@ -64,7 +67,7 @@ async def following(
         cluster = Cluster(kube, unready=hearts.doubt)
         closures = Closures(cluster)
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
+            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints, value_of=value_of),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),
@@ -96,6 +99,8 @@ async def following(
                 mounts=mounts,
                 references=ClusterReferences(kube, cluster),
                 node_facts=table.node_facts,
+                release=ClusterRelease(kube, cluster),
+                write_again=facts.write_again,
             )
         finally:
             await hearts.close()

@@ -40,7 +40,8 @@ class Losses:
     """The losses of one database. Any thread may use them.
 
     Attributes:
-        standing: those for which the hub refuses calls, the oldest first.
+        recorded: those on the disk, the oldest first.
+        doubt: a loss that may have happened, in words; empty: none.
         file_found: whether the file existed: a hub has run here before.
     """
 
@@ -55,20 +56,30 @@ class Losses:
         self._lock = threading.Lock()
         self._at_risk = ""
         self.file_found = path.exists()
-        self.standing = self._read() if self.file_found else ()
+        self.doubt = ""
+        self.recorded = self._read() if self.file_found else ()
+
+    @property
+    def standing(self) -> tuple[str, ...]:
+        """Those for which the hub refuses calls."""
+        return (*self.recorded, self.doubt) if self.doubt else self.recorded
+
+    def put_in_doubt(self, what: str) -> None:
+        """Note a loss that may have happened, until this hub knows; an empty text: it knows."""
+        self.doubt = what
 
     def add(self, what: str) -> bool:
         """Add a loss. Returns False if it is listed already."""
         with self._lock:
             if self._is_listed(what):
                 return False
-            if sum(len(line.encode()) for line in self.standing) > _LISTED_BYTES:
+            if sum(len(line.encode()) for line in self.recorded) > _LISTED_BYTES:
                 what = _AND_MORE
                 if self._is_listed(what):
                     return False
             line = _line(what)
             log.error("%s; calls that name no node are refused from now on", line)
-            self.standing = (*self.standing, line)
+            self.recorded = (*self.recorded, line)
             self._try_to_save()
             return True
 
@@ -88,7 +99,7 @@ class Losses:
         with self._lock:
             cleared = self.standing
             self._save(())
-            self.standing = ()
+            self.recorded, self.doubt = (), ""
             return cleared
 
     def create(self) -> None:
@@ -97,7 +108,7 @@ class Losses:
         Raises:
             OSError: it cannot be written.
         """
-        self._save(self.standing)
+        self._save(self.recorded)
 
     def _read(self) -> tuple[str, ...]:
         try:
@@ -109,11 +120,11 @@ class Losses:
         return lines if all(map(str.isprintable, lines)) else (_line(f"{self._path} was damaged"),)
 
     def _is_listed(self, what: str) -> bool:
-        return any(_tells(line, what) for line in self.standing)
+        return any(_tells(line, what) for line in self.recorded)
 
     def _try_to_save(self) -> None:
         try:
-            self._save(self.standing)
+            self._save(self.recorded)
         except OSError as error:
             log.error("cannot write %s; a restarted hub will not know of the loss: %s", self._path, error)  # noqa: TRY400  # the sentence says it all
 

@@ -146,6 +146,18 @@ class Orders:
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
         self._note(stream, "forget", node=node, driver=driver)
+        await self.forget(node, driver)
+        log.warning(
+            "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
+        )
+        stream.end(Status(Code.OK, origin=Origin.HUB))
+
+    async def forget(self, node: str, driver: str = "") -> None:
+        """Forget a node, or one driver of it.
+
+        Raises:
+            OperatorRefused, PlacementNotKept: it is connected, unknown, or the disk still has it.
+        """
         left = await self._placement.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there
             self._nodes.forget(node, driver)
@@ -154,10 +166,11 @@ class Orders:
             self._calls.forget(node)
             if not self._nodes.knows(node):  # it may have come back by now, and tell new facts
                 await self._forget_facts(node)
-        log.warning(
-            "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
-        )
-        stream.end(Status(Code.OK, origin=Origin.HUB))
+
+    async def forget_known(self, node: str) -> None:
+        """Forget a node, if the hub knows anything of it. Errors as of `forget`."""
+        if self._nodes.knows(node) or await self._placement.knows(node) or self._sync.knows(node):
+            await self.forget(node)
 
     async def _forget_facts(self, node: str) -> None:
         try:

@@ -74,6 +74,8 @@ class Store:
     Attributes:
         state_dir: the state directory.
         losses: the losses of the state directory.
+        is_new: whether the directory was empty, and the hub has not looked for earlier volumes since
+            (`cloud.first_start`).
     """
 
     def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
@@ -87,7 +89,7 @@ class Store:
             SettingsError: the directory cannot be used, another hub uses it, or a newer hub wrote the file.
         """
         self.state_dir = state_dir
-        self._path = state_dir / "hub.db"
+        self._path, self._new_file = state_dir / "hub.db", state_dir / "hub.new"
         self._rows: list[tuple[str, str, int, float, int, bytes]] = []
         self._segments: list[StoredSegment] = []
         self._offers: list[tuple[str, bytes]] = []
@@ -98,6 +100,7 @@ class Store:
                 self.losses = Losses(state_dir / "hub.losses")
                 reserve = Reserve(self._path)
                 database = self._open()
+                self.is_new = self._new_file.exists()
                 self.losses.create()
             except BaseException:
                 os.close(self._lock_file)
@@ -115,6 +118,16 @@ class Store:
         """Why writing fails, or soon will; empty while it works."""
         shortage = self._writer.shortage
         return self._writer.trouble or (shortage and f"{self._path} goes on in its reserved room: {shortage}")
+
+    def end_first_start(self) -> None:
+        """Note that the hub has looked for earlier volumes."""
+        self.is_new = False
+        try:
+            self._new_file.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning(
+                "cannot remove %s; a restarted hub will look for earlier volumes again: %s", self._new_file, error
+            )
 
     def nodes(self) -> list[StoredNode]:
         """All nodes that were on disk. The hub calls this once, when it starts."""
@@ -148,6 +161,19 @@ class Store:
     def save_segment(self, segment: StoredSegment) -> None:
         """Write a unique segment soon, in the writer's thread."""
         self._writer.put(segment[:3], ("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(segment)))
+
+    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
+        """Give all segments of a node to its successor, and one more; on the disk when this returns.
+
+        Raises:
+            WriteFailed: nothing is written.
+        """
+
+        def move(database: sqlite3.Connection) -> None:
+            database.execute("UPDATE segments SET node = ? WHERE node = ?", (successor, node))
+            database.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(more))
+
+        await self._writer.transact(move)
 
     def drop_segment(self, segment: StoredSegment) -> None:
         """Remove a unique segment soon, in the writer's thread."""
@@ -183,6 +209,8 @@ class Store:
             self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
         elif opened.was_new and self.losses.file_found and not self.losses.standing:
             self.losses.add(f"{self._path} was gone or empty")
+        elif opened.was_new and not self.losses.file_found:
+            self._new_file.touch(mode=0o600)
         return opened.connection
 
     def _read_rows(self, database: sqlite3.Connection) -> None:

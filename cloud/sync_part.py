@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud import volume_report
+from cloud.abandon.release import Release
 from cloud.mounts import Mounts, no_mounts
 from cloud.references import ReferenceReader
 from cloud.sources.source import Source
@@ -73,6 +74,8 @@ class SyncPart:
         mounts: says which nodes a volume is attached to, and which volumes each node uses.
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
+        release: releases the own storage of a node; None if the hub follows no cluster.
+        write_again: writes the facts of a node to the cluster again, with its present segment.
     """
 
     source: Source | None = None
@@ -83,6 +86,8 @@ class SyncPart:
     mounts: Mounts = field(default_factory=no_mounts)
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
+    release: Release | None = None
+    write_again: Callable[[str], None] = lambda _node: None
 
 
 async def _ignore(stream: Stream) -> None:

@@ -4,7 +4,9 @@ Without them, a node that reports another node's topology would get creates that
 
 Rules:
 
-* The bridge's own segment belongs to the node of its name (`common.topology`).
+* The bridge's own segment belongs to the node of its name (`common.topology`), or to the node that an operator made its
+  successor (`csi-bridge replace`). The successor has this segment in place of its own one. No node can say that of
+  itself.
 * Of the other keys, an operator lists those that are unique (`--unique-topology`). A node keeps a segment that it no
   longer reports: PersistentVolumes may name it.
 * A node's name counts as its `kubernetes.io/hostname` (`cloud.placement.affinity`). So this segment belongs to the node
@@ -61,6 +63,9 @@ class SegmentStore(Protocol):
     def drop_segment(self, segment: StoredSegment) -> None:
         """Remove a segment soon."""
 
+    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
+        """Give all segments of a node to its successor, and one more. Raises WriteFailed: nothing is written."""
+
 
 class UniqueSegments:
     """The owner of each unique segment."""
@@ -73,13 +78,20 @@ class UniqueSegments:
         """By node: its segments, and the drivers that report each."""
         self._disputed: dict[Segment, dict[str, set[str]]] = {}
         """The segments without a first node: the nodes that report each, and their drivers."""
+        self._inherited: dict[str, str] = {}
+        """By node: the value of the bridge's own segment that it has in place of its name."""
+        self._heirs: dict[str, str] = {}
+        """By such a value: the node."""
         for key, value, driver, node in store.segments():
-            self._put((key, value), node, driver)
+            if key == NODE_SEGMENT:
+                self._inherit(node, value)
+            else:
+                self._put((key, value), node, driver)
 
     def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
         """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""
-        if (own := segments.get(NODE_SEGMENT, node)) != node:
-            return f"its topology says {_shown((NODE_SEGMENT, own))}, which belongs to edge node {_cut(own)}"
+        if why := self._why_not_own(node, segments.get(NODE_SEGMENT, self.value_of(node))):
+            return why
         new = 0
         for segment in self._unique(segments):
             owner = self._owner(segment, known)
@@ -98,10 +110,54 @@ class UniqueSegments:
             return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
         return ""
 
+    def _why_not_own(self, node: str, said: str) -> str:
+        """The reason why a node cannot have the bridge's own segment that it tells, or the one of its name."""
+        if heir := self._heirs.get(node, ""):
+            return f"edge node {heir} is its successor and has its segment; give this machine a name of its own"
+        if said == self.value_of(node):
+            return ""
+        return f"its topology says {_shown((NODE_SEGMENT, said))}, which belongs to edge node {_cut(said)}"
+
+    def owner(self, key: str, value: str, known: Container[str], driver: str = "") -> str:
+        """The one node that has a segment; empty: none, nobody knows which, or the segment need not be of one node.
+
+        With a driver, it counts only if the node has reported the segment for this driver: a node may claim any segment
+        that the hub has not seen. A host name is that of the node of this name.
+        """
+        if key == NODE_SEGMENT:
+            return self._heirs.get(value) or ("" if value in self._inherited else value)
+        segment = key, value
+        if key not in self._keys or segment in self._disputed:
+            return ""
+        if key == HOSTNAME and driver:
+            return value if value in known else ""
+        owner = self._owner(segment, known)
+        return owner if not driver or driver in self._of.get(owner, {}).get(segment, ()) else ""
+
     def owners(self, term: Mapping[str, str]) -> set[str]:
         """The nodes that have the unique segments of a term of a topology."""
-        found = {self._owners.get(segment, "") for segment in self._unique(term)} | {term.get(NODE_SEGMENT, "")}
+        found = {self._owners.get(segment, "") for segment in self._unique(term)}
+        if NODE_SEGMENT in term:
+            found.add(self.owner(NODE_SEGMENT, term[NODE_SEGMENT], ()))
         return found - {""}
+
+    def value_of(self, node: str) -> str:
+        """The value of the bridge's own segment of a node: its name, or that of a node that it replaces."""
+        return self._inherited.get(node, node)
+
+    async def replace(self, node: str, successor: str) -> None:
+        """Give all segments of a node to its successor, the bridge's own one too.
+
+        Raises:
+            WriteFailed: the disk does not have it, and nothing has changed.
+        """
+        value = self.value_of(node)
+        await self._store.move_segments(node, successor, StoredSegment(NODE_SEGMENT, value, "", successor))
+        for segment, drivers in self._of.pop(node, {}).items():
+            for driver in drivers:
+                self._put(segment, successor, driver)
+        self._inherited.pop(node, None)
+        self._inherit(successor, value)
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
         """Give a node those of these segments that are unique. `why_not` has allowed it."""
@@ -126,6 +182,9 @@ class UniqueSegments:
 
     def forget(self, node: str, driver: str = "") -> None:
         """Take all segments from a node, or those that it has for one driver."""
+        if not driver and (value := self._inherited.pop(node, "")):
+            del self._heirs[value]
+            self._store.drop_segment(StoredSegment(NODE_SEGMENT, value, "", node))
         for segment, drivers in list(self._of.get(node, {}).items()):
             for gone in [driver] if driver else list(drivers):
                 if gone in drivers:
@@ -157,6 +216,9 @@ class UniqueSegments:
 
     def _unique(self, segments: Mapping[str, str]) -> Collection[Segment]:
         return [segment for segment in segments.items() if segment[0] in self._keys]
+
+    def _inherit(self, node: str, value: str) -> None:
+        self._inherited[node], self._heirs[value] = value, node
 
     def _put(self, segment: Segment, node: str, driver: str) -> None:
         self._owners[segment] = node

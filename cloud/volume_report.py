@@ -235,16 +235,15 @@ class _Nodes:
         return min(narrowed, key=len, default=self._labels.keys())
 
     def _labels_of(self, name: str) -> Mapping[str, str]:
-        return {**self._labels.get(name, {_HOSTNAME: name}), NODE_SEGMENT: name}
+        return {NODE_SEGMENT: name, **self._labels.get(name, {_HOSTNAME: name})}
 
     def _with(self, key: str, value: str) -> Iterable[str]:
         """The nodes that have a label."""
-        if key == NODE_SEGMENT:
-            return [value]
         if key not in self._by_label:
             known = self._by_label[key] = defaultdict[str, set[str]](set)
             for name, labels in self._labels.items():
                 if key in labels:
                     known[labels[key]].add(name)
         found = self._by_label[key].get(value, set())
-        return found or ([value] if key == _HOSTNAME and value not in self._labels else [])
+        named = key == NODE_SEGMENT or (key == _HOSTNAME and value not in self._labels)
+        return found or ([value] if named else [])

@@ -197,6 +197,73 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Give the volumes of a node that is gone for good to its successor, which has its disk. The answer is `Done`.
+
+    Attributes:
+        node: the node, which is denied.
+        successor: the node that has its disk now.
+    """
+
+    order: ClassVar[str] = "replace"
+    node: str
+    successor: str
+
+
+GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "kept", "blocks"
+"""The fates of an object (`Released.fate`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Release the own storage of a node that is gone for good, and forget the node. The answer is `Abandoned`.
+
+    One order does what can be done at once. Give it again until the answer is `done`.
+
+    Attributes:
+        node: the node.
+        sure: False: change nothing, and say what would go.
+    """
+
+    order: ClassVar[str] = "abandon"
+    node: str
+    sure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """An object of a node's own storage, or one that hangs on it.
+
+    Attributes:
+        kind: its kind.
+        name: its name, after its namespace if it has one.
+        fate: `goes`: it is to go, and `why` says when; `released`: it is gone; `kept`: it stays; `blocks`: an operator
+            must act first.
+        why: the reason, in words; may be empty.
+    """
+
+    kind: str
+    name: str
+    fate: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """The state of a node's abandonment.
+
+    Attributes:
+        found: the objects.
+        done: nothing is left to release, and the hub has forgotten the node.
+        said: what an operator should know, a sentence each.
+    """
+
+    found: list[Released]
+    done: bool = False
+    said: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """The hub has carried out an order.
 

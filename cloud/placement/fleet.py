@@ -1,6 +1,6 @@
 """A driver's fleet: the nodes that run it, and the parts of their reports that placement uses."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -154,8 +154,9 @@ class Fleet:
 class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
-    def __init__(self, nodes: Nodes, offers: Offers) -> None:
-        self._nodes, self._offers = nodes, offers
+    def __init__(self, nodes: Nodes, offers: Offers, *, value_of: Callable[[str], str] = str) -> None:
+        """Of these nodes; `value_of` returns the value of a node's own segment (`cloud.unique_segments`)."""
+        self._nodes, self._offers, self._value_of = nodes, offers, value_of
         self._fleets: dict[str, Fleet] = {}
         self._stale: set[str] = set()
 
@@ -175,7 +176,9 @@ class Fleets:
             report = self._nodes.find_report(driver, node)
             if report is not None:
                 member, refused = known.get(node), self._nodes.why_refused(driver, node)
-                member = member if member is not None and member.report is report else _member(report)
+                segment = _segment(self._value_of(node))
+                if member is None or member.report is not report or not segment.items() <= member.labels.items():
+                    member = _member(report, segment)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)
         votes = [member.ballot for member in members.values() if member.ballot is not None and not member.refused]
         if not members:
@@ -184,9 +187,9 @@ class Fleets:
         return fleet
 
 
-def _member(report: DriverReport) -> Member:
+def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
     info = _parse(NodeGetInfoResponse, report, NODE_GET_INFO)
-    own, segment = announces_topology(report), _segment(report.node)
+    own = announces_topology(report)
     describes = describes_itself(report)
     lacks = describes and not own
     segments = topology_of(report) if own else segment if lacks else {}
@@ -209,10 +212,10 @@ def describes_itself(report: DriverReport) -> bool:
     return report.answers.keys() >= set(ESSENTIAL_METHODS)
 
 
-def _segment(node: str) -> dict[str, str]:
+def _segment(value: str) -> dict[str, str]:
     """The bridge's own segment; none where the name cannot be one."""
     try:
-        return segment_of(node)
+        return segment_of(value)
     except ValueError:
         return {}
 

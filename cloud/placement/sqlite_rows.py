@@ -122,6 +122,13 @@ class SqliteRows:
         for table in ("holds", "things", "inventories"):
             self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
 
+    def move(self, node: str, successor: str) -> None:
+        """Give all names and ids of a node to its successor, and drop the node's lists."""
+        for table in ("holds", "things"):
+            sql = f"UPDATE OR REPLACE {table} SET node = ? WHERE node = ?"  # noqa: S608  # our own words
+            self._database.execute(sql, (successor, node))
+        self._database.execute("DELETE FROM inventories WHERE node = ?", (node,))
+
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
         self._database.execute("DELETE FROM things WHERE gone > 0 AND gone < ?", (before,))

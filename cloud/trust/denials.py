@@ -33,6 +33,7 @@ class Denials:
 
     Attributes:
         on_change: called after a denial was added: links that it concerns must end.
+        why_kept: says why a node has to stay denied for now; empty: it has not to.
     """
 
     def __init__(self, store: TrustStore, *, audit: Audit, now: Callable[[], float] = time.time) -> None:
@@ -47,6 +48,7 @@ class Denials:
         self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
         """Denials that count, and that the disk does not have."""
         self.on_change: Callable[[], None] = lambda: None
+        self.why_kept: Callable[[str], str] = lambda _node: ""
 
     def all(self) -> list[Denial]:
         """All denials, the oldest first."""
@@ -66,6 +68,10 @@ class Denials:
             keys.append((DenialKind.SERIAL, f"{serial:x}"))
         found = (self._store.denials.get(key) or self._unsaved.get(key) for key in keys)
         return next((denial for denial in found if denial is not None), None)
+
+    def denies(self, node: str) -> bool:
+        """Whether a node is denied by its name, with every certificate."""
+        return self.find(node, 0) is not None
 
     async def deny(self, order: Deny, by: str) -> str:
         """Deny a node or a certificate. Returns a sentence for the operator.
@@ -93,9 +99,12 @@ class Denials:
         """Undo a denial. Returns a sentence for the operator; empty if there was none.
 
         Raises:
-            OperatorRefused: the order names neither a node nor a certificate, or the disk still has the denial.
+            OperatorRefused: the order names neither a node nor a certificate, the node has to stay denied for now, or
+                the disk still has the denial.
         """
         kind, value = _read(order.subject)
+        if kind is DenialKind.NODE and (why := self.why_kept(value)):
+            raise OperatorRefused(f"edge node {value} stays denied", why)
         denial = self._store.denials.get((kind, value)) or self._unsaved.get((kind, value))
         if denial is None:
             return ""

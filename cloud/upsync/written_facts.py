@@ -145,6 +145,11 @@ class WrittenFacts:
             for ref in self._files.of(node):
                 self._told((node, ref))
 
+    def write_again(self, node: str) -> None:
+        """Queue a node's stored facts: they are to be written otherwise than before."""
+        for ref in self._files.of(node):
+            self._add((node, ref))
+
     async def close(self) -> None:
         """Write no more."""
         for queue in self._queues.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -202,4 +203,135 @@ def _pod(name: str, namespace: str, *, image: str = "none", **spec: Any) -> dict
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"nodeName": "k1", "containers": [{"name": "c", "image": image}], **spec},
+    }
+
+
+@pytest.fixture
+def abandon(users: Users, control_plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """deploy/cloud/abandon is in force, and names the node gone with the test's namespace."""
+    made = objects(DEPLOY / "cloud/abandon/abandon.yaml")
+    api = control_plane.api
+    try:
+        for each in made:
+            if each["kind"] == "ValidatingAdmissionPolicy":
+                (nodes,) = (it for it in each["spec"]["variables"][:1] if it["name"] == "nodes")
+                nodes["expression"] = json.dumps({"gone": f"a {namespace}", "h1": "", f"look-{namespace}": ""})
+            api.ensure(each)
+        api.create(_volume(f"look-{namespace}", f"look-{namespace}"))
+        look = {"metadata": {"labels": {"look": "x"}}}
+        wait_for(
+            lambda: "finalizers away" in users.hub.patch("PersistentVolume", f"look-{namespace}", look),
+            what="effective policy",
+            timeout_s=_EFFECTIVE_S,
+        )
+        yield
+    finally:
+        for each in made:
+            api.delete(each["kind"], each["metadata"]["name"], namespace=each["metadata"].get("namespace"))
+        for each in api.all("PersistentVolume"):
+            api.delete_now("PersistentVolume", each["metadata"]["name"])
+
+
+@pytest.mark.usefixtures("abandon")
+def test_the_hub_releases_only_unbound_volumes_of_named_nodes(users: Users, control_plane: ControlPlane) -> None:
+    api, hub = control_plane.api, users.hub
+    kept = {"persistentVolumeReclaimPolicy": "Retain"}
+    api.create(_volume("v-gone", "gone", finalizers=["external-provisioner.volume.kubernetes.io/finalizer", "x/own"]))
+    api.create(_volume("v-host", "h1", key="topology.d/host"))
+    for body in (
+        _volume("v-lives", "lives"),
+        _volume("v-both", "gone", "lives"),
+        _volume("v-kept", "gone", **kept),
+        _volume("v-anywhere"),
+    ):
+        api.create(body)
+        assert "only unbound PersistentVolumes of nodes" in hub.end("PersistentVolume", body["metadata"]["name"])
+    assert hub.end("PersistentVolume", "v-host") == ""
+
+    strip: dict[str, Any] = {"metadata": {"finalizers": ["kubernetes.io/pv-protection", "x/own"]}}
+    refused = "the hub takes only the sidecars' finalizers away"
+    assert refused in hub.patch("PersistentVolume", "v-gone", strip)  # not deleted yet
+    assert hub.end("PersistentVolume", "v-gone") == ""
+    assert refused in hub.patch("PersistentVolume", "v-gone", {"metadata": {"finalizers": None}})
+    assert refused in hub.patch("PersistentVolume", "v-gone", {"metadata": {"labels": {"a": "b"}}})
+    finalizers = api.get("PersistentVolume", "v-gone")["metadata"]["finalizers"]  # type: ignore[index]  # it is there
+    rest = [it for it in finalizers if not it.startswith("external-provisioner")]
+    assert hub.patch("PersistentVolume", "v-gone", {"metadata": {"finalizers": rest}}) == ""
+
+
+@pytest.mark.usefixtures("abandon")
+def test_the_hub_releases_claims_of_named_namespaces_and_attachments_of_named_nodes(
+    users: Users, control_plane: ControlPlane, namespace: str
+) -> None:
+    api, hub, other = control_plane.api, users.hub, control_plane.new_namespace()
+    for where, volume in ((namespace, "v"), (other, "v"), (namespace, "")):
+        api.create(_claim(f"data{volume}", where, volume))
+    refused = "only bound claims in namespaces"
+    assert refused in hub.end("PersistentVolumeClaim", "data", namespace)
+    assert refused in hub.end("PersistentVolumeClaim", "datav", other)
+    assert hub.end("PersistentVolumeClaim", "datav", namespace) == ""
+
+    for name in ("gone", "lives"):
+        api.create(_attachment(name))
+    assert "only VolumeAttachments of nodes" in hub.end("VolumeAttachment", "lives")
+    assert hub.end("VolumeAttachment", "gone") == ""
+    api.delete_now("VolumeAttachment", "lives")
+
+
+@pytest.mark.usefixtures("abandon")
+def test_the_hub_does_not_choose_the_nodes_that_it_may_abandon(users: Users) -> None:
+    change = {"spec": {"variables": [{"name": "nodes", "expression": '{"lives": ""}'}]}}
+    assert "forbidden" in users.hub.patch("ValidatingAdmissionPolicy", "csi-bridge-hub-abandon", change)
+
+
+@pytest.mark.usefixtures("abandon")
+def test_the_policy_of_an_abandonment_concerns_nobody_but_the_hub(control_plane: ControlPlane) -> None:
+    api = control_plane.api
+    api.create(_volume("v-lives", "lives"))
+    api.patch("PersistentVolume", "v-lives", {"metadata": {"labels": {"a": "b"}}})
+    assert User(api).end("PersistentVolume", "v-lives") == ""
+
+
+def _volume(
+    name: str, *values: str, key: str = "csi-bridge.io/node", finalizers: Any = (), **spec: Any
+) -> dict[str, Any]:
+    """A PersistentVolume that is bound to nodes by a segment."""
+    term = {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}} if values else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "finalizers": list(finalizers)},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "none-such",
+            "csi": {"driver": "d.example", "volumeHandle": name},
+            **affinity,
+            **spec,
+        },
+    }
+
+
+def _claim(name: str, namespace: str, volume: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "none-such",
+            **({"volumeName": volume} if volume else {}),
+        },
+    }
+
+
+def _attachment(node: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": node},
+        "spec": {"attacher": "d.example", "nodeName": node, "source": {"persistentVolumeName": "v"}},
     }

@@ -141,6 +141,9 @@ class FakeApi:
             half = found if subresource else merged
             merged = {**{name: part for name, part in half.items() if name != "status"}}
             merged |= {"status": status} if status is not None else {}
+        if merged["metadata"].get("deletionTimestamp") and not merged["metadata"].get("finalizers"):
+            self.drop(resource.kind, name, namespace)
+            return merged
         return found if merged == found else self.put(merged)
 
     async def delete(
@@ -148,9 +151,13 @@ class FakeApi:
     ) -> None:
         self.asked.append(f"delete {resource.plural} {name}" + ("" if grace_s is None else f" {grace_s}"))
         await self._fail("delete")
-        if self._find("delete", resource, name, namespace)["metadata"]["uid"] != uid:
+        found = self._find("delete", resource, name, namespace)
+        if found["metadata"]["uid"] != uid:
             raise KubeError("delete", 409, "Conflict", "its uid is another one")
-        self.drop(resource.kind, name, namespace)
+        if found["metadata"].get("finalizers"):
+            self.put({**found, "metadata": {**found["metadata"], "deletionTimestamp": "2026-11-23T09:00:00Z"}})
+        else:
+            self.drop(resource.kind, name, namespace)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,22 @@ def made_by_somebody(*, annotations: Body | None = None, labels: Body | None = N
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **more}
 
 
+async def test_a_successor_gets_the_segment_of_the_node_that_it_replaces(world: World) -> None:
+    await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await world.labels())["csi-bridge.io/node"] == "n1"
+    world.writer = NodeWriter(world.api, world.in_use, value_of={"n1": "n0"}.__getitem__)
+    for _ in range(2):
+        await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await world.labels())["csi-bridge.io/node"] == "n0"
+    assert world.writer.problems() == []
+
+
+async def test_a_node_cannot_say_itself_that_it_replaces_another_one(world: World) -> None:
+    await world.write(fact(labels={"csi-bridge.io/node": "n0"}))
+    assert "csi-bridge.io/node" not in await world.labels()
+    assert "only the node of that name may be" in world.writer.problems()[0]
+
+
 # ---- a Node that the hub makes ---------------------------------------------------------------------------------------
 
 

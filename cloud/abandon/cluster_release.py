@@ -1,0 +1,278 @@
+"""The release in a cluster: deletes the objects that wait for a node that never comes back.
+
+Rules:
+
+* One pass does all that can be done now, and says why the rest waits. The next pass begins with the objects that the
+  API server has then. So it goes on after a pass that was cut off anywhere, and nothing is kept between them.
+* An object is deleted by its UID first. Only then its sidecar's finalizer is removed: no controller may put a finalizer
+  on an object that is being deleted, and none takes it for one in use.
+* Only finalizers of the stock sidecars are removed, which wait for the node's answer. Kubernetes removes its own.
+* The order lets each controller do its part. Snapshots go first, while their volumes still exist. Then Kubernetes ends
+  the pods of a Node that is gone, and a claim when no pod has it. A VolumeAttachment goes when no pod of the node has
+  the claim, or it would be made again. A PersistentVolume goes when its claim and its VolumeAttachments are gone: else
+  the claim would be Lost, and a StatefulSet would keep it.
+* A PersistentVolume or VolumeSnapshotContent that its owner retains stays. Its claim or VolumeSnapshot goes.
+* Each object gets an Event before the first change.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Protocol
+
+from cloud.abandon.own_storage import Body as Part
+from cloud.abandon.own_storage import Owner, Records, own_contents, own_volumes, part, segments_of
+from cloud.abandon.release import NotReleased, Pass
+from cloud.kinds.pods import claim_names, node_of
+from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
+from cloud.sources.source import Source
+from cloud.upsync.ownership import find, is_made
+from cloud.upsync.write_api import WriteApi
+from common.operator_orders import BLOCKS, GOES, KEPT, RELEASED, Released
+
+_PAGE: Final = 250
+"""Objects in one part of a list: they take the loop some ten milliseconds."""
+
+_SIDECARS: Final = (
+    "external-attacher/",
+    "external-provisioner.volume.kubernetes.io/finalizer",
+    "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
+)
+"""How the finalizers begin that the stock sidecars remove after an answer of the driver."""
+
+_REASON: Final = "NodeAbandoned"
+
+
+class Api(WriteApi, Protocol):
+    """The part of `cloud.kube.Kube` that a release uses."""
+
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+        """A part of a list."""
+
+
+class _Cluster(NamedTuple):
+    """What the API server has of a node's own storage."""
+
+    volumes: list[Part]
+    contents: list[Part]
+    attachments: list[Body]
+
+
+class ClusterRelease:
+    """Releases in a cluster (`Release`)."""
+
+    def __init__(self, api: Api, source: Source, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """With the API server, and the hub's copy of its pods."""
+        self._api, self._source, self._now = api, source, now
+
+    async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
+        """See `Release`."""
+        try:
+            return await self._run(node, owner, records, is_dry=is_dry)
+        except KubeError as error:
+            raise NotReleased(str(error), is_forbidden=error.is_forbidden) from error
+
+    async def _run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
+        if not self._source.is_ready:
+            raise NotReleased("the hub has not read all pods yet", is_forbidden=False)
+        has = await self._read(node, owner, records)
+        done = Pass(names={node})
+        steps = _Steps(self._api, node, done, is_dry=is_dry, now=self._now)
+        for volume in has.volumes:
+            done.names.update(segments_of(volume, node, owner))
+        for content in has.contents:
+            await steps.release_snapshot(content)
+        if (body := await find(self._api, RESOURCES["Node"], node)) is not None:
+            steps.note("Node", body, *_of_node(body))
+        pods = await self._pods(node)
+        for volume in has.volumes:
+            await steps.release_volume(volume, pods, has.attachments)
+        return done
+
+    async def _read(self, node: str, owner: Owner, records: Records) -> _Cluster:
+        volumes = await self._all("PersistentVolume")
+        own = own_volumes(volumes, node, owner, records.elsewhere)
+        names = {it["metadata"]["name"] for it in own}
+        others = [it for it in volumes if it["metadata"]["name"] not in names]
+        attachments = await self._all("VolumeAttachment")
+        try:
+            contents = await self._all("VolumeSnapshotContent")
+        except KubeError as error:
+            if not error.is_missing:  # a cluster without snapshots
+                raise
+            contents = []
+        return _Cluster(own, own_contents(contents, own, others, records.alone), attachments)
+
+    async def _all(self, kind: str) -> list[Body]:
+        found, more = list[Body](), ""
+        while True:
+            page = await self._api.list(RESOURCES[kind], limit=_PAGE, more=more)
+            found.extend(page.items)
+            more = page.more
+            if not more:
+                return found
+            await asyncio.sleep(0)
+
+    async def _pods(self, node: str) -> dict[tuple[str, str], list[Body]]:
+        """The pods on the node, by the claims (namespace and name) that they use."""
+        found: dict[tuple[str, str], list[Body]] = {}
+        for number, ref in enumerate(list(self._source.refs("Pod")), 1):
+            body = self._source.body(ref)
+            if body is not None and node_of(body) == node:
+                for claim in claim_names(body):
+                    found.setdefault((ref.namespace, claim), []).append({**body, "kind": "Pod"})
+            if number % _PAGE == 0:
+                await asyncio.sleep(0)
+        return found
+
+
+def _of_node(body: Body) -> tuple[str, str]:
+    """Fate of a Node, and why."""
+    if is_made(body):
+        return GOES, "the hub made it, and deletes it"
+    return BLOCKS, f"the hub did not make it: kubectl delete node {body['metadata']['name']}"
+
+
+class _Steps:
+    """The steps of one pass."""
+
+    def __init__(self, api: Api, node: str, done: Pass, *, is_dry: bool, now: Callable[[], datetime]) -> None:
+        self._api, self._node, self._done, self._is_dry, self._now = api, node, done, is_dry, now
+        self._noted: set[str] = set()
+
+    def note(self, kind: str, body: Part, fate: str, why: str) -> None:
+        """Note an object and its fate, once."""
+        if (uid := body["metadata"]["uid"]) not in self._noted:
+            self._noted.add(uid)
+            self._done.found.append(Released(kind=kind, name=_name(body), fate=fate, why=why))
+
+    async def release_snapshot(self, content: Part) -> None:
+        """Release a VolumeSnapshotContent and its VolumeSnapshot."""
+        ref, policy = part(content, "spec", "volumeSnapshotRef"), part(content, "spec").get("deletionPolicy")
+        snapshot = await self._bound("VolumeSnapshot", ref)
+        if snapshot is not None:
+            self._done.namespaces.add(snapshot["metadata"]["namespace"])
+            gone = await self._delete("VolumeSnapshot", snapshot)
+            self._tell("VolumeSnapshot", snapshot, "its snapshot-controller ends it", is_gone=gone)
+        if policy != "Delete":
+            self.note("VolumeSnapshotContent", content, KEPT, "its deletionPolicy is Retain")
+        else:
+            gone = await self._delete("VolumeSnapshotContent", content)
+            self._tell("VolumeSnapshotContent", content, "", is_gone=gone)
+
+    async def release_volume(
+        self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
+    ) -> None:
+        """Release a PersistentVolume with its claim, the claim's pods on the node, and its VolumeAttachments."""
+        ref, name = part(volume, "spec", "claimRef"), volume["metadata"]["name"]
+        claim = await self._bound("PersistentVolumeClaim", ref)
+        if claim is not None and part(claim, "spec").get("volumeName") != name:
+            claim = None
+        users = pods.get((ref.get("namespace", ""), ref.get("name", "")), []) if claim is not None else []
+        for pod in users:
+            await self._announce("Pod", pod)
+            self.note("Pod", pod, GOES, "Kubernetes ends it about a minute after the Node is gone")
+        if claim is not None:
+            self._done.namespaces.add(claim["metadata"]["namespace"])
+            gone = await self._delete("PersistentVolumeClaim", claim)
+            self._tell("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it", is_gone=gone)
+        left = [it for it in attachments if part(it, "spec", "source").get("persistentVolumeName") == name]
+        for attachment in list(left):
+            if users or part(attachment, "spec").get("nodeName") != self._node:
+                self.note("VolumeAttachment", attachment, GOES, "a pod has the volume")
+                continue
+            if gone := await self._delete("VolumeAttachment", attachment):
+                left.remove(attachment)
+            self._tell("VolumeAttachment", attachment, "", is_gone=gone)
+        if part(volume, "spec").get("persistentVolumeReclaimPolicy") != "Delete":
+            if claim is not None:
+                await self._announce("PersistentVolume", volume)
+            self.note("PersistentVolume", volume, KEPT, "its reclaim policy is Retain")
+        elif claim is not None or left or part(volume, "status").get("phase") == "Bound":
+            self.note("PersistentVolume", volume, GOES, "it goes after its claim and its attachments")
+        else:
+            gone = await self._delete("PersistentVolume", volume)
+            self._tell("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
+
+    async def _bound(self, kind: str, ref: Part) -> Part | None:
+        """The claim or VolumeSnapshot that a reference names, if it has the reference's UID; None: there is none."""
+        if not (ref.get("name") and ref.get("uid")):
+            return None
+        if self._is_dry and kind == "VolumeSnapshot":  # which the hub may read once it may release
+            return {"metadata": dict(ref)}
+        found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
+        return found if found is not None and found["metadata"]["uid"] == ref["uid"] else None
+
+    def _tell(self, kind: str, body: Part, why: str, *, is_gone: bool) -> None:
+        others = [it for it in body["metadata"].get("finalizers") or () if not it.startswith(_SIDECARS)]
+        text = "; ".join(filter(None, (why, (others and f"finalizers {', '.join(others)}") or "")))
+        self.note(kind, body, RELEASED if is_gone else GOES, "" if is_gone else text)
+
+    async def _delete(self, kind: str, body: Part) -> bool:
+        """Delete an object, then remove the sidecars' finalizers. Returns whether it is gone."""
+        if self._is_dry:
+            return False
+        resource, where = RESOURCES[kind], (body["metadata"]["name"], body["metadata"].get("namespace", ""))
+        await self._announce(kind, body)
+        if not body["metadata"].get("deletionTimestamp"):
+            await _unless_changed(self._api.delete(resource, *where, uid=body["metadata"]["uid"]))
+            if not body["metadata"].get("finalizers"):
+                return True
+        found = await find(self._api, resource, *where)
+        if found is None or found["metadata"]["uid"] != body["metadata"]["uid"]:
+            return True
+        before = found["metadata"].get("finalizers") or []
+        rest = [it for it in before if not it.startswith(_SIDECARS)]
+        if rest == before or not found["metadata"].get("deletionTimestamp"):
+            return False
+        change = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"], "finalizers": rest or None}}
+        return await _unless_changed(self._api.patch(resource, where[0], change, where[1])) and not rest
+
+    async def _announce(self, kind: str, body: Part) -> None:
+        """Write the Event of an object, once. An object whose namespace ends gets none."""
+        if self._is_dry or (body["metadata"].get("deletionTimestamp") and kind != "Pod"):
+            return
+        metadata = body["metadata"]
+        namespace, at = metadata.get("namespace", ""), f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
+        digest = sha256(f"{kind} {metadata['uid']} {self._node}".encode()).hexdigest()[:16]
+        event: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"csi-bridge-abandoned.{digest}", "namespace": namespace or "default"},
+            "involvedObject": {
+                "kind": kind,
+                "apiVersion": RESOURCES[kind].group.removeprefix("apis/").removeprefix("api/"),
+                "name": metadata["name"],
+                "namespace": namespace,
+                "uid": metadata["uid"],
+            },
+            "type": "Warning",
+            "reason": _REASON,
+            "message": f"edge node {self._node} is gone for good: an operator releases the storage that only it had",
+            "source": {"component": "csi-bridge-hub"},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        try:
+            await self._api.create(RESOURCES["Event"], event, namespace or "default")
+        except KubeError as error:
+            if error.code not in {403, 404, 409}:  # it is there, or its namespace ends
+                raise
+
+
+async def _unless_changed(request: Awaitable[object]) -> bool:
+    """Make a request about an object. Returns False if the object is gone or has changed: the next pass looks again."""
+    try:
+        await request
+    except KubeError as error:
+        if error.code not in {404, 409}:
+            raise
+        return False
+    return True
+
+
+def _name(body: Part) -> str:
+    metadata = body["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])

@@ -1,0 +1,95 @@
+"""The own storage of a node: the PersistentVolumes and VolumeSnapshotContents whose data no other node has.
+
+Rules:
+
+* A PersistentVolume is of a node's own storage if each term of its nodeAffinity requires a segment that belongs to this
+  node alone, and no other node has made its volume. Such a segment is the bridge's own one, or one that the operator
+  calls unique (`--unique-topology`). A segment of another key may be a zone, whose storage other nodes reach: it does
+  not count.
+* A VolumeSnapshotContent is, if its volume is, or if only this node has made its snapshot. If the volume's handle is
+  also that of another node's PersistentVolume, its volume does not count.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from common.node_selector import choices
+
+Body = Mapping[str, Any]
+
+Owner = Callable[[str, str, str], str]
+"""The node that a segment (driver, key and value) belongs to; empty: none, or nobody knows."""
+
+Handle = tuple[str, str]
+"""A driver, and the vendor's id of a volume or snapshot."""
+
+
+def part(body: Body, *names: str) -> Body:
+    """A part of an object; empty if the object lacks it."""
+    for name in names:
+        body = body.get(name) or {}
+    return body
+
+
+def segments_of(volume: Body, node: str, owner: Owner) -> set[str]:
+    """The values of the node's own segments that tie a PersistentVolume to it; none if it is not tied."""
+    terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
+    tied = [_tie(term, node, partial(owner, handle_of(volume)[0])) for term in terms]
+    return set().union(*tied) if tied and all(tied) else set()
+
+
+def own_volumes(
+    volumes: Iterable[Body], node: str, owner: Owner, elsewhere: Collection[Handle] = frozenset()
+) -> list[Body]:
+    """The PersistentVolumes of a node's own storage. Other nodes have made those `elsewhere`."""
+    found = [it for it in volumes if handle_of(it)[1] and handle_of(it) not in elsewhere]
+    return [it for it in found if segments_of(it, node, owner)]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the hub's records say.
+
+    Attributes:
+        alone: the snapshots that the node alone has made.
+        elsewhere: the volumes that another node has made.
+    """
+
+    alone: Collection[Handle] = frozenset()
+    elsewhere: Collection[Handle] = frozenset()
+
+
+def own_contents(
+    contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
+) -> list[Body]:
+    """The VolumeSnapshotContents of a node's own storage.
+
+    Args:
+        contents: all of them.
+        own: the PersistentVolumes of the node's own storage.
+        others: all other PersistentVolumes.
+        made: the snapshots that this node alone has made.
+    """
+    handles = {handle_of(it) for it in own} - {handle_of(it) for it in others}
+    found = []
+    for content in contents:
+        driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
+        snapshot = part(content, "status").get("snapshotHandle") or source.get("snapshotHandle", "")
+        if (driver, source.get("volumeHandle", "")) in handles or (driver, snapshot) in made:
+            found.append(content)
+    return found
+
+
+def handle_of(volume: Body) -> Handle:
+    """Driver and handle of a PersistentVolume; empty ones if it is not of a CSI driver."""
+    csi = part(volume, "spec", "csi")
+    return str(csi.get("driver", "")), str(csi.get("volumeHandle", ""))
+
+
+def _tie(term: Body, node: str, owner: Callable[[str, str], str]) -> set[str]:
+    for key, values in choices(term):
+        if values and all(owner(key, value) == node for value in values):
+            return set(values)
+    return set()

@@ -1,0 +1,132 @@
+"""The succession: an operator's order that a new node, with the disk of an old one, serves the old one's volumes.
+
+Rules:
+
+* The old node must be denied and away, and the new one must be known and not denied. Nothing that a node says makes it
+  a successor.
+* The new node gets the old one's segment in place of its own one, because a Node's label has one value. So it must not
+  have volumes of its own yet: theirs would be of no node. Those in the old one's segment are not its own: a hub that
+  has lost its records gets the same order again.
+* The same order goes on after a crash. First the segments are written to the disk, then names and ids, and last the hub
+  forgets the old node. Between the steps the volumes have no node that is connected.
+"""
+
+import logging
+
+from cloud.abandon.abandonment import Forget
+from cloud.abandon.own_storage import Body, handle_of, own_volumes
+from cloud.edge_nodes import Nodes
+from cloud.placement.placement import Placement
+from cloud.references import PERSISTENT_VOLUME
+from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.denials import Denials
+from cloud.unique_segments import UniqueSegments
+from common.database_writer import WriteFailed
+from common.errors import OperatorRefused
+from common.operator_orders import Done, Replace
+from common.topology import NODE_SEGMENT
+
+log = logging.getLogger("csi_bridge.hub")
+
+
+class Succession:
+    """Carries out the order."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        placement: Placement,
+        denials: Denials,
+        segments: UniqueSegments,
+        part: SyncPart,
+        *,
+        forget: Forget,
+        audit: Audit,
+    ) -> None:
+        """For one hub.
+
+        Args:
+            nodes: the nodes that it knows.
+            placement: the names and ids that nodes have.
+            denials: the nodes that may not connect.
+            segments: the topology segments that belong to one node each.
+            part: the objects and facts.
+            forget: forgets a node.
+            audit: takes the orders.
+        """
+        self._nodes, self._placement, self._denials, self._segments = nodes, placement, denials, segments
+        self._part, self._forget, self._audit = part, forget, audit
+
+    async def order(self, order: Replace, by: str) -> Done:
+        """Make a node the successor of another one.
+
+        Raises:
+            OperatorRefused: the old one may come back, the new one cannot be its successor, or the disk is full.
+            PlacementNotKept: names and ids cannot be moved now; the same order goes on.
+        """
+        old, new = order.node, order.successor
+        what = f"edge node {new} does not replace {old}"
+        if old == new:
+            raise OperatorRefused(what, "they are one node; to give its name to a new machine, see docs/trust.md")
+        value = self._segments.value_of(old)
+        self._check_old(old, what)
+        if self._segments.value_of(new) != value:  # else an earlier order did not get to its end
+            await self._check_new(old, new, what)
+        self._audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
+        try:
+            await self._segments.replace(old, new)
+        except WriteFailed as error:
+            raise OperatorRefused(what, f"that cannot be written to the disk: {error}") from error
+        await self._placement.move(old, new)
+        await self._forget(old)
+        self._nodes.judge_again()
+        for driver in self._nodes.drivers_of(new):
+            self._placement.changed(driver)
+        self._part.write_again(new)
+        log.warning("an operator made edge node %s the successor of %s, with its volumes", new, old)
+        return Done(
+            said=[
+                f"edge node {new} has the volumes of {old}, and its segment {NODE_SEGMENT}={value}",
+                f"{old} is forgotten, and stays denied",
+            ]
+        )
+
+    def _check_old(self, old: str, what: str) -> None:
+        if not self._denials.denies(old):
+            raise OperatorRefused(what, f"{old} may come back; first run csi-bridge deny {old}")
+        if self._nodes.is_connected(old):
+            raise OperatorRefused(what, f"{old} is still connected; its links end at once, so try again")
+
+    async def _check_new(self, old: str, new: str, what: str) -> None:
+        if not self._nodes.knows(new):
+            raise OperatorRefused(what, f"the hub knows no edge node {new}; let it join first")
+        if self._denials.denies(new):
+            raise OperatorRefused(what, f"{new} is denied")
+        if self._segments.value_of(new) != new:
+            raise OperatorRefused(what, f"{new} is the successor of {self._segments.value_of(new)} already")
+        volumes = self._volumes(what)
+        left = own_volumes(volumes, old, self._owner)
+        if not (left or self._nodes.knows(old) or await self._placement.knows(old)):
+            raise OperatorRefused(what, f"the hub knows no edge node {old}, and nothing of its volumes")
+        if own := own_volumes(volumes, new, self._owner):
+            name = own[0]["metadata"]["name"]
+            raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")
+        ledger, inherited = (await self._placement.books()).ledger, {handle_of(it) for it in left}
+        made = [place for place, holding in ledger.holdings if place[2] == new and holding.is_made]
+        strange = [str(thing) for driver, thing, _ in made if (driver, thing.id) not in inherited]
+        strange += [name for _, name, hold in ledger.holds if hold.node == new]
+        if strange:
+            raise OperatorRefused(what, f"{new} has volumes of its own, such as {strange[0]}")
+
+    def _volumes(self, what: str) -> list[Body]:
+        """All PersistentVolumes; none if the hub follows none."""
+        source = self._part.source
+        if source is None:
+            return []
+        if not source.is_ready:
+            raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet")
+        return [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
+
+    def _owner(self, driver: str, key: str, value: str) -> str:
+        return self._segments.owner(key, value, (), driver)

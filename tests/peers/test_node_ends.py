@@ -1,0 +1,325 @@
+"""The end of a node and its successor, with the stock sidecars and Kubernetes' own controllers."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.testdriver.support import needs_mounts
+from tests.peers.support import manifests
+from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.peers.support.testdriver import start_testdriver
+from tests.support.bridge import Agent, Bridge
+from tests.support.deployed import objects
+from tests.support.edge_node import NODE, pod, volume
+from tests.support.operator import by_hand, hub_state
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.kube_api import KubeApi
+    from tests.peers.support.sidecars import Sidecars
+    from tests.support.processes import Supervisor
+
+pytestmark = [needs_mounts, pytest.mark.slow]
+
+Object = dict[str, Any]
+
+_LIMIT_S = 120.0
+
+_RELEASE_S = 240.0
+"""Kubernetes ends the pods of a Node that is gone after 40 to 60 s, and a busy machine takes longer."""
+
+_PATIENCE = ("--retry-interval-start=500ms", "--retry-interval-max=2s", "--timeout=30s")
+
+
+class Site:
+    """A hub in a cluster, its nodes without kubelets, the stock sidecars, and a StatefulSet with one pod."""
+
+    def __init__(self, bridge: Bridge, claims: Claims, plane: ControlPlane, supervisor: Supervisor, at: Path) -> None:
+        self.api, self.claims, self.plane = plane.api, claims, plane
+        self.bridge, self._supervisor, self._at = bridge, supervisor, at
+        self.hub = f"--hub=unix://{bridge.hub.uds}"
+        self.driver = claims.storage_class
+
+    def add_node(self, name: str) -> Agent:
+        """A node with storage of its own. Returns its agent."""
+        node, directory = f"{name}-{self.claims.namespace}", self._at / name
+        directory.mkdir()
+        vendor = start_testdriver(self._supervisor, directory, name=self.driver, node_id=node, flags=("--no-topology",))
+        agent = self.bridge.start_agent(node, vendor.socket)
+        self.api.wait_until(
+            "CSINode", node, lambda it: bool(it["spec"].get("drivers")), what="with its driver", timeout_s=_LIMIT_S
+        )
+        return agent
+
+    def start_set(self) -> None:
+        name = f"{self.driver}-wait"
+        self.api.create(manifests.storage_class(self.driver, name=name, wait_for_consumer=True))
+        self.api.create(_stateful_set(self.claims.namespace, name))
+
+    def pod(self) -> Object:
+        """The pod of the StatefulSet, once it has a node and its claim a volume that is attached there."""
+
+        def look() -> Object | None:
+            found = self.api.get("Pod", "web-0", namespace=self.claims.namespace)
+            if found is None or not found["spec"].get("nodeName") or found["metadata"].get("deletionTimestamp"):
+                return None
+            node = found["spec"]["nodeName"]
+            attached = [it for it in self.attachments() if it["spec"]["nodeName"] == node]
+            return found if attached and (attached[0].get("status") or {}).get("attached") else None
+
+        return wait_for(look, what="pod with its volume", timeout_s=_LIMIT_S, instead=self.tell)
+
+    def attachments(self) -> list[Object]:
+        return [it for it in self.api.all("VolumeAttachment") if it["spec"]["attacher"] == self.driver]
+
+    def volumes(self) -> list[Object]:
+        return [
+            it for it in self.api.all("PersistentVolume") if (it["spec"].get("csi") or {}).get("driver") == self.driver
+        ]
+
+    def tell(self) -> str:
+        events = "\n".join(self.api.events("web-0", namespace=self.claims.namespace))
+        claim = self.api.get("PersistentVolumeClaim", "data-web-0", namespace=self.claims.namespace)
+        return f"{events}\n{claim}\n{self.volumes()}\n{self.attachments()}\n{by_hand('status', self.hub).stdout}"
+
+    def forget(self, node: str, *flags: str, timeout_s: float = _RELEASE_S) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "cli", "forget", node, "--abandon-volumes", *flags, self.hub]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+@pytest.fixture
+def site(
+    short_dir: Path, supervisor: Supervisor, claims: Claims, control_plane: ControlPlane, sidecars: Sidecars
+) -> Iterator[Site]:
+    api, allowed = control_plane.api, objects(DEPLOY / "abandon/abandon.yaml")
+    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
+    api.create({**_csi_driver(claims.storage_class)})
+    control_plane.start_scheduler()
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        bridge.start_hub(f"--kubeconfig={kubeconfig}")
+        site = Site(bridge, claims, control_plane, supervisor, short_dir)
+        try:
+            site.first = site.add_node("n1")  # type: ignore[attr-defined]  # the node that ends
+            proxy = bridge.start_proxy(claims.storage_class, "--placement=local")
+            bridge.wait_routed(proxy.sidecar())
+            sidecars.start("csi-provisioner", proxy.socket, "--strict-topology", *_PATIENCE)
+            sidecars.start("csi-attacher", proxy.socket, *_PATIENCE)
+            yield site
+        finally:
+            control_plane.scheduler.stop()
+            for each in allowed:
+                api.delete(each["kind"], each["metadata"]["name"])
+            api.delete("StatefulSet", "web", namespace=claims.namespace)
+            for each in api.all("Pod", namespace=claims.namespace):
+                api.delete_now("Pod", each["metadata"]["name"], namespace=claims.namespace)
+            for each in api.all("PersistentVolumeClaim", namespace=claims.namespace):
+                api.delete_now("PersistentVolumeClaim", each["metadata"]["name"], namespace=claims.namespace)
+            for kind, found in (("VolumeAttachment", site.attachments()), ("PersistentVolume", site.volumes())):
+                for each in found:
+                    api.delete_now(kind, each["metadata"]["name"])
+            for name in ("n1", "n2"):
+                for kind in ("CSINode", "Node"):
+                    api.delete(kind, f"{name}-{claims.namespace}")
+            api.delete("CSIDriver", claims.storage_class)
+            api.delete("StorageClass", f"{claims.storage_class}-wait")
+    _unmount(short_dir)
+
+
+def test_a_stateful_set_moves_on_after_its_node_is_abandoned(
+    site: Site, control_plane: ControlPlane, peer: Callable[[str], Path]
+) -> None:
+    api, namespace = site.api, site.claims.namespace
+    first, second = f"n1-{namespace}", f"n2-{namespace}"
+    site.start_set()
+    before = site.pod()
+    assert before["spec"]["nodeName"] == first
+    (lost,) = site.volumes()
+    site.first.kill()  # type: ignore[attr-defined]  # as above
+    site.add_node("n2")
+
+    assert "it may come back" in site.forget(first).stderr
+    assert by_hand("deny", first, site.hub).returncode == 0
+    listed = site.forget(first)
+    assert listed.returncode == 0, listed.stderr
+    for expected in (f"Pod  {namespace}/web-0", "VolumeAttachment", lost["metadata"]["name"], "nothing is changed"):
+        assert expected in re.sub(" +", "  ", listed.stdout) or expected in listed.stdout
+    assert (
+        api.get("PersistentVolumeClaim", "data-web-0", namespace=namespace)["metadata"].get("deletionTimestamp") is None
+    )  # type: ignore[index]  # it is there
+
+    refused = site.forget(first, "--yes")
+    assert "apply deploy/cloud/abandon" in refused.stderr
+    _allow(listed.stdout, control_plane, peer("kubectl"))
+    _wait_allowed(site, first)
+    done = site.forget(first, "--yes")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{site.tell()}"
+    assert f"edge node {first} is abandoned, and stays denied" in done.stdout
+
+    after = site.pod()
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["spec"]["nodeName"] == second
+    (volume_,) = site.volumes()
+    assert volume_["metadata"]["uid"] != lost["metadata"]["uid"]
+    assert [it["spec"]["nodeName"] for it in site.attachments()] == [second]
+    assert api.get("Node", first) is None
+    told = [it["involvedObject"]["kind"] for where in (namespace, "default") for it in _events(api, where)]
+    assert {"Pod", "PersistentVolumeClaim", "VolumeAttachment", "PersistentVolume"} <= set(told)
+    assert f"edge node {first} is abandoned" in site.forget(first, "--yes").stdout
+    assert first in by_hand("denials", site.hub).stdout
+
+
+def _allow(listed: str, control_plane: ControlPlane, kubectl: Path) -> None:
+    """Do what the command has printed, as an administrator."""
+    control_plane.apply(DEPLOY / "abandon/abandon.yaml")
+    (command,) = re.findall(r"run kubectl (patch .*)", listed.replace("\n", ""))
+    config = f"--kubeconfig={control_plane.admin_kubeconfig()}"
+    subprocess.run([kubectl, config, *shlex.split(command)], check=True, capture_output=True)
+
+
+def _wait_allowed(site: Site, node: str) -> None:
+    """Wait until role and policy are effective, with commands that are cut off."""
+
+    def look() -> bool:
+        command = [sys.executable, "-m", "cli", "forget", node, "--abandon-volumes", "--yes", site.hub]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                return process.wait(timeout=8.0) == 0
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return True  # it goes on
+
+    wait_for(look, what="permission", timeout_s=_LIMIT_S, instead=site.tell)
+
+
+def test_a_new_machine_with_the_old_disk_mounts_the_old_data(
+    short_dir: Path, tmp_path: Path, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    with ClusterNode(short_dir, tmp_path, control_plane) as node:
+        node.start(driver_flags=("--no-attach", "--no-topology"))
+        hub = f"--hub=unix://{node.bridge.hub.uds}"
+        term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}]}
+        affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+        persistent, claim = volume("data", node.make_volume("data"))
+        persistent["spec"].update(affinity)
+        for each in (persistent, claim, pod("web", "data")):
+            api.create(each)
+        (path,) = node.wait_published("web", timeout_s=60.0)
+        (path / "file").write_text("old data")
+        node.agent.kill()
+        node.wipe_mounts()
+
+        node.root.rename(short_dir / "of-the-old-machine")
+
+        flags = (f"--root-dir={node.root}",)
+        successor = Agent("n2", node.bridge.hub.address, [node.driver.socket], short_dir, tmp_path, flags)
+        node.bridge.members.append(successor)
+        successor.start()
+        api.wait_until("CSINode", "n2", lambda it: bool(it["spec"].get("drivers")), what="with its driver")
+        assert "may come back" in by_hand("replace", NODE, "n2", hub).stderr
+        assert by_hand("deny", NODE, hub).returncode == 0
+        done = by_hand("replace", NODE, "n2", hub)
+        assert done.returncode == 0, done.stderr
+        api.wait_until(
+            "Node",
+            "n2",
+            lambda it: it["metadata"]["labels"].get("csi-bridge.io/node") == NODE,
+            what="in the old segment",
+            timeout_s=60.0,
+        )
+        api.wait_gone("Node", NODE)
+        api.delete_now("Pod", "web", namespace="default")
+        again = pod("again", "data")
+        again["spec"]["nodeName"] = "n2"
+        api.create(again)
+        node.agent = successor
+        (path,) = node.wait_published("again", timeout_s=60.0)
+        assert (path / "file").read_text() == "old data"
+        spec = api.get("PersistentVolume", "pv-data")["spec"]  # type: ignore[index]  # it is there
+        assert spec["nodeAffinity"] == affinity["nodeAffinity"]
+
+
+def test_a_hub_without_its_state_finds_the_volumes_of_the_hub_before(
+    short_dir: Path, tmp_path: Path, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}]}
+    persistent, _ = volume("earlier", "vol-1", nodeAffinity={"required": {"nodeSelectorTerms": [term]}})
+    persistent["metadata"]["annotations"] = {"pv.kubernetes.io/provisioned-by": "dirdriver.csi"}
+    api.create(persistent)
+    try:
+        with Bridge(short_dir, tmp_path) as bridge:
+            hub = bridge.start_hub(f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}")
+            expected = "the state directory was empty, but PersistentVolume pv-earlier of driver dirdriver.csi was made"
+            wait_for(
+                lambda: [it for it in hub_state(hub.uds)["lost"] if expected in it],
+                what="loss",
+                timeout_s=_LIMIT_S,
+                instead=lambda: hub_state(hub.uds),
+            )
+            assert "settled: " in by_hand("trust", f"--hub=unix://{hub.uds}").stdout
+            hub.stop()
+            hub.start()
+            assert hub_state(hub.uds)["lost"] == []
+    finally:
+        api.delete_now("PersistentVolume", "pv-earlier")
+
+
+def _events(api: KubeApi, namespace: str) -> list[Object]:
+    return [it for it in api.all("Event", namespace=namespace) if it["reason"] == "NodeAbandoned"]
+
+
+def _unmount(directory: Path) -> None:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    paths = [path for line in lines if (path := line.split(" ")[4]).startswith(f"{directory}/")]
+    if paths:
+        subprocess.run(["umount", "--lazy", *reversed(paths)], check=False)
+
+
+def _csi_driver(name: str) -> Object:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {"attachRequired": True},
+    }
+
+
+def _stateful_set(namespace: str, storage_class: str) -> Object:
+    """One pod with one volume. No kubelet runs it, so it takes any taint."""
+    claim = manifests.claim("data", namespace=namespace, storage_class=storage_class, size_bytes=16 << 20)
+    labels = {"app": "web"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "serviceName": "web",
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "containers": [
+                        {"name": "c", "image": "none", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+                    ],
+                    "tolerations": [{"operator": "Exists"}],
+                    "terminationGracePeriodSeconds": 1,
+                },
+            },
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim["spec"]}],
+        },
+    }

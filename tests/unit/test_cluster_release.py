@@ -1,0 +1,228 @@
+"""The release of a node's own storage: the order of the steps, the finalizers, and a pass that was cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloud.abandon.cluster_release import ClusterRelease
+from cloud.abandon.own_storage import Records
+from cloud.abandon.release import NotReleased, Pass
+from cloud.kube import RESOURCES, KubeError
+from cloud.sources.source import Item, Objects
+from common.objects import Ref, Stamp
+from tests.support.fake_api import FakeApi
+
+_PROTECTION = "kubernetes.io/pvc-protection"
+_PROVISIONER = "external-provisioner.volume.kubernetes.io/finalizer"
+_ATTACHER = "external-attacher/d-example"
+
+
+def owner(_driver: str, key: str, value: str) -> str:
+    return value if key == "csi-bridge.io/node" else ""
+
+
+class World:
+    """A cluster with the volume `pv` of node n1, its claim default/data with a pod on n1, and its attachment there."""
+
+    def __init__(self, *, policy: str = "Delete") -> None:
+        self.api, self.source = FakeApi(), Objects()
+        self.source.update({}, ready=True)
+        term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": ["n1"]}]}
+        spec = {
+            "csi": {"driver": "d.example", "volumeHandle": "vol-1"},
+            "persistentVolumeReclaimPolicy": policy,
+            "claimRef": {"namespace": "default", "name": "data", "uid": "uid-data"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+        }
+        self.put("PersistentVolume", "pv", spec=spec, status={"phase": "Bound"}, finalizers=[_PROVISIONER, _ATTACHER])
+        self.put("PersistentVolumeClaim", "data", "default", spec={"volumeName": "pv"}, finalizers=[_PROTECTION])
+        attached = {"nodeName": "n1", "source": {"persistentVolumeName": "pv"}}
+        self.put("VolumeAttachment", "va", spec=attached, finalizers=[_ATTACHER])
+        self.put("Node", "n1", annotations={"csi-bridge.io/made-by": "hub"})
+        self.set_pod(is_there=True)
+        self.api.asked.clear()
+
+    def put(
+        self, kind: str, name: str, namespace: str = "", *, spec: Any = None, status: Any = None, **meta: Any
+    ) -> None:
+        metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **meta}
+        self.api.put({"kind": kind, "metadata": metadata, "spec": spec or {}, "status": status or {}})
+
+    def set_pod(self, *, is_there: bool) -> None:
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        body = {
+            "metadata": {"name": "web", "namespace": "default", "uid": "uid-web"},
+            "spec": {"nodeName": "n1", "volumes": volumes},
+        }
+        item = Item(Stamp("uid-web", "1"), body) if is_there else None
+        self.source.update({Ref("Pod", "default", "web"): item})
+
+    async def run(self, *, is_dry: bool = False) -> dict[str, str]:
+        """One pass. Returns the fates by kind."""
+        return {it.kind: it.fate for it in (await self.whole(is_dry=is_dry)).found}
+
+    async def whole(self, *, is_dry: bool = False) -> Pass:
+        return await ClusterRelease(self.api, self.source).run("n1", owner, Records(), is_dry=is_dry)
+
+    async def has(self, kind: str, name: str, namespace: str = "") -> dict[str, Any] | None:
+        try:
+            return await self.api.get(RESOURCES[kind], name, namespace)
+        except KubeError:
+            return None
+
+    async def end_claim(self) -> None:
+        """Kubernetes ends the pod and the claim, and the volume is Released."""
+        self.set_pod(is_there=False)
+        self.api.drop("PersistentVolumeClaim", "data", "default")
+        body = await self.has("PersistentVolume", "pv")
+        assert body is not None
+        self.api.put({**body, "status": {"phase": "Released"}})
+
+    def changes(self) -> list[str]:
+        """The requests that changed something, without Events."""
+        return [it for it in self.api.asked if it.split()[0] in {"delete", "patch", "create"} and "events" not in it]
+
+    def events(self) -> int:
+        return sum(it.startswith("create events") for it in self.api.asked)
+
+
+async def test_a_dry_run_names_all_objects_and_changes_nothing() -> None:
+    world = World()
+    found = await world.whole(is_dry=True)
+    assert [(it.kind, it.name, it.fate) for it in found.found] == [
+        ("Node", "n1", "goes"),
+        ("Pod", "default/web", "goes"),
+        ("PersistentVolumeClaim", "default/data", "goes"),
+        ("VolumeAttachment", "va", "goes"),
+        ("PersistentVolume", "pv", "goes"),
+    ]
+    assert (found.names, found.namespaces) == ({"n1"}, {"default"})
+    assert world.changes() == []
+    assert world.events() == 0
+
+
+async def test_while_a_pod_of_the_node_is_there_only_its_claim_is_deleted() -> None:
+    world = World()
+    fates = await world.run()
+    assert world.changes() == ["delete persistentvolumeclaims data"]
+    assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "goes"
+
+
+async def test_once_the_claim_is_gone_attachment_and_volume_follow_without_the_sidecars_finalizers() -> None:
+    world = World()
+    await world.run()
+    await world.end_claim()
+    fates = await world.run()
+    assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "released"
+    assert world.changes()[1:] == [
+        "delete volumeattachments va",
+        "patch volumeattachments va",
+        "delete persistentvolumes pv",
+        "patch persistentvolumes pv",
+    ]
+    assert await world.has("PersistentVolume", "pv") is None
+
+
+async def test_each_object_gets_one_event() -> None:
+    world = World()
+    for _ in range(3):
+        await world.run()
+    await world.end_claim()
+    await world.run()
+    found = {it["involvedObject"]["kind"] for it in (await world.api.list(RESOURCES["Event"], limit=0)).items}
+    assert found == {"Pod", "PersistentVolumeClaim", "VolumeAttachment", "PersistentVolume"}
+
+
+async def test_a_retained_volume_stays_and_its_claim_and_attachment_go() -> None:
+    world = World(policy="Retain")
+    await world.run()
+    await world.end_claim()
+    assert await world.run() == {"Node": "goes", "VolumeAttachment": "released", "PersistentVolume": "kept"}
+    volume = await world.has("PersistentVolume", "pv")
+    assert volume is not None
+    assert volume["metadata"]["finalizers"] == [_PROVISIONER, _ATTACHER]
+
+
+async def test_a_finalizer_of_kubernetes_stays_for_kubernetes() -> None:
+    world = World()
+    body = await world.has("PersistentVolume", "pv")
+    assert body is not None
+    metadata = {**body["metadata"], "finalizers": ["kubernetes.io/pv-protection", _PROVISIONER]}
+    world.api.put({**body, "metadata": metadata})
+    await world.end_claim()
+    assert (await world.run())["PersistentVolume"] == "goes"
+    left = await world.has("PersistentVolume", "pv")
+    assert left is not None
+    assert left["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+    assert left["metadata"]["deletionTimestamp"]
+
+
+async def test_a_claim_of_the_same_name_that_was_made_since_stays() -> None:
+    world = World()
+    await world.end_claim()
+    world.put("PersistentVolumeClaim", "data", "default", uid="uid-new", spec={"volumeName": "pv-new"})
+    await world.run()
+    assert await world.has("PersistentVolumeClaim", "data", "default") is not None
+
+
+async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_ones() -> None:
+    for number in range(1, 20):
+        world = World()
+        await world.run()
+        await world.end_claim()
+        left = [number]
+
+        async def break_off(_verb: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise KubeError("a request", 0, "", "the hub was killed")
+
+        world.api._fail = break_off  # type: ignore[method-assign]  # a hub dies between two requests
+        try:
+            await world.run()
+        except NotReleased:
+            for _ in range(2):
+                await world.run()
+        assert await world.has("PersistentVolume", "pv") is None
+        assert await world.has("VolumeAttachment", "va") is None
+
+
+async def test_a_node_that_the_hub_did_not_make_blocks() -> None:
+    world = World()
+    world.put("Node", "n1", annotations={})
+    (node,) = [it for it in (await world.whole(is_dry=True)).found if it.kind == "Node"]
+    assert (node.fate, node.why) == ("blocks", "the hub did not make it: kubectl delete node n1")
+
+
+@pytest.mark.parametrize(("policy", "fate"), [("Delete", "released"), ("Retain", "kept")])
+async def test_a_snapshot_goes_and_its_content_if_it_is_not_retained(policy: str, fate: str) -> None:
+    world = World()
+    spec = {
+        "driver": "d.example",
+        "deletionPolicy": policy,
+        "source": {"volumeHandle": "vol-1"},
+        "volumeSnapshotRef": {"namespace": "default", "name": "snap", "uid": "uid-snap"},
+    }
+    bound = ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]
+    world.put("VolumeSnapshotContent", "c", spec=spec, finalizers=bound)
+    world.put("VolumeSnapshot", "snap", "default")
+    fates = await world.run()
+    assert (fates["VolumeSnapshot"], fates["VolumeSnapshotContent"]) == ("released", fate)
+
+
+async def test_a_hub_without_permission_says_so() -> None:
+    world = World()
+    world.api.failures["delete"].append(KubeError("delete", 403, "Forbidden", "no"))
+    with pytest.raises(NotReleased) as raised:
+        await world.run()
+    assert raised.value.is_forbidden
+
+
+async def test_a_hub_that_has_not_read_the_pods_releases_nothing() -> None:
+    world = World()
+    world.source.is_ready = False
+    with pytest.raises(NotReleased, match="not read all pods"):
+        await world.run()
+    assert world.api.asked == []
