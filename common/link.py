@@ -365,6 +365,7 @@ class Link:
         node: str = "",
         call: str = "",
         timeout_s: float | None = None,
+        epoch: int = 0,
     ) -> int:
         """Open a stream for a receiver, with a first message if there is one. Returns the stream's id.
 
@@ -386,6 +387,7 @@ class Link:
             node=node,
             call=call,
             timeout_s=timeout_s,
+            epoch=epoch,
         )
         if timeout_s is not None:
             self._arm()

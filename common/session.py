@@ -238,6 +238,7 @@ class Session:
         node: str = "",
         call: str = "",
         timeout_s: float | None = None,
+        epoch: int = 0,
     ) -> int:
         """Open a stream, with a first message if there is one, and return its id.
 
@@ -276,7 +277,8 @@ class Session:
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
             self._deadlines.add(now + timeout_s, number, self._streams)
-        self._outbox.put_open(stream, encode_open(number, kind, priority, subject, method, node, call, timeout_ms))
+        data = encode_open(number, kind, priority, subject, method, node, call, timeout_ms, epoch)
+        self._outbox.put_open(stream, data)
         if message is not None:
             stream.queue.append(message)
         return number
