@@ -443,6 +443,11 @@ class Link:
         self.session.consumed(number, size)
         self.writer.flush_later()
 
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
+        self.session.ping(answered)
+        self.writer.flush_soon()
+
     def drain(self, message: str) -> None:
         """Ask the peer for no new streams. The link closes itself when the open ones have ended."""
         self.session.drain(message)

@@ -142,6 +142,7 @@ class Session:
     """
 
     __slots__ = (
+        "_awaited_pong",
         "_deadlines",
         "_dialler",
         "_draining",
@@ -198,6 +199,7 @@ class Session:
         self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
+        self._awaited_pong: tuple[int, Callable[[], None]] | None = None
         self._is_asked = False
         self._draining: str | None = None
         self._peer_draining = False
@@ -359,6 +361,13 @@ class Session:
         """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
         self._inbox.consumed(self._streams.get(number), size)
 
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
+        if self.state is State.OPEN:
+            self._pings += 1
+            self._awaited_pong = self._pings, answered
+            self._outbox.put(Ping(self._pings))
+
     def drain(self, message: str) -> None:
         """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
         if self.state is State.OPEN and self._draining is None:
@@ -501,7 +510,11 @@ class Session:
         self._answer(Pong(number))
 
     def _on_pong(self, number: int) -> None:
-        """Nothing to do: `receive` has noted the time."""
+        """Tell the side that pinged. A pong of the keepalive has nothing more to tell: `receive` has noted the time."""
+        awaited = self._awaited_pong
+        if awaited is not None and awaited[0] == number:
+            self._awaited_pong = None
+            awaited[1]()
 
     def _on_not_understood(self, unknown: int) -> None:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
@@ -672,6 +685,7 @@ class Session:
         self._is_asked = False
         self.said_goodbye = say
         self._deadlines.clear()
+        self._awaited_pong = None
         streams, self._streams = self._streams, {}
         unopened = set(self._outbox.unopened)
         last = Goodbye(reason, message, self._last_peer_stream) if say else None
