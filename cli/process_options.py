@@ -451,4 +451,11 @@ EDGE_OPTIONS = Options(
         default="10m",
         help="Time limit for one call to a driver. After it the agent cancels the call, and a retry can start anew.",
     ),
+    _tuning(
+        "--controller-lease",
+        type=_TIME,
+        default="60s",
+        help="Time without an answer of the hub after which the agent cancels its controller operations of shared "
+        "drivers (--placement=shared) and begins no others. Until then, the node that takes over repeats none of them.",
+    ),
 )

@@ -15,7 +15,7 @@
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
         ├── FieldMissing  NotListed  TokenUnknown
         ├── HubUnreachable  LinkLost  Draining
-        ├── CallTimeout  OperationLimit  OperationConflict
+        ├── CallTimeout  OperationLimit  OperationConflict  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
         └── NotCarried  ForeignDriver  NotAllowed  OperatorRefused
 
@@ -430,6 +430,34 @@ class OperationConflict(CallError):
         )
 
 
+class EpochOver(CallError):
+    """The call is of an older election of the driver's serving node than the agent has seen. Nothing was sent.
+
+    Its code is ABORTED: an agent's UNAVAILABLE tells the hub that no operation of the call's key runs there.
+    """
+
+    def __init__(self, driver: str, node: str, epoch: int, seen: int) -> None:
+        self.driver, self.node, self.epoch, self.seen = driver, node, epoch, seen
+        super().__init__(
+            f"the call is of epoch {epoch} of driver {driver}, and edge node {node} has seen epoch {seen}; a retry "
+            f"goes to the node that serves the driver now"
+        )
+
+
+class LeaseOver(CallError):
+    """The agent had no answer of its hub for `--controller-lease`: it cancelled the call to the driver, or sent none.
+
+    The outcome is not known to whoever asks: the driver may have done its work all the same.
+    """
+
+    def __init__(self, driver: str, node: str) -> None:
+        self.driver, self.node = driver, node
+        super().__init__(
+            f"the agent on edge node {node} had no answer of the hub for --controller-lease, so it made no call to "
+            f"driver {driver}, or cancelled it; a retry asks the driver again"
+        )
+
+
 class MessageTooLarge(CallError):
     """A CSI message is larger than this process carries (`--max-message`)."""
 
@@ -530,6 +558,8 @@ CODES: dict[type[BaseException], Code] = {
     CallTimeout: Code.DEADLINE_EXCEEDED,
     OperationLimit: Code.DEADLINE_EXCEEDED,
     OperationConflict: Code.ABORTED,
+    EpochOver: Code.ABORTED,
+    LeaseOver: Code.UNAVAILABLE,
     MessageTooLarge: Code.UNAVAILABLE,
     Overloaded: Code.UNAVAILABLE,
     VendorBroken: Code.UNAVAILABLE,

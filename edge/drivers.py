@@ -105,14 +105,22 @@ class Driver:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def start(
-        self, method: str, request: bytes, told: Callable[[Outcome], None], *, timeout_s: float | None, to: str = ""
+        self,
+        method: str,
+        request: bytes,
+        told: Callable[[Outcome], None],
+        *,
+        timeout_s: float | None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> DriverCall:
         """Start a call with one answer, to the driver named `to`, or to any driver at the socket.
 
-        `told` hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
+        `may_begin` is asked when the request is about to leave. If it says no, the call ends with `LeaseOver`. `told`
+        hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
         """
         call = DriverCall(self, method, to, told)
-        call.start(self._channel, request, timeout_s=timeout_s)
+        call.start(self._channel, request, timeout_s=timeout_s, may_begin=may_begin)
         return call
 
     async def unary(

@@ -23,7 +23,7 @@ from edge.drivers import Driver
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from common.relay.client_call import CallReceiver
     from edge.driver_call import Outcome
@@ -105,8 +105,16 @@ class FakeChannel:
         self.answers[method] = (OK, list(messages), error)
 
     def start(
-        self, receiver: CallReceiver, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+        self,
+        receiver: CallReceiver,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> FakeCall:
+        assert may_begin is None or may_begin()
         self.asked.append(method)
         self.asked_of.append(to)
         call = FakeCall(receiver)

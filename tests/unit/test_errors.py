@@ -17,6 +17,7 @@ from common.errors import (
     Draining,
     DriverAmbiguous,
     DriverMissing,
+    EpochOver,
     FieldMissing,
     ForeignDriver,
     ForeignId,
@@ -24,6 +25,7 @@ from common.errors import (
     HubUnreachable,
     IdConflict,
     KnowledgeLost,
+    LeaseOver,
     LinkError,
     LinkLost,
     LocalProtocolError,
@@ -255,6 +257,22 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         (
             "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
             "running, and a retry joins it"
+        ),
+    ),
+    EpochOver: (
+        lambda: EpochOver("dir.csi", "n7", 5, 7),
+        Code.ABORTED,
+        (
+            "the call is of epoch 5 of driver dir.csi, and edge node n7 has seen epoch 7; a retry goes to the node "
+            "that serves the driver now"
+        ),
+    ),
+    LeaseOver: (
+        lambda: LeaseOver("dir.csi", "n7"),
+        Code.UNAVAILABLE,
+        (
+            "the agent on edge node n7 had no answer of the hub for --controller-lease, so it made no call to driver "
+            "dir.csi, or cancelled it; a retry asks the driver again"
         ),
     ),
     OperationLimit: (
