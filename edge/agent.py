@@ -171,9 +171,10 @@ class Agent:
         with self._account(frame, stream.remaining_s()) as account:
             request = await stream.receive() or b""
             account.request_bytes = len(request)
-            if frame.epoch and frame.method not in METHODS:  # it may change something, as far as is known
-                await self.lease.held()
-            self.heed(frame)
+            if frame.epoch:
+                if frame.method not in METHODS:  # it may change something, as far as is known
+                    await self.lease.held()
+                self.heed(frame)
             account.status = await self._pass_through(stream, self.driver_for(frame), frame, request, account)
 
     def driver_for(self, frame: Open) -> Driver:
@@ -190,13 +191,11 @@ class Agent:
         return find_driver(self._drivers(), frame.subject, self.node, frame.method)
 
     def heed(self, frame: Open) -> None:
-        """Note the epoch of a call, if it has one. Another node may have served the driver since an earlier epoch.
+        """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch.
 
         Raises:
             EpochOver: the call is of an older election than the agent has seen.
         """
-        if not frame.epoch:
-            return
         seen = self._epochs.get(frame.subject, 0)
         if frame.epoch < seen:
             raise EpochOver(frame.subject, self.node, frame.epoch, seen)

@@ -38,7 +38,7 @@ class Callee(Protocol):
     lease: ControllerLease
 
     def heed(self, frame: Open) -> None:
-        """Note the epoch of a call. Raises `EpochOver` if a later one has come."""
+        """Note the epoch of a call that has one. Raises `EpochOver` if a later one has come."""
 
     def driver_for(self, frame: Open) -> Driver:
         """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
@@ -129,7 +129,8 @@ class HubCall(IdleReceiver):
     def _perform(self, request: bytes, operation: Operation | None) -> None:
         frame, agent = self._frame, self._agent
         limit_s = agent.operations.limit_s
-        agent.heed(frame)
+        if frame.epoch:
+            agent.heed(frame)
         if operation is None:
             driver = agent.driver_for(frame)
             agent.operations.limit.begin(self)

@@ -132,6 +132,11 @@ class _Running:
         """The call has ended."""
         self._operations.ended(self, outcome)
 
+    def put_under(self, lease: ControllerLease) -> None:
+        """Let it end with the lease. It may be under it already."""
+        self.lease = lease
+        lease.begin(self)
+
     def expire(self) -> None:
         """Cancel the call: its time is up."""
         limit_s = self._operations.limit_s
@@ -230,8 +235,8 @@ class Operations:
                 raise OperationConflict(operation.key[0], self.node, str(operation))
             log.debug("a retry joins %s", operation)
             running.callers.append(told)
-            if running.lease is None:
-                _put_under(lease, running)
+            if lease is not None:
+                running.put_under(lease)
             return True
         kept = self._find_kept(operation)
         if kept is not None:
@@ -290,7 +295,8 @@ class Operations:
         driver = operation.key[0]
         self._own[driver] = self._own.get(driver, 0) + 1
         self.limit.begin(running)
-        _put_under(lease, running)
+        if lease is not None:
+            running.put_under(lease)
         self._touch(operation.about)
         try:
             call = start(running)
@@ -352,12 +358,6 @@ class Operations:
         if kept is None or kept.operation.arguments != operation.arguments:
             return None
         return kept.result if kept.until >= asyncio.get_running_loop().time() else None
-
-
-def _put_under(lease: ControllerLease | None, running: _Running) -> None:
-    if lease is not None:
-        running.lease = lease
-        lease.begin(running)
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:

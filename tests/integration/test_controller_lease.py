@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from common.errors import LeaseOver, status_of
 from common.limits import Limits
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
@@ -212,12 +213,14 @@ async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(wo
 
 async def test_a_call_that_comes_out_of_a_partition_begins_only_when_the_hub_answers(world: World) -> None:
     """The stall is longer than the lease and shorter than the keepalive: the link lives, and what it carried is old."""
-    assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
+    running = await world.running_create()
     world.line.stall()
     stream = world.hub.call(DELETE, b"\n\x02v1", epoch=5)
-    await world.logged(LOST)
+    await world.cancelled()
+    assert world.vendor.calls("DeleteVolume") == []
     world.line.heal()
     assert (await ended(stream)).ok
+    assert await ended(running) == status_of(LeaseOver("vendor.test", "n1"), Origin.EDGE)
     assert world.hub.greetings == 1
 
 
