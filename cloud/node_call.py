@@ -25,7 +25,7 @@ class Call(NamedTuple):
         request: the request's bytes.
         call_id: the same at every hop, for logs.
         timeout_s: the caller's remaining time, or None.
-        epoch: the number of the driver's election (`cloud.placement.election`); 0: it has none.
+        epoch: the number of the driver's election (`cloud.election`); 0: it has none.
     """
 
     driver: str

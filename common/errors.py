@@ -252,6 +252,29 @@ class NameElsewhere(CallError):
         )
 
 
+class OpenElsewhere(CallError):
+    """The outcome of an earlier call about the same thing is open on a node that is not connected. Nothing was sent.
+
+    The driver's storage is reached by every node, and another node serves it by now. But two nodes must not carry out
+    calls about one thing at the same time.
+    """
+
+    def __init__(self, driver: str, key: str, node: str, until: str) -> None:
+        self.driver, self.key, self.node, self.until = driver, key, node, until
+        super().__init__(
+            f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: it "
+            f"goes on when {node} answers{until}; if {node} is gone for good, csi-bridge forget {node}"
+        )
+
+
+class NobodyServes(CallError):
+    """No node can be elected to serve a driver whose storage is reached by every node. Nothing was sent."""
+
+    def __init__(self, driver: str, why: str) -> None:
+        self.driver, self.why = driver, why
+        super().__init__(f"no edge node serves driver {driver} (--placement=shared): {why}")
+
+
 class ForeignId(CallError):
     """A node answered a create with the id of an object of another node. The caller must not get it."""
 
@@ -542,6 +565,8 @@ CODES: dict[type[BaseException], Code] = {
     NoNodeFits: Code.UNAVAILABLE,
     TooManyOpen: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
+    OpenElsewhere: Code.UNAVAILABLE,
+    NobodyServes: Code.UNAVAILABLE,
     ForeignId: Code.UNAVAILABLE,
     AnswerRefused: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,

@@ -125,8 +125,8 @@ class Hello:
         max_streams: how many of the peer's streams the sender keeps at once.
         placement: from a proxy driver, the placement of its driver's volumes; empty leaves it to the hub.
         beside: the sender's earlier link lives, and the sender drains it once this one is accepted.
-        controller_lease_s: from an agent that heeds `Open.epoch`: it cancels such calls once it has been without its hub
-            for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
+        controller_lease_s: from an agent that heeds `Open.epoch`: it cancels calls with one once it has been without
+            its hub for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
     """
 
     version: int

@@ -431,6 +431,10 @@ class Session:
         if now < self._heard + self._limits.keepalive_s:
             self._pinged = False
 
+    def silent_since(self, now: float) -> float | None:
+        """When the peer was last heard, if it has not answered a ping for half the keepalive interval; else None."""
+        return self._heard if self._pinged and now >= self._heard + 1.5 * self._limits.keepalive_s else None
+
     def lost(self, message: str) -> None:
         """End the session, because the transport is gone."""
         self._close(Reason.LINK_LOST, message)

@@ -31,6 +31,7 @@ from common.errors import (
     LocalProtocolError,
     MessageTooLarge,
     NameElsewhere,
+    NobodyServes,
     NodeOffline,
     NodeUnknown,
     NoNodeFits,
@@ -41,6 +42,7 @@ from common.errors import (
     NothingKnown,
     NotListed,
     NotWhole,
+    OpenElsewhere,
     OperationConflict,
     OperationLimit,
     OperatorRefused,
@@ -133,6 +135,19 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "not known; their retries settle them: look at the driver on n7 and at the node's link, or raise "
             "--max-open-creates of the hub (20000)"
         ),
+    ),
+    OpenElsewhere: (
+        lambda: OpenElsewhere("dir.csi", "DeleteVolume vol-1", "n1", ""),
+        Code.UNAVAILABLE,
+        (
+            "DeleteVolume vol-1 of driver dir.csi has an open outcome on edge node n1, which is away or takes no "
+            "calls: it goes on when n1 answers; if n1 is gone for good, csi-bridge forget n1"
+        ),
+    ),
+    NobodyServes: (
+        lambda: NobodyServes("dir.csi", "no edge node runs it"),
+        Code.UNAVAILABLE,
+        "no edge node serves driver dir.csi (--placement=shared): no edge node runs it",
     ),
     NameElsewhere: (
         lambda: NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"),
