@@ -536,7 +536,10 @@ def _unfit(node: _Node, visit: Visit, driver: str) -> str:
         return "has an agent that is older than elections: it announces no --controller-lease"
     if driver in node.refused:
         return f"is refused: {node.refused[driver].why}"
-    return "has lost the driver's socket" if driver in visit.gone else ""
+    if driver in visit.gone:
+        return "reports the driver no more"
+    told = visit.told.get(driver)
+    return f"has lost the driver: {told.away[:_SHOWN_CHARS]}" if told is not None and told.away else ""
 
 
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
