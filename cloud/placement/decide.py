@@ -15,11 +15,12 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
     create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
     shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
-                           2. a call about the same thing, or a create of the name, is open on a node: this node; if it
+                           2. it changes something, and the claim store has lost open calls: refuse (`KnowledgeLost`)
+                           3. a call about the same thing, or a create of the name, is open on a node: this node; if it
                               is away, refuse (`OpenElsewhere`). An open create no longer counts once its node has
                               surely stopped it
-                           3. the node that an operator names
-                           4. the elected node
+                           4. the node that an operator names
+                           5. the elected node
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -154,7 +155,7 @@ def _check_name(ask: Ask) -> None:
 
 
 def _check_open(ask: Ask, found: Decision, now: Snapshot) -> None:
-    if not (isinstance(found, Send) and ask.asked.name) or now.claims.name.nodes:
+    if not (isinstance(found, Send) and ask.name) or now.claims.name.nodes:
         return
     held = now.claims.open
     if not has_room(held.get(found.node, 0), sum(held.values()), now.most_open, sharers=len(now.fleet)):
@@ -196,6 +197,8 @@ def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
     node = ask.wanted or elected.node
     if not ask.name:
         return Send(node, now.fleet.members.get(node), epoch=elected.epoch)
+    if now.lost_claims and len(now.fleet) > 1:
+        raise KnowledgeLost(ask.driver, now.lost_claims[0])
     entry = now.claims.name
     over = frozenset(hold.node for hold in entry.holds.values() if _is_over(hold, election))
     holders = sorted(entry.open_at - over, key=lambda holder: (holder not in now.connected, holder))

@@ -6,6 +6,9 @@ Rules:
 * `follow` looks at the nodes twice a second, and at once after a change. It records a new election by compare-and-set
   in the claim store before any call is sent by it. If another hub was first, that hub's election counts.
 * If the store cannot record it, the last election stays, and the next look tries again.
+* An epoch is the time of its election in seconds, or the next number after the last one. So agents take the epochs of a
+  hub that has lost its store, or that was restored from a backup. Its first election confirms the node of the last one
+  with a new epoch, so that agents refuse the calls of an earlier process of the hub.
 * A node has surely stopped a call once it has been away for the lease of its agent and a margin. After a restart, the
   hub does not know how long a node has been away: the time counts from the restart.
 """
@@ -14,9 +17,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, Protocol
 
-from cloud.election import Choice, Elected, ElectionRules, Seat, choose, why_nobody
+from cloud.election import Elected, ElectionRules, Seat, choose, why_nobody
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
@@ -133,17 +137,18 @@ class Elections:
 
     async def _look(self, it: "DriverElection") -> None:
         assert self._last is not None
-        if it.elected is None and it.driver in self._last:
-            self._apply(it, self._last[it.driver])
+        if it.elected is None and (last := self._last.get(it.driver)) is not None:
+            again = replace(last, epoch=self._next_epoch(last))
+            self._apply(it, await self._store.elect(it.driver, again, last))
         choice = choose(
             it.elected, self.seats(it.driver), self._rules(it.driver), began=it.began, now=self._monotonic()
         )
         if choice is not None:
-            new = self._next(it.elected, choice)
+            new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
             self._apply(it, await self._store.elect(it.driver, new, it.elected))
 
-    def _next(self, last: Elected | None, choice: Choice) -> Elected:
-        return Elected(choice.node, last.epoch + 1 if last is not None else 1, self._now(), choice.why)
+    def _next_epoch(self, last: Elected | None) -> int:
+        return max(int(self._now()), last.epoch + 1 if last is not None else 1)
 
     def _apply(self, it: "DriverElection", elected: Elected) -> None:
         it.elected = elected

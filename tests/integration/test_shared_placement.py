@@ -112,10 +112,10 @@ def patient(bridge: Bridge, short_dir: Path) -> Iterator[Site]:
 
 def test_another_node_takes_over_from_one_that_was_killed_and_status_shows_it(site: Site) -> None:
     assert site.made_by("warm") == ["n1"]
-    assert site.serving() == ("n1", 1)
+    assert site.serving()[0] == "n1"
     site.agents["n1"].kill()
     assert site.wait_made("v") == "n2"
-    assert site.serving() == ("n2", 2)
+    assert site.serving()[0] == "n2"
     shown = by_hand("status", f"--hub=unix://{site.bridge.hub.uds}").stdout
     assert "edge node n1 was away for 2 s" in shown
     site.agents["n1"].start()
@@ -126,7 +126,7 @@ def test_another_node_takes_over_from_one_that_was_killed_and_status_shows_it(si
 def test_another_node_takes_over_from_one_that_is_stopped_and_does_not_answer(site: Site) -> None:
     site.agents["n1"].process.signal(signal.SIGSTOP)
     try:
-        wait_for(lambda: site.serving() == ("n2", 2), what="the takeover", timeout_s=SOON_S)
+        wait_for(lambda: site.serving()[0] == "n2", what="the takeover", timeout_s=SOON_S)
         assert site.wait_made("v") == "n2"
     finally:
         site.agents["n1"].process.signal(signal.SIGCONT)
@@ -147,7 +147,7 @@ def test_another_node_takes_over_at_once_from_one_whose_driver_is_gone(patient: 
     patient.vendors["n1"].stop()
     patient.vendors["n1"].socket.unlink(missing_ok=True)
     assert patient.wait_made("v") == "n2"
-    assert patient.serving() == ("n2", 2)
+    assert patient.serving()[0] == "n2"
 
 
 def test_a_volume_of_the_old_node_is_deleted_through_the_new_one(site: Site) -> None:
@@ -210,13 +210,14 @@ def test_a_hub_that_was_killed_goes_on_with_the_same_node_and_open_calls(site: S
     site.vendors["n2"].hold("DeleteVolume")
     held = site.begin("DeleteVolume", delete("v"))
     site.vendors["n2"].wait_for_call("DeleteVolume")
+    epoch = site.serving()[1]
     site.bridge.hub.kill()
     assert held.result().code == Code.UNAVAILABLE
     site.agents["n1"].start()
     site.agents["n2"].kill()
     site.bridge.hub.start()
     wait_for(lambda: site.create("w").ok, what="the takeover", timeout_s=60.0, instead=lambda: site.create("w"))
-    assert site.serving()[1] == 3
+    assert site.serving()[1] > epoch
     assert "has an open outcome on edge node n2" in site.delete("v").message
 
 

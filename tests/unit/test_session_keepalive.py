@@ -36,6 +36,16 @@ def test_a_peer_that_is_silent_for_twice_the_interval_is_dead() -> None:
     assert session.next_tick() is None
 
 
+def test_a_peer_that_leaves_a_ping_without_an_answer_for_half_the_interval_is_silent() -> None:
+    session = open_session(now=100.0)
+    assert session.silent_since(109.0) is None
+    session.tick(110.0)
+    assert session.silent_since(114.9) is None
+    assert session.silent_since(115.0) == 100.0
+    session.receive(encode(Pong(1)), 116.0)
+    assert session.silent_since(117.0) is None
+
+
 @pytest.mark.parametrize("life", ["part of a message", "any frame"])
 def test_any_bytes_are_a_sign_of_life(life: str) -> None:
     session = open_session(now=100.0)

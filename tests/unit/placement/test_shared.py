@@ -12,7 +12,7 @@ from cloud.placement.claim_store import NO_NAME, Claimed, HeldBy, Terms
 from cloud.placement.decisions import Mode
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
-from common.errors import LinkLost, NobodyServes, NodeOffline, NoPlace, OpenElsewhere, PlacementNotKept
+from common.errors import KnowledgeLost, LinkLost, NobodyServes, NodeOffline, NoPlace, OpenElsewhere, PlacementNotKept
 from common.status import Code, Origin, Status
 from tests.unit.placement.world import DRIVER, LEASE_S, OK, World, report
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from cloud.node_call import Call
     from tests.unit.placement.world import Asked
+
+FIRST = 1_000_000
+"""The epoch of the first election: its time."""
 
 BOUND_S = LEASE_S * 1.01 + 5.0
 """After this time away, a node has surely stopped a create."""
@@ -108,7 +111,7 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) 
         ("ControllerGetCapabilities", None),
     ):
         assert (await ask(world, method, request)).node == "n1"
-    assert world.epochs == [1] * 5
+    assert world.epochs == [FIRST] * 5
 
 
 async def test_calls_of_other_modes_have_no_epoch(world: World) -> None:
@@ -132,25 +135,50 @@ async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world
     with pytest.raises(NodeOffline):
         await ask(world, "CreateVolume", create())
     await later(world, 1.0)
-    assert elected(world) == ("n2", 2)
+    assert elected(world)[0] == "n2"
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
-    assert world.epochs == [2]
+    assert world.epochs == [FIRST + 15]
 
 
 async def test_the_first_node_does_not_serve_again_when_it_is_back(world: World) -> None:
     await leave(world, "n1")
     world.away.clear()
     await later(world, 1.0)
-    assert elected(world) == ("n2", 2)
+    assert elected(world)[0] == "n2"
 
 
 async def test_a_restarted_hub_goes_on_with_the_last_election(world: World) -> None:
     await leave(world, "n1")
     world.away.clear()
+    world.now += 2.0
     await world.restart()
     world.placement.elections.want(DRIVER)
     await world.placement.elections.look()
-    assert elected(world) == ("n2", 2)
+    assert elected(world) == ("n2", FIRST + 17)
+
+
+async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_lost(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world.now -= 500.0
+    await leave(world, "n1")
+    assert elected(world) == ("n2", FIRST + 1)
+    world.now += 600.0
+    empty = World(tmp_path_factory.mktemp("empty"), report("n1", serves=True))
+    empty.now = world.now
+    empty.placement.elections.want(DRIVER)
+    await empty.placement.elections.look()
+    assert elected(empty)[1] > FIRST + 1
+    await empty.placement.close()
+
+
+async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: World) -> None:
+    world.store.losses.add("placement.db was damaged")  # type: ignore[attr-defined]  # it is the one in SQLite
+    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+        await ask(world, "ControllerPublishVolume", publish())
+    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).node == "n1"
+    await world.store.trust()
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
 async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_path: Path) -> None:
@@ -158,17 +186,17 @@ async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_
     world.rules = ElectionRules(candidates=("gw-*",), prefer=("gw-2",))
     world.placement.elections.want(DRIVER)
     await world.placement.elections.look()
-    assert elected(world) == ("gw-2", 1)
+    assert elected(world) == ("gw-2", FIRST)
     await world.placement.close()
 
 
 async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) -> None:
     world.disk.fill()
     await leave(world, "n1")
-    assert elected(world) == ("n1", 1)
+    assert elected(world) == ("n1", FIRST)
     world.disk.empty()
     await later(world, 1.0)
-    assert elected(world) == ("n2", 2)
+    assert elected(world)[0] == "n2"
 
 
 async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_with_a_node_there(world: World) -> None:
@@ -239,7 +267,7 @@ async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_
     assert (await ask(world, "ControllerPublishVolume", publish(node_id="b"))).node == "n1"
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
     assert (await ask(world, "ControllerPublishVolume", publish(node_id="b"))).node == "n2"
-    assert world.epochs[-3:] == [2, 2, 2]
+    assert world.epochs[-3:] == [FIRST + 15] * 3
 
 
 @pytest.mark.parametrize("days", [1, 30])
@@ -301,7 +329,7 @@ async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> 
     world.away.clear()
     world.vendors["n1"] = makes
     assert (await ask(world, "CreateVolume", create())).node == "n1"
-    assert world.epochs[-1] == 2
+    assert world.epochs[-1] == FIRST + 15
 
 
 async def test_a_create_is_free_if_its_agent_says_that_it_runs_nothing_of_it(world: World) -> None:
