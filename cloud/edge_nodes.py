@@ -60,6 +60,9 @@ _CONFLICT_S = 3 * LONGEST_REDIAL_S
 _ASKED_S = 30.0
 """After this time since its hello, an agent has asked all its drivers. Before, its report may lack some."""
 
+LONGEST_LEASE_S = 86_400
+"""The longest `--controller-lease`."""
+
 _SHOWN_CHARS = 100
 """An agent's words about its software are cut here."""
 
@@ -377,7 +380,7 @@ class Nodes:
     def lease_s(self, name: str) -> int:
         """The controller lease of a connected node's agent; 0 if it is away or announces none."""
         node = self._nodes.get(name)
-        return node.visit.link.peer.controller_lease_s if node is not None and node.visit is not None else 0
+        return _lease_s(node.visit) if node is not None and node.visit is not None else 0
 
     def left(self, name: str) -> tuple[float, float] | None:
         """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
@@ -528,12 +531,18 @@ def _now() -> tuple[float, float]:
     return time.monotonic(), time.time()
 
 
+def _lease_s(visit: Visit) -> int:
+    """The lease that an agent announces; 0 if it is none, or longer than any agent's."""
+    lease_s = visit.link.peer.controller_lease_s
+    return lease_s if 0 < lease_s <= LONGEST_LEASE_S else 0
+
+
 def _unfit(node: _Node, visit: Visit, driver: str) -> str:
     """Why a connected node cannot be elected to serve a driver, and not only for a moment; empty if it can."""
     if visit.link.draining:
         return "drains"
-    if not visit.link.peer.controller_lease_s:
-        return "has an agent that is older than elections: it announces no --controller-lease"
+    if not _lease_s(visit):
+        return "has an agent that is older than elections: it announces no usable --controller-lease"
     if driver in node.refused:
         return f"is refused: {node.refused[driver].why}"
     if driver in visit.gone:

@@ -102,7 +102,7 @@ class Choice(NamedTuple):
 
 
 def choose(
-    present: Elected | None, seats: Mapping[str, Seat], rules: ElectionRules, *, began: float, now: float
+    present: Elected | None, seats: Mapping[str, Seat], rules: ElectionRules, *, served: float, now: float
 ) -> Choice | None:
     """The node to elect; None: the present election stands, or no node can serve.
 
@@ -110,29 +110,30 @@ def choose(
         present: the last election; None: there was none.
         seats: the nodes that have reported the driver.
         rules: the operator's rules.
-        began: when the hub began to look for a node of the driver, in seconds of the monotonic clock.
+        served: when the present node was seen last that it can serve, or when the hub began to look for one, in seconds
+            of the monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
         now: in seconds of the monotonic clock.
     """
     fit = sorted((node for node in seats if _why_not(node, seats, rules) == ""), key=rules.rank)
     if present is None:
         is_best = bool(fit) and (not rules.prefer or rules.rank(fit[0])[0] == 0)
-        return Choice(fit[0], "first election") if fit and (is_best or now - began >= rules.takeover_s) else None
+        return Choice(fit[0], "first election") if fit and (is_best or now - served >= rules.takeover_s) else None
     if not fit or present.node in fit:
         return None
     seat = seats.get(present.node)
     if seat is not None and seat.away_since is not None and rules.admits(present.node):
-        if now - seat.away_since < rules.takeover_s:
+        if now - min(seat.away_since, served) < rules.takeover_s:
             return None
         return Choice(fit[0], f"edge node {present.node} was away for {rules.takeover_s:g} s")
     return Choice(fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}")
 
 
 def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:
-    """Why no node can serve, with the reason of each node of the driver."""
+    """Why no node can serve, with the reasons of the first nodes of the driver."""
     if not seats:
         return "no edge node runs it"
     told = [f"edge node {node} {_why_not(node, seats, rules) or 'is not elected yet'}" for node in sorted(seats)]
-    return "; ".join(told[:_SHOWN] + [f"and {len(told) - _SHOWN} more"] * (len(told) > _SHOWN))
+    return "; ".join(told[:SHOWN] + ["and more"] * (len(told) > SHOWN))
 
 
 def node_set(text: str) -> NodeSet:
@@ -153,7 +154,7 @@ def patterns_of(driver: str, sets: Iterable[NodeSet]) -> tuple[str, ...]:
     return tuple(pattern for each in sets if each.driver == driver for pattern in each.patterns)
 
 
-_SHOWN: Final = 5
+SHOWN: Final = 5
 """A message names at most this many nodes."""
 
 

@@ -16,7 +16,7 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloud.node_call import Call, Caller, Reply
@@ -29,7 +29,7 @@ from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made, settled_with
 from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
-from common.status import Code, Status
+from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
@@ -117,8 +117,10 @@ class PlacedCall:
         if status.ok:
             self.pending.drop(self.keep(things))  # the leak audit knows that they are new
         is_create = bool(self.ask.asked.name)
-        unnamed = status.ok and is_create and not things
-        self.count_end(in_doubt=unnamed or (not status.ok and outcome.stays_open(status, is_create=is_create)))
+        if status.ok:
+            self.count_end(in_doubt=is_create and not things)
+        else:
+            self.count_end(in_doubt=outcome.stays_open(status, is_create=is_create))
         return self._settle_others(attempt.name.name) if status.ok and not is_create else None
 
     async def _settle_others(self, key: str) -> None:
@@ -261,6 +263,8 @@ class CarriedCall:
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._caller.failed(error)
             return
+        if status.origin == Origin.UNSENT:
+            status = replace(status, origin=Origin.EDGE)
         if work is None:
             self._caller.ended(status, self._message)
         else:

@@ -148,9 +148,9 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
 
 
 def _check_name(ask: Ask) -> None:
-    method, _, name = ask.asked.name.partition(" ")
-    if len(name) > LONGEST_CHARS:
-        what = f"a create whose name has {len(name)} characters"
+    method, _, name = ask.name.partition(" ")
+    if len(name) > (LONGEST_CHARS if ask.asked.name else 2 * LONGEST_CHARS):
+        what = f"a {'create whose name' if ask.asked.name else 'call whose id'} has {len(name)} characters"
         raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
 
 

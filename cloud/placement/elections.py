@@ -18,9 +18,10 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
-from cloud.election import Elected, ElectionRules, Seat, choose, why_nobody
+from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, why_nobody
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
@@ -33,6 +34,11 @@ log = logging.getLogger("csi_bridge.hub.placement")
 
 LOOK_S: Final = 0.5
 """Between two looks at the nodes. A takeover is late by this time at most."""
+
+LEAST_S: Final = 1.0
+"""Between two elections of a driver. Nodes that come and go in turn could else keep the hub's disk busy."""
+
+_NO_CONTROLLER: Final = "has the driver without a controller"
 
 MARGIN_S: Final = 5.0
 """Added to an agent's lease: its timers may be late by this time."""
@@ -94,13 +100,17 @@ class Elections:
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
         if driver not in self._drivers:
-            made = self._drivers[driver] = DriverElection(self, driver, began=self._monotonic())
+            made = self._drivers[driver] = DriverElection(self, driver, served=self._monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
             self._news.set()
 
     def of(self, driver: str) -> "DriverElection | None":
         """The election of a driver; None if no proxy driver wants one."""
         return self._drivers.get(driver)
+
+    def had(self, driver: str) -> bool:
+        """Whether a driver had an election in this process of the hub, or in an earlier one."""
+        return driver in self._drivers or driver in (self._last or ())
 
     def served_by(self, node: str) -> list[str]:
         """The drivers that a node is elected for, sorted."""
@@ -118,6 +128,7 @@ class Elections:
 
     async def follow(self) -> None:
         """Hold the elections, until cancelled."""
+        await self.look()
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S if self._drivers else None):
@@ -140,12 +151,17 @@ class Elections:
         if it.elected is None and (last := self._last.get(it.driver)) is not None:
             again = replace(last, epoch=self._next_epoch(last))
             self._apply(it, await self._store.elect(it.driver, again, last))
-        choice = choose(
-            it.elected, self.seats(it.driver), self._rules(it.driver), began=it.began, now=self._monotonic()
-        )
+        rules, now = self._rules(it.driver), self._monotonic()
+        if it.elected is not None and rules.admits(it.elected.node) and not self.seat(it.driver, it.elected.node).unfit:
+            it.served = now
+            return
+        if it.held is not None and now - it.held < LEAST_S:
+            return
+        choice = choose(it.elected, self.seats(it.driver), rules, served=it.served, now=now)
         if choice is not None:
             new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
             self._apply(it, await self._store.elect(it.driver, new, it.elected))
+            it.served = it.held = now
 
     def _next_epoch(self, last: Elected | None) -> int:
         return max(int(self._now()), last.epoch + 1 if last is not None else 1)
@@ -163,14 +179,16 @@ class Elections:
         for changed in self._subscribers:
             changed(it.driver)
 
-    def seats(self, driver: str) -> dict[str, Seat]:
-        """The candidates for a driver, fit or not."""
-        return {
-            member.node: self._nodes.seat(member.node, driver)
-            if member.has_controller
-            else Seat("has the driver without a controller")
-            for member in self._fleet(driver)
-        }
+    def seat(self, driver: str, node: str) -> Seat:
+        """A node of a driver as a candidate."""
+        member = self._fleet(driver).members.get(node)
+        if member is None:
+            return Seat("is not known any more")
+        return self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
+
+    def seats(self, driver: str, most: int | None = None) -> dict[str, Seat]:
+        """The candidates for a driver, fit or not, in the order of their names; at most so many."""
+        return {node: self.seat(driver, node) for node in islice(self._fleet(driver).members, most)}
 
     def rules(self, driver: str) -> ElectionRules:
         """The operator's rules for a driver."""
@@ -197,18 +215,21 @@ class DriverElection:
 
     Attributes:
         driver: the driver.
-        began: when the hub began to look for a node, in seconds of the monotonic clock.
+        served: when the elected node was seen last that it can serve, or when the hub began to look for one, in seconds
+            of the monotonic clock.
+        held: when this hub has held the last election, in the same clock; None: it has held none.
         elected: the last election; None: there was none.
     """
 
-    def __init__(self, elections: Elections, driver: str, *, began: float) -> None:
-        self.driver, self.began = driver, began
+    def __init__(self, elections: Elections, driver: str, *, served: float) -> None:
+        self.driver, self.served = driver, served
+        self.held: float | None = None
         self.elected: Elected | None = None
         self._elections = elections
 
     def why_nobody(self) -> str:
         """See `decisions.Election`."""
-        return why_nobody(self._elections.seats(self.driver), self._elections.rules(self.driver))
+        return why_nobody(self._elections.seats(self.driver, SHOWN + 1), self._elections.rules(self.driver))
 
     def lease_s(self, node: str) -> int:
         """See `decisions.Election`."""
@@ -231,8 +252,7 @@ class DriverElection:
         """Why the elected node does not serve now; empty if it does."""
         if self.elected is None:
             return self.why_nobody()
-        seats = self._elections.seats(self.driver)
-        return seats[self.elected.node].unfit if self.elected.node in seats else "is not known any more"
+        return self._elections.seat(self.driver, self.elected.node).unfit
 
     def is_served(self) -> bool:
         """Whether the elected node serves now."""

@@ -279,11 +279,16 @@ class Placement:
 
     def _ask(self, call: Call, wanted: str, mode: str) -> Ask:
         fleet = self._fleets.of(call.driver)
-        if mode == Mode.SHARED:
+        if mode == Mode.SHARED or self._is_elected(call.driver, mode):
             self.elections.want(call.driver)
-        elif not mode and self.elections.of(call.driver) is not None:
             mode = Mode.SHARED
         return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
+
+    def _is_elected(self, driver: str, mode: str) -> bool:
+        """Whether a call of another placement, or of an operator, must not run beside calls of an elected node."""
+        if not mode:
+            return self.elections.had(driver)
+        return mode != Mode.LOCAL and self.elections.of(driver) is not None
 
     def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
         """Decide by the store's entries.

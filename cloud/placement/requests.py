@@ -285,7 +285,12 @@ def _key(method: str, message: Message, rule: Rule) -> str:
     id_ = next(iter(_values(message, field)), "")
     if not id_:
         return ""
-    return f"{short} {id_}{_AT}{getattr(message, 'node_id', '')}" if short in _OF_A_NODE else f"{short} {id_}"
+    if short not in _OF_A_NODE:
+        return f"{short} {id_}"
+    node_id = getattr(message, "node_id", "").replace(
+        _AT, _AT.replace(" ", "\N{NO-BREAK SPACE}")
+    )  # `about` finds the last one
+    return f"{short} {id_}{_AT}{node_id}"
 
 
 def about(key: str) -> "Thing | None":

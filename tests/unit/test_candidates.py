@@ -46,9 +46,13 @@ async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Worl
     assert world.nodes.left("n1") is None
 
 
-async def test_an_agent_that_knows_no_elections_cannot_serve(world: World) -> None:
-    await came(world, lease_s=0)
-    assert seat(world).unfit == "has an agent that is older than elections: it announces no --controller-lease"
+@pytest.mark.parametrize("lease_s", [0, 86_401, 2**63 - 1])
+async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_serve(
+    world: World, lease_s: int
+) -> None:
+    await came(world, lease_s=lease_s)
+    assert seat(world).unfit == "has an agent that is older than elections: it announces no usable --controller-lease"
+    assert world.nodes.lease_s("n1") == 0
     assert seat(world).away_since is None
 
 

@@ -12,9 +12,15 @@ USUAL = ElectionRules()
 
 
 def chosen(
-    present: Elected | None, *, rules: ElectionRules = USUAL, now: float = 100.0, began: float = 0.0, **seats: Seat
+    present: Elected | None,
+    *,
+    rules: ElectionRules = USUAL,
+    now: float = 100.0,
+    served: float | None = None,
+    **seats: Seat,
 ) -> Choice | None:
-    return choose(present, seats, rules, began=began, now=now)
+    usual = 0.0 if present is None else now
+    return choose(present, seats, rules, served=usual if served is None else served, now=now)
 
 
 def test_the_first_election_takes_the_first_node_that_can_serve() -> None:
@@ -43,6 +49,12 @@ def test_a_longer_takeover_time_lets_it_stay_longer() -> None:
     )
 
 
+def test_a_node_that_comes_and_goes_and_serves_never_is_replaced_as_if_it_were_away() -> None:
+    back = Seat("has not reported the driver since it connected", 99.0)
+    assert chosen(N1, n1=back, n2=FIT, served=86.0, now=100.0) is None
+    assert chosen(N1, n1=back, n2=FIT, served=85.0, now=100.0) == Choice("n2", "edge node n1 was away for 15 s")
+
+
 @pytest.mark.parametrize("why", ["drains", "has lost the driver's socket"])
 def test_another_node_takes_over_at_once_from_one_that_says_that_it_stops(why: str) -> None:
     assert chosen(N1, n1=Seat(why), n2=FIT) == Choice("n2", f"edge node n1 {why}")
@@ -66,7 +78,7 @@ def test_it_stays_elected_if_no_other_node_can_serve() -> None:
 def test_candidates_are_names_and_globs() -> None:
     rules = ElectionRules(candidates=("gw-*", "n9"))
     seats = {"a": FIT, "gw-2": FIT, "n9": FIT}
-    assert choose(None, seats, rules, began=0.0, now=0.0) == Choice("gw-2", "first election")
+    assert choose(None, seats, rules, served=0.0, now=0.0) == Choice("gw-2", "first election")
     assert [node for node in seats if rules.admits(node)] == ["gw-2", "n9"]
 
 
@@ -88,7 +100,7 @@ def test_the_reason_why_nobody_serves_has_each_node_but_not_too_many() -> None:
     told = why_nobody({"n2": Seat("drains"), "n1": Seat("is away", 0.0)}, USUAL)
     assert told == "edge node n1 is away; edge node n2 drains"
     assert why_nobody({"n1": FIT}, ElectionRules(candidates=("n2",))) == "edge node n1 is not among --candidates"
-    assert why_nobody({f"n{number}": Seat("drains") for number in range(7)}, USUAL).endswith("n4 drains; and 2 more")
+    assert why_nobody({f"n{number}": Seat("drains") for number in range(7)}, USUAL).endswith("n4 drains; and more")
 
 
 def test_a_node_set_is_read_from_its_text_and_has_that_text() -> None:

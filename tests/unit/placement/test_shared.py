@@ -12,7 +12,16 @@ from cloud.placement.claim_store import NO_NAME, Claimed, HeldBy, Terms
 from cloud.placement.decisions import Mode
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
-from common.errors import KnowledgeLost, LinkLost, NobodyServes, NodeOffline, NoPlace, OpenElsewhere, PlacementNotKept
+from common.errors import (
+    KnowledgeLost,
+    LinkLost,
+    NobodyServes,
+    NodeOffline,
+    NoNodeFits,
+    NoPlace,
+    OpenElsewhere,
+    PlacementNotKept,
+)
 from common.status import Code, Origin, Status
 from tests.unit.placement.world import DRIVER, LEASE_S, OK, World, report
 
@@ -114,9 +123,36 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) 
     assert world.epochs == [FIRST] * 5
 
 
-async def test_calls_of_other_modes_have_no_epoch(world: World) -> None:
-    await ask(world, "DeleteVolume", delete(), mode=Mode.PINNED, wanted="n2")
+async def test_calls_of_drivers_without_an_election_have_no_epoch(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", serves=True))
+    await ask(world, "DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     assert world.epochs == [0]
+    await world.placement.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.PINNED, Mode.AUTO, ""])
+async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_node(world: World, mode: str) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete(), mode=mode, wanted="n2")
+    world.vendors.clear()
+    assert (await ask(world, "ControllerPublishVolume", publish("vol-2"), mode=mode, wanted="n2")).node == "n2"
+    assert (await ask(world, "ControllerPublishVolume", publish("vol-3"), mode=mode)).node == "n1"
+
+
+async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await world.restart()
+    await world.placement.elections.look()
+    with pytest.raises(NobodyServes):  # not for long
+        await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
+    await world.placement.elections.look()
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
 
 
 async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(tmp_path: Path) -> None:
@@ -369,6 +405,51 @@ async def test_a_deletion_stays_with_its_node_if_the_agent_cannot_say_what_the_v
     world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.EDGE)
     await ask(world, "DeleteVolume", delete())
     assert held(world, "DeleteVolume vol-1") == ["n1"]
+
+
+@pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.ABORTED])
+async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: World, code: Code) -> None:
+    world.vendors["n1"] = answers(code, Origin.UNSENT)
+    told = await ask(world, "DeleteVolume", delete())
+    assert told.status == Status(code, "no", Origin.EDGE)
+    assert held(world, "DeleteVolume vol-1") == []
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    world.vendors["n1"] = answers(code, Origin.UNSENT)
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+
+
+async def test_a_node_whose_driver_is_gone_holds_nothing_that_came_meanwhile(world: World) -> None:
+    world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.UNSENT)
+    await ask(world, "ControllerPublishVolume", publish())
+    world.unfit["n1"] = "has lost the driver"
+    await later(world, 1.0)
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
+
+
+async def test_nodes_that_come_and_go_in_turn_are_elected_once_a_second_at_most(world: World) -> None:
+    for number in range(10):
+        world.unfit = {"n1": "drains", "n3": "drains"} if number % 2 else {"n2": "drains", "n3": "drains"}
+        await later(world, 0.25)
+    assert elected(world)[1] <= FIRST + 3
+
+
+async def test_an_id_with_the_words_of_a_key_is_another_volume(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "ControllerPublishVolume", publish(node_id="x to node y"))
+    await leave(world, "n1")
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete())
+    assert (await ask(world, "DeleteVolume", delete("vol-1 to node x"))).node == "n2"
+
+
+async def test_a_call_with_endless_ids_is_not_sent(world: World) -> None:
+    with pytest.raises(NoNodeFits, match="a call whose id has"):
+        await ask(world, "ControllerPublishVolume", publish("v" * 3_000))
+    assert not world.calls
 
 
 async def test_a_call_that_was_not_sent_holds_nothing(world: World) -> None:
