@@ -118,7 +118,14 @@ class TunnelClosed(LinkError):
 
 
 class CallError(BridgeError):
-    """A call that ended without a status of the vendor's own."""
+    """A call that ended without a status of the vendor's own.
+
+    Attributes:
+        is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
+            operation may have been sent all the same.
+    """
+
+    is_unsent = False
 
 
 class NodeOffline(CallError):
@@ -145,6 +152,8 @@ class NodeUnknown(CallError):
 
 class DriverMissing(CallError):
     """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, service: str = "") -> None:
         self.driver, self.node, self.service = driver, node, service
@@ -176,6 +185,8 @@ class CapabilityMissing(CallError):
 
 class DriverAmbiguous(CallError):
     """Two sockets of the node have the same driver name and services, so the agent cannot choose one."""
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
@@ -445,6 +456,8 @@ class OperationLimit(CallError):
 class OperationConflict(CallError):
     """The same operation is under way with other arguments."""
 
+    is_unsent = True
+
     def __init__(self, driver: str, node: str, operation: str) -> None:
         self.driver, self.node, self.operation = driver, node, operation
         super().__init__(
@@ -458,6 +471,8 @@ class EpochOver(CallError):
 
     Its code is ABORTED: an agent's UNAVAILABLE tells the hub that no operation of the call's key runs there.
     """
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, epoch: int, seen: int) -> None:
         self.driver, self.node, self.epoch, self.seen = driver, node, epoch, seen
@@ -494,6 +509,8 @@ class MessageTooLarge(CallError):
 class Overloaded(CallError):
     """Too many calls are under way at once."""
 
+    is_unsent = True
+
     def __init__(self, hop: str, limit: int, flag: str) -> None:
         self.hop, self.limit, self.flag = hop, limit, flag
         super().__init__(f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it")
@@ -517,6 +534,8 @@ class NothingKnown(CallError):
 
 class NotCarried(CallError):
     """This socket does not serve the method."""
+
+    is_unsent = True
 
     def __init__(self, method: str, why: str) -> None:
         self.method, self.why = method, why
@@ -629,6 +648,7 @@ def _named(candidates: Mapping[str, bool]) -> str:
 _HOPS = {
     Origin.VENDOR: "driver",
     Origin.EDGE: "edge agent",
+    Origin.UNSENT: "edge agent",
     Origin.HUB: "hub",
     Origin.PROXY: "proxy driver",
 }

@@ -164,4 +164,5 @@ def blame(driver: Called, to: str, error: VendorConnectionError) -> CallError:
     else:
         blamed = VendorBroken(name, driver.node, str(error))
     blamed.__cause__ = error
+    blamed.is_unsent = not error.sent
     return blamed

@@ -8,7 +8,7 @@ It needs no task: whatever has to happen next happens when its event comes. Rule
 * An operation with an election's epoch waits until the controller lease holds, and runs under it
   (`edge.controller_lease`).
 * A call joins a running operation before anything else can refuse it. So UNAVAILABLE tells the hub that no operation of
-  the call's key runs here.
+  the call's key runs here. The origin `UNSENT` adds that nothing of this call was sent to the driver.
 * The account of the caller that started an operation lasts until the operation's end, so that its outcome is logged.
 """
 
@@ -196,7 +196,8 @@ class HubCall(IdleReceiver):
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, CallError):
             log.error("a call failed inside the edge agent: %s", self._frame, exc_info=error)
-        self._end(status_of(error, Origin.EDGE))
+        is_unsent = self._frame.epoch and isinstance(error, CallError) and error.is_unsent
+        self._end(status_of(error, Origin.UNSENT if is_unsent else Origin.EDGE))
 
     def _end(self, status: Status, body: bytes | None = None) -> None:
         if self._is_over:

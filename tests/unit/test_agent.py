@@ -14,6 +14,7 @@ from common.limits import Limits
 from common.link import Stream
 from common.messages import Kind
 from common.metrics import Metrics
+from common.relay.errors import VendorCallWithheld, VendorConnectionLost, VendorUnreachable
 from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport
 from common.status import Code, Origin, Status
 from edge.agent import Agent
@@ -560,7 +561,8 @@ async def test_a_call_of_an_older_epoch_is_aborted_and_not_sent(world: World, me
     world.driver.calls.pop().answer()
     await world.answered(newest)
     _, status = await world.answered(await world.call(method, create(), epoch=5))
-    assert (status.code, status.origin) == (Code.ABORTED, Origin.EDGE)
+    if method == CREATE:
+        assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
     assert "is of epoch 5 of driver d.example, and edge node n1 has seen epoch 7" in status.message
     assert world.driver.calls == []
     assert world.at_rest
@@ -650,3 +652,28 @@ async def test_a_call_with_an_epoch_puts_the_operation_that_it_joins_under_the_l
     world.lease._look()
     assert (await world.answered(joined))[1].code == Code.UNAVAILABLE
     assert world.driver.calls[0].cancelled
+
+
+@pytest.mark.parametrize(("epoch", "origin"), [(0, Origin.EDGE), (5, Origin.UNSENT)])
+@pytest.mark.parametrize("why", ["no driver", "no connection", "withheld", "conflict"])
+async def test_the_end_of_a_call_with_an_epoch_says_whether_nothing_was_sent(
+    world: World, why: str, epoch: int, origin: Origin
+) -> None:
+    if why == "no driver":
+        world.driver.report = None
+    elif why == "conflict":
+        await world.call(CREATE, create(parameters={"a": "b"}), epoch=epoch)
+    stream = await world.call(CREATE, create(), epoch=epoch)
+    if why == "no connection":
+        world.driver.calls[0].failed(VendorUnreachable("/d.sock", "no such socket"))
+    elif why == "withheld":
+        world.driver.calls[0].failed(VendorCallWithheld("/d.sock"))
+    _, status = await world.answered(stream)
+    assert status.origin == origin
+
+
+async def test_the_end_of_a_call_whose_driver_died_does_not_say_that_nothing_was_sent(world: World) -> None:
+    stream = await world.call(CREATE, create(), epoch=5)
+    world.driver.calls[0].failed(VendorConnectionLost("/d.sock", "it closed the connection", sent=True))
+    _, status = await world.answered(stream)
+    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
