@@ -201,7 +201,7 @@ async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_ref
     assert stream.status is None
     old = world.hub.call(DELETE, b"\n\x02v1", epoch=4)
     status = await ended(old)
-    assert (status.code, status.origin) == (Code.ABORTED, Origin.EDGE)
+    assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
     assert world.vendor.calls("DeleteVolume") == []
     assert not world.agent.logged("no answer of the hub")
 
