@@ -15,7 +15,7 @@
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
         ├── FieldMissing  NotListed  TokenUnknown
         ├── HubUnreachable  LinkLost  Draining
-        ├── CallTimeout  OperationLimit  OperationConflict  EpochOver  LeaseOver
+        ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
         └── NotCarried  ForeignDriver  NotAllowed  OperatorRefused
 
@@ -466,6 +466,17 @@ class OperationConflict(CallError):
         )
 
 
+class OperationBusy(CallError):
+    """Another operation on the same object is under way, and its outcome must be known first. Nothing was sent."""
+
+    def __init__(self, driver: str, node: str, operation: str, other: str) -> None:
+        self.driver, self.node, self.operation, self.other = driver, node, operation, other
+        super().__init__(
+            f"{operation} has to wait, because {other} is under way at driver {driver} on edge node {node}; retry when "
+            f"it has ended"
+        )
+
+
 class EpochOver(CallError):
     """The call is of an older election of the driver's serving node than the agent has seen. Nothing was sent.
 
@@ -602,6 +613,7 @@ CODES: dict[type[BaseException], Code] = {
     CallTimeout: Code.DEADLINE_EXCEEDED,
     OperationLimit: Code.DEADLINE_EXCEEDED,
     OperationConflict: Code.ABORTED,
+    OperationBusy: Code.ABORTED,
     EpochOver: Code.ABORTED,
     LeaseOver: Code.UNAVAILABLE,
     MessageTooLarge: Code.UNAVAILABLE,

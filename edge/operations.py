@@ -12,6 +12,8 @@ Rules:
 * Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
 * An operation ends after `limit_s`: a hanging driver must not block a name for ever. One that needs the controller
   lease also ends with it (`edge.controller_lease`).
+* An operation that needs the lease does not begin beside one on the same object that its answer would settle: the hub
+  takes a final answer as the end of both, and another node may then change the object (`_settles`).
 * Nothing here waits: each caller is told the outcome, at once. An ordinary call costs no task and no timer.
 
 The table `_RULES` gives the key of each method. A method outside it is no operation, but a plain call.
@@ -28,7 +30,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import CallError, LeaseOver, OperationConflict, OperationLimit, Overloaded
+from common.errors import CallError, LeaseOver, OperationBusy, OperationConflict, OperationLimit, Overloaded
 from common.limits import has_room
 from common.redact import digest
 from edge.controller_lease import ControllerLease
@@ -65,6 +67,12 @@ class _Rule:
 _CONTROLLER = "/csi.v1.Controller/"
 _GROUP = "/csi.v1.GroupController/"
 _NODE = "/csi.v1.Node/"
+
+_DELETES = frozenset(
+    {_CONTROLLER + "DeleteVolume", _CONTROLLER + "DeleteSnapshot", _GROUP + "DeleteVolumeGroupSnapshot"}
+)
+
+_OF_A_NODE = frozenset({_CONTROLLER + "ControllerPublishVolume", _CONTROLLER + "ControllerUnpublishVolume"})
 
 _RULES: dict[str, _Rule] = {
     _CONTROLLER + "CreateVolume": _Rule(("name",), makes="volume.volume_id"),
@@ -227,6 +235,7 @@ class Operations:
 
         Raises:
             OperationConflict: it runs with other arguments.
+            OperationBusy: it needs a lease, and another one that it settles runs; nothing was sent.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
         """
         running = self._running.get(operation.key)
@@ -243,6 +252,8 @@ class Operations:
             log.debug("a retry gets the kept result of %s", operation)
             told(kept)
             return False
+        if lease is not None:
+            self._check_settled(operation)
         self._check_room(operation.key[0])
         self._begin(operation, start, told, lease)
         return False
@@ -282,6 +293,13 @@ class Operations:
         while self._running:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
+
+    def _check_settled(self, operation: Operation) -> None:
+        if not operation.about:
+            return
+        for other in self._running.values():
+            if _settles(operation, other.operation):
+                raise OperationBusy(operation.key[0], self.node, str(operation), str(other.operation))
 
     def _check_room(self, driver: str) -> None:
         own, together = self._own.get(driver, 0), len(self._running)
@@ -358,6 +376,20 @@ class Operations:
         if kept is None or kept.operation.arguments != operation.arguments:
             return None
         return kept.result if kept.until >= asyncio.get_running_loop().time() else None
+
+
+def _settles(operation: Operation, other: Operation) -> bool:
+    """Whether the hub takes a final answer to an operation as the end of another one, too.
+
+    A deletion settles all operations on its object, and a publication to a node and its end settle each other
+    (`settled_with` of `cloud.placement.requests`). Any other one settles those of its method, whatever their arguments.
+    """
+    (driver, method, *key), (its_driver, its_method, *its_key) = operation.key, other.key
+    if operation.about != other.about or driver != its_driver:
+        return False
+    if method in _OF_A_NODE:
+        return its_method in _OF_A_NODE and key == its_key
+    return method in _DELETES or method == its_method
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:

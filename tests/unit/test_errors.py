@@ -43,6 +43,7 @@ from common.errors import (
     NotListed,
     NotWhole,
     OpenElsewhere,
+    OperationBusy,
     OperationConflict,
     OperationLimit,
     OperatorRefused,
@@ -304,6 +305,14 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         (
             "CreateVolume pvc-1 is already under way with other arguments at driver dir.csi on edge node n7; retry "
             "when it has ended"
+        ),
+    ),
+    OperationBusy: (
+        lambda: OperationBusy("dir.csi", "n7", "DeleteVolume v1", "ControllerPublishVolume v1 a"),
+        Code.ABORTED,
+        (
+            "DeleteVolume v1 has to wait, because ControllerPublishVolume v1 a is under way at driver dir.csi on edge "
+            "node n7; retry when it has ended"
         ),
     ),
     MessageTooLarge: (
