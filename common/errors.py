@@ -13,7 +13,7 @@
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
-        ├── FieldMissing  NotListed  TokenUnknown
+        ├── OpenElsewhere  NobodyServes  FieldMissing  NotListed  TokenUnknown
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
@@ -468,6 +468,8 @@ class OperationConflict(CallError):
 
 class OperationBusy(CallError):
     """Another operation on the same object is under way, and its outcome must be known first. Nothing was sent."""
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, operation: str, other: str) -> None:
         self.driver, self.node, self.operation, self.other = driver, node, operation, other
