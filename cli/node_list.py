@@ -89,5 +89,5 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         shown(node.since),
         str(node.calls),
         node.address or "-",
-        ", ".join(sorted(node.drivers)) or "-",
+        ", ".join(f"{it} (serves)" if it in node.serves else it for it in sorted(node.drivers)) or "-",
     )

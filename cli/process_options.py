@@ -7,6 +7,7 @@ import click
 
 from cli.options import FilePath, Options, Text, duration_type, option, size_type
 from cloud.driver_settings import DriverSettings
+from cloud.election import node_set
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
 from cloud.served_driver import served_driver
@@ -236,6 +237,26 @@ HUB_OPTIONS = Options(
         help="With --placement=local: how old the last complete list of a node that is away may be, in ListVolumes and "
         "its like for all nodes. Without a younger one the call is refused. 0: no old list counts.",
     ),
+    option(
+        "--candidates",
+        type=Text(node_set, "DRIVER=NODE,..."),
+        multiple=True,
+        help="With --placement=shared: the nodes that may be elected to serve a driver; * and ? are wildcards. Unset: "
+        "every node that runs it.",
+    ),
+    option(
+        "--prefer",
+        type=Text(node_set, "DRIVER=NODE,..."),
+        multiple=True,
+        help="With --placement=shared: the nodes that an election prefers, the most preferred first. An elected node "
+        "stays while it serves.",
+    ),
+    _tuning(
+        "--takeover-after",
+        type=duration_type("1s", "24h"),
+        default="15s",
+        help="With --placement=shared: time for which the elected node may be away before another one serves.",
+    ),
     _tuning(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
@@ -346,13 +367,14 @@ DRIVER_OPTIONS = Options(
         default="unix:///var/lib/kubeedge/kubeedge.sock",
         help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host.",
     ),
-    option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local."),
+    option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local and shared."),
     option(
         "--placement",
-        type=click.Choice(["auto", "pinned", "local"]),
+        type=click.Choice(["auto", "pinned", "local", "shared"]),
         default="auto",
         help="How the node of a call is chosen. pinned: --nodeid, else the only node that runs the driver. local: each "
-        "node has its own storage; a volume is made where its topology says, and later calls for it go there. auto: "
+        "node has its own storage; a volume is made where its topology says, and later calls for it go there. shared: "
+        "every node reaches the storage; the hub elects the one that serves all calls. auto: "
         "local if the driver has a topology of its own, else pinned.",
     ),
     _tuning(
@@ -450,5 +472,12 @@ EDGE_OPTIONS = Options(
         type=_TIME,
         default="10m",
         help="Time limit for one call to a driver. After it the agent cancels the call, and a retry can start anew.",
+    ),
+    _tuning(
+        "--controller-lease",
+        type=_TIME,
+        default="60s",
+        help="Time without an answer of the hub after which the agent cancels its controller operations of shared "
+        "drivers (--placement=shared) and begins no others. Until then, the node that takes over repeats none of them.",
     ),
 )

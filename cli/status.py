@@ -7,7 +7,7 @@ from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, distrusted, unreported
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
-from common.pages.hub import NodeStatus
+from common.pages.hub import ElectionStatus, NodeStatus
 from common.pages.json_form import shown
 
 
@@ -25,6 +25,10 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
         yield ""
         rows = [(driver.driver, shown(driver.since), driver.address) for driver in drivers]
         yield from table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows, width=width)
+    if hub.elections:
+        yield ""
+        head = ("SHARED DRIVER", "SERVED BY", "SINCE", "EPOCH", "WHY")
+        yield from table(head, [_election(it) for it in hub.elections], width=width)
     wrong = list(_wrong(state))
     if wrong:
         yield ""
@@ -39,6 +43,10 @@ def _wrong(state: HubState) -> Iterator[str]:
         yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {hub.trouble}"
     yield from (f"EXPIRES: {sentence}" for sentence in hub.ending)
     yield from (f"PROBLEM: {problem}" for problem in hub.problems)
+    for it in hub.elections:
+        if it.trouble:
+            who = f"edge node {it.node}, which serves driver {it.driver}, {it.trouble}" if it.node else ""
+            yield f"PROBLEM: {who or f'nobody serves driver {it.driver}: {it.trouble}'}"
     yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
     for loss in hub.lost:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
@@ -57,6 +65,10 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         shown(node.since),
         ", ".join(sorted(node.drivers)) or "-",
     )
+
+
+def _election(it: ElectionStatus) -> tuple[str, ...]:
+    return it.driver, it.node or "-", shown(it.since) if it.since is not None else "-", str(it.epoch), it.why or "-"
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:

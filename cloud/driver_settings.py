@@ -28,5 +28,6 @@ class DriverSettings(ProcessSettings):
         """Check that the values fit each other."""
         super().__post_init__()
         self.check_dial("--hub-endpoint", self.hub_endpoint)
-        if self.placement == "local" and self.nodeid is not None:
-            raise SettingsError("--placement", "local", "every call goes to --nodeid; leave one of the two away")
+        if self.placement in {"local", "shared"} and self.nodeid is not None:
+            why = "every call goes to --nodeid; leave one of the two away"
+            raise SettingsError("--placement", self.placement, why)

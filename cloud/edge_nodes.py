@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from cloud.election import Seat
 from cloud.node_call import Call, Caller, NodeCall
 from cloud.report_judge import Refused, ReportJudge, topology_of
 from cloud.store import Store, StoredNode
@@ -59,6 +60,9 @@ _CONFLICT_S = 3 * LONGEST_REDIAL_S
 _ASKED_S = 30.0
 """After this time since its hello, an agent has asked all its drivers. Before, its report may lack some."""
 
+LONGEST_LEASE_S = 86_400
+"""The longest `--controller-lease`."""
+
 _SHOWN_CHARS = 100
 """An agent's words about its software are cut here."""
 
@@ -85,10 +89,12 @@ class _Node:
         earlier: the link beside which that one came, until it ends.
         conflict: a sentence about another machine of this name, which the hub refused at `refused_at`.
         refused_at: in seconds of the monotonic clock.
+        left: when its last link ended, or the hub began, in seconds of the monotonic clock and since the epoch.
         replaced_soon: the links in a row that were replaced soon (`_SOON_S`).
     """
 
     stored: StoredNode
+    left: tuple[float, float]
     visit: Visit | None = None
     earlier: Visit | None = None
     refused: Mapping[str, Refused] = field(default_factory=dict)
@@ -130,9 +136,10 @@ class Nodes:
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
         self._connected = 0
+        self._began = _now()
         started = time.time()
         for stored in store.nodes():
-            node = self._nodes[stored.name] = _Node(stored)
+            node = self._nodes[stored.name] = _Node(stored, _now())
             if stored.connected:  # the hub was killed; the time is stored, so that it stays if the hub is killed again
                 node.stored = replace(stored, connected=False, since=started)
                 store.save(node.stored)
@@ -165,7 +172,9 @@ class Nodes:
         node = self._nodes.get(hello.name)
         if node is None:
             self._check_room(hello.name)
-            node = self._nodes[hello.name] = _Node(StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()))
+            node = self._nodes[hello.name] = _Node(
+                StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()), _now()
+            )
         if (live := node.visit or node.earlier) is not None:
             self._check_machine(node, live, hello, link)
         old = node.visit
@@ -188,7 +197,7 @@ class Nodes:
             return False
         if node.earlier is not None and node.earlier.link is link:
             node.earlier.ended = node.earlier.ended or time.time()
-            node.earlier = None
+            node.earlier, node.left = None, _now()
             return False
         visit = node.visit
         if visit is None or visit.link is not link:
@@ -215,6 +224,7 @@ class Nodes:
         if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
             raise ValueError("a driver's name in it is no name")
         if node.visit is not None:
+            node.visit.gone = (node.visit.gone | node.visit.told.keys()) - told.keys()
             node.visit.told, node.visit.untaken = told, ""
         self._take(node, told)
 
@@ -357,6 +367,33 @@ class Nodes:
         node = self._nodes.get(name)
         return node.stored.since if node is not None and node.visit is None else None
 
+    def seat(self, name: str, driver: str) -> Seat:
+        """A node as a candidate to serve a driver that every node could serve."""
+        node = self._nodes.get(name)
+        if node is None:
+            return Seat("is not known any more")
+        visit = node.visit
+        if visit is None:
+            return Seat("is away", node.left[0])
+        if why := _unfit(node, visit, driver):
+            return Seat(why)
+        if driver not in visit.told:
+            return Seat("has not reported the driver since it connected", visit.began)
+        heard = visit.link.session.silent_since(time.monotonic())
+        return Seat("is silent", heard) if heard is not None else Seat()
+
+    def lease_s(self, name: str) -> int:
+        """The controller lease of a connected node's agent; 0 if it is away or announces none."""
+        node = self._nodes.get(name)
+        return _lease_s(node.visit) if node is not None and node.visit is not None else 0
+
+    def left(self, name: str) -> tuple[float, float] | None:
+        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
+        node = self._nodes.get(name)
+        if node is None:
+            return self._began
+        return node.left if node.visit is None and node.earlier is None else None
+
     @property
     def connected(self) -> int:
         """How many nodes are connected."""
@@ -490,8 +527,33 @@ class Nodes:
 
     def _end(self, node: _Node, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
-        node.visit = None
+        node.visit, node.left = None, _now()
         self._connected -= 1
+
+
+def _now() -> tuple[float, float]:
+    """The time of the monotonic clock, and since the epoch."""
+    return time.monotonic(), time.time()
+
+
+def _lease_s(visit: Visit) -> int:
+    """The lease that an agent announces; 0 if it is none, or longer than any agent's."""
+    lease_s = visit.link.peer.controller_lease_s
+    return lease_s if 0 < lease_s <= LONGEST_LEASE_S else 0
+
+
+def _unfit(node: _Node, visit: Visit, driver: str) -> str:
+    """Why a connected node cannot be elected to serve a driver, and not only for a moment; empty if it can."""
+    if visit.link.draining:
+        return "drains"
+    if not _lease_s(visit):
+        return "has an agent that is older than elections: it announces no usable --controller-lease"
+    if driver in node.refused:
+        return f"is refused: {node.refused[driver].why}"
+    if driver in visit.gone:
+        return "reports the driver no more"
+    told = visit.told.get(driver)
+    return f"has lost the driver: {told.away[:_SHOWN_CHARS]}" if told is not None and told.away else ""
 
 
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:

@@ -127,6 +127,7 @@ class HubPages:
             trouble=self._store.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._hub.proxy_drivers()),
+            elections=self._placement.elections.describe(),
             refused=self._refusals.all(),
             denied=self._rights.denied(),
             ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
@@ -158,6 +159,7 @@ class HubPages:
             replace(
                 node,
                 lacking=self._placement.lacking(node.node, node.drivers),
+                serves=self._placement.elections.served_by(node.node),
                 problems=[*node.problems, *self._placement.conflicts(node.node)],
                 calls=self._calls.under_way(node.node),
                 last_error=self._calls.last_error(node.node),

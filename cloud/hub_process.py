@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from cloud.absences import Absences
 from cloud.admission import Role
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
+from cloud.election import ElectionRules
 from cloud.fences import Fences
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
@@ -67,7 +68,7 @@ from common.operator_orders import Fence, Unfence
 from common.operator_orders import Replace as ReplaceOrder
 from common.parsers import HostPort
 from common.settings import as_texts
-from common.tasks import supervised
+from common.tasks import Tasks, supervised
 from common.tls import TlsIdentity
 from common.version import SOFTWARE, introduce
 
@@ -124,6 +125,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         max_open_creates=settings.max_open_creates,
         capacity_grace_s=settings.capacity_grace_s,
         list_age_s=settings.list_age_s,
+        election_rules=settings.election_rules,
         segments=segments,
         audit_grace_s=settings.audit_grace_s,
         settings=as_texts(settings),
@@ -155,8 +157,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     tasks = await opened.enter_async_context(supervised())
     for each in served:
         each.start(tasks)
-    if settings.audit_every_s:
-        tasks.start(made.leaks.follow(settings.audit_every_s), name="leak audit")
+    _start_looks(made, settings, tasks)
     tasks.start(_watch(made, revocations, authorities, audit), name="watch of certificates and fences")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
@@ -169,6 +170,13 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_timeout_s):
             await asyncio.gather(made.hub.drain(), *(each.drain() for each in served))
+
+
+def _start_looks(made: "Assembled", settings: HubSettings, tasks: Tasks) -> None:
+    """Start the tasks that look at the nodes regularly."""
+    tasks.start(made.placement.elections.follow(), name="elections")
+    if settings.audit_every_s:
+        tasks.start(made.leaks.follow(settings.audit_every_s), name="leak audit")
 
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:
@@ -234,6 +242,7 @@ def assemble(
     max_open_creates: int = MOST_OPEN,
     capacity_grace_s: float = GRACE_S,
     list_age_s: float = LIST_AGE_S,
+    election_rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
     segments: UniqueSegments | None = None,
     audit_grace_s: float = 600.0,
     settings: Mapping[str, list[str]],
@@ -257,6 +266,7 @@ def assemble(
         max_open_creates: a driver's nodes hold no more names for creates that run or are in doubt.
         capacity_grace_s: how long the last capacity of a node that is away counts.
         list_age_s: how long the last list of a node that is away counts.
+        election_rules: the rules for the elections of a driver.
         segments: the topology segments that belong to one node each; None: those of the store, without further keys.
         audit_grace_s: what may be younger is no leak.
         settings: its flags, for operators.
@@ -281,11 +291,13 @@ def assemble(
         most_open=max_open_creates,
         capacity_grace_s=capacity_grace_s,
         list_age_s=list_age_s,
+        rules=election_rules,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
     reports = ReportStreams(nodes, placement, rights, metrics)
+    placement.elections.subscribe(reports.changed)
     policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(

@@ -4,6 +4,7 @@ import grp
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud.election import ElectionRules, NodeSet, patterns_of
 from cloud.node_marks import Labels, Taints
 from cloud.served_driver import ServedDriver
 from cloud.unique_segments import UniqueKeys
@@ -39,6 +40,9 @@ class HubSettings(ProcessSettings):
     max_open_creates: int
     capacity_grace_s: float
     list_age_s: float
+    candidates: tuple[NodeSet, ...]
+    prefer: tuple[NodeSet, ...]
+    takeover_after_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
@@ -79,6 +83,12 @@ class HubSettings(ProcessSettings):
         if self.uds_allow_uid and self.uds_group is None:
             why = "needs --uds-group: without it nobody but the hub's own user may connect"
             raise SettingsError("--uds-allow-uid", ",".join(map(str, self.uds_allow_uid)), why)
+
+    def election_rules(self, driver: str) -> ElectionRules:
+        """The rules for the elections of a driver."""
+        return ElectionRules(
+            patterns_of(driver, self.candidates), patterns_of(driver, self.prefer), self.takeover_after_s
+        )
 
     def _check_served(self) -> None:
         names, sockets = set(), {self.uds}

@@ -25,6 +25,7 @@ class Call(NamedTuple):
         request: the request's bytes.
         call_id: the same at every hop, for logs.
         timeout_s: the caller's remaining time, or None.
+        epoch: the number of the driver's election (`cloud.election`); 0: it has none.
     """
 
     driver: str
@@ -32,6 +33,7 @@ class Call(NamedTuple):
     request: bytes
     call_id: str
     timeout_s: float | None
+    epoch: int = 0
 
 
 class Caller(Protocol):
@@ -98,6 +100,7 @@ class NodeCall(IdleReceiver):
                 node=name,
                 call=call.call_id,
                 timeout_s=call.timeout_s,
+                epoch=call.epoch,
             )
         except Overloaded as error:
             raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error

@@ -38,7 +38,7 @@ class ReportStreams:
         self._rights = rights
         self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        nodes.subscribe(self._changed)
+        nodes.subscribe(self.changed)
 
     async def serve_report(self, stream: Stream) -> None:
         """Take an agent's reports for as long as it is connected.
@@ -83,7 +83,7 @@ class ReportStreams:
         """Send every watch its driver's report if there is a new one, after an operator has settled the losses."""
         for driver in self._watchers:
             self._placement.changed(driver)
-            self._changed(driver)
+            self.changed(driver)
 
     async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
         """Send a proxy driver its driver's report unless it is the one `told` before. Returns the report sent last."""
@@ -100,7 +100,8 @@ class ReportStreams:
             log.error("proxy driver %s cannot get the report of its driver on node %s: %s", driver, report.node, why)  # noqa: TRY400  # the sentence says it all
         return report
 
-    def _changed(self, driver: str) -> None:
+    def changed(self, driver: str) -> None:
+        """Look whether the watches of a driver have something to send."""
         for changed in self._watchers.get(driver, ()):
             changed.set()
 

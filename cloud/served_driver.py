@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.parsers import Mode, driver_name, node_name, octal_mode, unix_path
 
-_PLACEMENTS = ("auto", "pinned", "local")
+_PLACEMENTS = ("auto", "pinned", "local", "shared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def served_driver(text: str) -> ServedDriver:
     placement = options.get("placement", "auto")
     if placement not in _PLACEMENTS:
         raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}")
-    if placement == "local" and "nodeid" in options:
-        raise ValueError("placement=local and nodeid exclude each other: every call goes to nodeid")
+    if placement in {"local", "shared"} and "nodeid" in options:
+        raise ValueError(f"placement={placement} and nodeid exclude each other: every call goes to nodeid")
     return ServedDriver(
         driver_name(name),
         unix_path(path),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from common.link import Link
@@ -17,6 +18,7 @@ class Visit:
         began: when its hello came, in seconds of the monotonic clock.
         ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
         told: its agent's last reports, by driver.
+        gone: drivers that its agent has reported on this link, and reports no more.
         calls: the calls that are under way on it, by driver.
         untaken: why the hub could not take its agent's newest reports; empty if it could.
     """
@@ -25,5 +27,6 @@ class Visit:
     began: float
     ended: float = 0.0
     told: Mapping[str, DriverReport] = field(default_factory=dict)
+    gone: AbstractSet[str] = frozenset()
     calls: Counter[str] = field(default_factory=Counter)
     untaken: str = ""

@@ -13,9 +13,9 @@
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
-        ├── FieldMissing  NotListed  TokenUnknown  VolumeHeld
+        ├── OpenElsewhere  NobodyServes  FieldMissing  NotListed  TokenUnknown  VolumeHeld
         ├── HubUnreachable  LinkLost  Draining
-        ├── CallTimeout  OperationLimit  OperationConflict
+        ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
         └── NotCarried  ForeignDriver  NotAllowed  OperatorRefused
 
@@ -118,7 +118,14 @@ class TunnelClosed(LinkError):
 
 
 class CallError(BridgeError):
-    """A call that ended without a status of the vendor's own."""
+    """A call that ended without a status of the vendor's own.
+
+    Attributes:
+        is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
+            operation may have been sent all the same.
+    """
+
+    is_unsent = False
 
 
 class NodeOffline(CallError):
@@ -145,6 +152,8 @@ class NodeUnknown(CallError):
 
 class DriverMissing(CallError):
     """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, service: str = "") -> None:
         self.driver, self.node, self.service = driver, node, service
@@ -176,6 +185,8 @@ class CapabilityMissing(CallError):
 
 class DriverAmbiguous(CallError):
     """Two sockets of the node have the same driver name and services, so the agent cannot choose one."""
+
+    is_unsent = True
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
@@ -250,6 +261,29 @@ class NameElsewhere(CallError):
             f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
             f"{node}), or, if that node will not come back, run csi-bridge forget {node} on the hub's host"
         )
+
+
+class OpenElsewhere(CallError):
+    """The outcome of an earlier call about the same thing is open on a node that is not connected. Nothing was sent.
+
+    The driver's storage is reached by every node, and another node serves it by now. But two nodes must not carry out
+    calls about one thing at the same time.
+    """
+
+    def __init__(self, driver: str, key: str, node: str, until: str) -> None:
+        self.driver, self.key, self.node, self.until = driver, key, node, until
+        super().__init__(
+            f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: it "
+            f"goes on when {node} answers{until}; if {node} is gone for good, csi-bridge forget {node}"
+        )
+
+
+class NobodyServes(CallError):
+    """No node can be elected to serve a driver whose storage is reached by every node. Nothing was sent."""
+
+    def __init__(self, driver: str, why: str) -> None:
+        self.driver, self.why = driver, why
+        super().__init__(f"no edge node serves driver {driver} (--placement=shared): {why}")
 
 
 class ForeignId(CallError):
@@ -430,11 +464,56 @@ class OperationLimit(CallError):
 class OperationConflict(CallError):
     """The same operation is under way with other arguments."""
 
+    is_unsent = True
+
     def __init__(self, driver: str, node: str, operation: str) -> None:
         self.driver, self.node, self.operation = driver, node, operation
         super().__init__(
             f"{operation} is already under way with other arguments at driver {driver} on edge node {node}; retry when "
             f"it has ended"
+        )
+
+
+class OperationBusy(CallError):
+    """Another operation on the same object is under way, and its outcome must be known first. Nothing was sent."""
+
+    is_unsent = True
+
+    def __init__(self, driver: str, node: str, operation: str, other: str) -> None:
+        self.driver, self.node, self.operation, self.other = driver, node, operation, other
+        super().__init__(
+            f"{operation} has to wait, because {other} is under way at driver {driver} on edge node {node}; retry when "
+            f"it has ended"
+        )
+
+
+class EpochOver(CallError):
+    """The call is of an older election of the driver's serving node than the agent has seen. Nothing was sent.
+
+    Its code is ABORTED: an agent's UNAVAILABLE tells the hub that no operation of the call's key runs there.
+    """
+
+    is_unsent = True
+
+    def __init__(self, driver: str, node: str, epoch: int, seen: int) -> None:
+        self.driver, self.node, self.epoch, self.seen = driver, node, epoch, seen
+        super().__init__(
+            f"the call is of epoch {epoch} of driver {driver}, and edge node {node} has seen epoch {seen}; a retry "
+            f"goes to the node that serves the driver now"
+        )
+
+
+class LeaseOver(CallError):
+    """The agent had no answer of its hub for `--controller-lease`: it cancelled the call to the driver, or sent none.
+
+    The outcome is not known to whoever asks: the driver may have done its work all the same.
+    """
+
+    def __init__(self, driver: str, node: str) -> None:
+        self.driver, self.node = driver, node
+        super().__init__(
+            f"the agent on edge node {node} had no answer of the hub for --controller-lease, so it made no call to "
+            f"driver {driver}, or cancelled it; a retry asks the driver again"
         )
 
 
@@ -450,6 +529,8 @@ class MessageTooLarge(CallError):
 
 class Overloaded(CallError):
     """Too many calls are under way at once."""
+
+    is_unsent = True
 
     def __init__(self, hop: str, limit: int, flag: str) -> None:
         self.hop, self.limit, self.flag = hop, limit, flag
@@ -474,6 +555,8 @@ class NothingKnown(CallError):
 
 class NotCarried(CallError):
     """This socket does not serve the method."""
+
+    is_unsent = True
 
     def __init__(self, method: str, why: str) -> None:
         self.method, self.why = method, why
@@ -522,6 +605,8 @@ CODES: dict[type[BaseException], Code] = {
     NoNodeFits: Code.UNAVAILABLE,
     TooManyOpen: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
+    OpenElsewhere: Code.UNAVAILABLE,
+    NobodyServes: Code.UNAVAILABLE,
     ForeignId: Code.UNAVAILABLE,
     AnswerRefused: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,
@@ -539,6 +624,9 @@ CODES: dict[type[BaseException], Code] = {
     CallTimeout: Code.DEADLINE_EXCEEDED,
     OperationLimit: Code.DEADLINE_EXCEEDED,
     OperationConflict: Code.ABORTED,
+    OperationBusy: Code.ABORTED,
+    EpochOver: Code.ABORTED,
+    LeaseOver: Code.UNAVAILABLE,
     MessageTooLarge: Code.UNAVAILABLE,
     Overloaded: Code.UNAVAILABLE,
     VendorBroken: Code.UNAVAILABLE,
@@ -583,6 +671,7 @@ def _named(candidates: Mapping[str, bool]) -> str:
 _HOPS = {
     Origin.VENDOR: "driver",
     Origin.EDGE: "edge agent",
+    Origin.UNSENT: "edge agent",
     Origin.HUB: "hub",
     Origin.PROXY: "proxy driver",
 }

@@ -365,6 +365,7 @@ class Link:
         node: str = "",
         call: str = "",
         timeout_s: float | None = None,
+        epoch: int = 0,
     ) -> int:
         """Open a stream for a receiver, with a first message if there is one. Returns the stream's id.
 
@@ -386,6 +387,7 @@ class Link:
             node=node,
             call=call,
             timeout_s=timeout_s,
+            epoch=epoch,
         )
         if timeout_s is not None:
             self._arm()
@@ -440,6 +442,11 @@ class Link:
         """Give back the credit of a received message of `size` bytes, also if its stream is over."""
         self.session.consumed(number, size)
         self.writer.flush_later()
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
+        self.session.ping(answered)
+        self.writer.flush_soon()
 
     def drain(self, message: str) -> None:
         """Ask the peer for no new streams. The link closes itself when the open ones have ended."""

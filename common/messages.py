@@ -125,6 +125,8 @@ class Hello:
         max_streams: how many of the peer's streams the sender keeps at once.
         placement: from a proxy driver, the placement of its driver's volumes; empty leaves it to the hub.
         beside: the sender's earlier link lives, and the sender drains it once this one is accepted.
+        controller_lease_s: from an agent that heeds `Open.epoch`: it cancels calls with one once it has been without
+            its hub for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
     """
 
     version: int
@@ -141,6 +143,7 @@ class Hello:
     max_streams: int
     placement: str = ""
     beside: bool = False
+    controller_lease_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ class Open:
         node: the node that the opener wants, or empty.
         call: an id for logs, the same at every hop.
         timeout_ms: the remaining time; 0 is no limit. There is no deadline on the wire, because clocks differ.
+        epoch: from the hub to an agent, of a call of a driver whose storage all nodes reach: the number of the driver's
+            election. The agent refuses a lower number than it has seen for the driver `subject`. 0: no election.
     """
 
     stream: int
@@ -203,6 +208,7 @@ class Open:
     node: str
     call: str
     timeout_ms: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +301,10 @@ read = _CODEC.read
 
 
 def encode_open(  # noqa: PLR0917  # the fields of the frame, in their order
-    stream: int, kind: int, priority: int, subject: str, method: str, node: str, call: str, timeout_ms: int
+    stream: int, kind: int, priority: int, subject: str, method: str, node: str, call: str, timeout_ms: int, epoch: int
 ) -> bytes:
     """The bytes of an `Open`, whose texts are short."""
-    return pack((_OPEN, stream, kind, priority, subject, method, node, call, timeout_ms))
+    return pack((_OPEN, stream, kind, priority, subject, method, node, call, timeout_ms, epoch))
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:

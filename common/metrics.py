@@ -191,6 +191,14 @@ class Metrics:
             "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
             "certificate",
         )
+        self._epochs = Gauge(
+            "csi_bridge_election_epoch",
+            "The number of the last election of a driver with --placement=shared; it grows with each takeover.",
+            "driver_name",
+        )
+        self._served = Gauge(
+            "csi_bridge_election_served", "Whether the elected node serves the driver now: 1 or 0.", "driver_name"
+        )
         self.leaks: dict[tuple[str, str], int] = {}
         self._unasked = Gauge(
             "csi_bridge_audit_unasked",
@@ -202,7 +210,7 @@ class Metrics:
             "csi_bridge_audit_timestamp_seconds", "When the last leak audit in the background ended; 0: none has."
         )
         audited.read_from(lambda: self._audited_at)
-        self.gauges = (connected, in_flight, self._ends, self._unasked, audited)
+        self.gauges = (connected, in_flight, self._ends, self._unasked, audited, self._epochs, self._served)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -233,6 +241,12 @@ class Metrics:
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
         self._ends.read_from(end, certificate)
+
+    def show_election(self, driver: str, epoch: Callable[[], float], served: Callable[[], bool]) -> None:
+        """Show the election of a driver. A thread calls both at each scrape."""
+        if len(self._epochs.readers) < MOST_DRIVERS:
+            self._epochs.read_from(epoch, driver)
+            self._served.read_from(served, driver)
 
     def show_leaks(self, found: Mapping[tuple[str, str], int], unasked: Mapping[str, int], at: float) -> None:
         """Show the result of a leak audit in place of the last one. A thread may scrape meanwhile.

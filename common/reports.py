@@ -64,12 +64,14 @@ class DriverReport:
     Attributes:
         driver: the name that the driver gave itself.
         node: the edge node it runs on.
-        answers: by method path, for the methods of `REPORTED_METHODS`.
+        answers: by method path, for the methods of `REPORTED_METHODS`. They hold while the driver is away.
+        away: why the agent cannot connect to the driver's controller now; empty if it can.
     """
 
     driver: str
     node: str
     answers: Mapping[str, Answer]
+    away: str = ""
 
 
 def encode_reports(reports: Iterable[DriverReport]) -> bytes:
@@ -117,7 +119,8 @@ def _to_json(report: DriverReport) -> dict[str, Any]:
         method: {"code": answer.code, "message": answer.message, "body": base64.b64encode(answer.body).decode()}
         for method, answer in report.answers.items()
     }
-    return {"driver": report.driver, "node": report.node, "answers": answers}
+    away = {"away": report.away} if report.away else {}
+    return {"driver": report.driver, "node": report.node, "answers": answers, **away}
 
 
 def _from_json(item: dict[str, Any]) -> DriverReport:
@@ -125,7 +128,7 @@ def _from_json(item: dict[str, Any]) -> DriverReport:
         _text(method): Answer(_code(answer["code"]), _text(answer["message"]), base64.b64decode(answer["body"]))
         for method, answer in item["answers"].items()
     }
-    return DriverReport(_text(item["driver"]), _text(item["node"]), answers)
+    return DriverReport(_text(item["driver"]), _text(item["node"]), answers, _text(item.get("away", "")))
 
 
 def _code(value: object) -> int:

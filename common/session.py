@@ -142,6 +142,7 @@ class Session:
     """
 
     __slots__ = (
+        "_awaited_pong",
         "_deadlines",
         "_dialler",
         "_draining",
@@ -198,6 +199,7 @@ class Session:
         self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
+        self._awaited_pong: tuple[int, Callable[[], None]] | None = None
         self._is_asked = False
         self._draining: str | None = None
         self._peer_draining = False
@@ -238,6 +240,7 @@ class Session:
         node: str = "",
         call: str = "",
         timeout_s: float | None = None,
+        epoch: int = 0,
     ) -> int:
         """Open a stream, with a first message if there is one, and return its id.
 
@@ -276,7 +279,8 @@ class Session:
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
             self._deadlines.add(now + timeout_s, number, self._streams)
-        self._outbox.put_open(stream, encode_open(number, kind, priority, subject, method, node, call, timeout_ms))
+        data = encode_open(number, kind, priority, subject, method, node, call, timeout_ms, epoch)
+        self._outbox.put_open(stream, data)
         if message is not None:
             stream.queue.append(message)
         return number
@@ -357,6 +361,13 @@ class Session:
         """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
         self._inbox.consumed(self._streams.get(number), size)
 
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
+        if self.state is State.OPEN:
+            self._pings += 1
+            self._awaited_pong = self._pings, answered
+            self._outbox.put(Ping(self._pings))
+
     def drain(self, message: str) -> None:
         """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
         if self.state is State.OPEN and self._draining is None:
@@ -419,6 +430,10 @@ class Session:
         self._heard = max(self._heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
         if now < self._heard + self._limits.keepalive_s:
             self._pinged = False
+
+    def silent_since(self, now: float) -> float | None:
+        """When the peer was last heard, if it has not answered a ping for half the keepalive interval; else None."""
+        return self._heard if self._pinged and now >= self._heard + 1.5 * self._limits.keepalive_s else None
 
     def lost(self, message: str) -> None:
         """End the session, because the transport is gone."""
@@ -499,7 +514,11 @@ class Session:
         self._answer(Pong(number))
 
     def _on_pong(self, number: int) -> None:
-        """Nothing to do: `receive` has noted the time."""
+        """Tell the side that pinged. A pong of the keepalive has nothing more to tell: `receive` has noted the time."""
+        awaited = self._awaited_pong
+        if awaited is not None and awaited[0] == number:
+            self._awaited_pong = None
+            awaited[1]()
 
     def _on_not_understood(self, unknown: int) -> None:
         """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
@@ -670,6 +689,7 @@ class Session:
         self._is_asked = False
         self.said_goodbye = say
         self._deadlines.clear()
+        self._awaited_pong = None
         streams, self._streams = self._streams, {}
         unopened = set(self._outbox.unopened)
         last = Goodbye(reason, message, self._last_peer_stream) if say else None

@@ -7,6 +7,7 @@ Read in this order. Calls:
 * `agent`: the link to the hub and the streams on it. Start here.
 * `hub_call`: one call of the hub's, from its request to its delivered answer.
 * `operations`, `time_limit`: joins retries to running calls; ends calls that take too long.
+* `controller_lease`: what an agent without its hub may still do with storage that every node reaches.
 * `drivers`, `driver_call`: one vendor's driver on its socket; one call to it.
 
 Volumes of pods, where no kubelet serves the node:

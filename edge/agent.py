@@ -7,6 +7,8 @@ Rules:
   Volumes are mounted only for the pods of the node's own objects (`edge.kubelet_part`).
 * A call with one answer needs no task (`edge.hub_call`). One that changes something is an operation
   (`edge.operations`): it goes on when its caller leaves. Any other call is passed through, and so is its cancellation.
+* The agent makes no call of an older election than it has seen of the driver (`Open.epoch`). It remembers the epochs in
+  memory only: an agent that has restarted gets calls only on links that it has made since, from the hub that elects.
 * The agent reports its drivers' answers to the hub on each connection and after each change.
 * Mounting pods' volumes is in `edge.kubelet_part`, and goes on without the link.
 """
@@ -14,6 +16,7 @@ Rules:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -21,7 +24,7 @@ from typing import Protocol
 from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
-from common.errors import NotCarried, OperationLimit
+from common.errors import EpochOver, NotCarried, OperationLimit
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
@@ -37,6 +40,7 @@ from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
+from edge.controller_lease import ControllerLease
 from edge.drivers import Driver
 from edge.hub_call import HubCall
 from edge.identity import Identity
@@ -66,6 +70,7 @@ class Agent:
     Attributes:
         node: this node's name.
         operations: runs the calls that change something at a vendor.
+        lease: the permission to run operations of shared drivers.
         metrics: the agent's metrics.
     """
 
@@ -75,6 +80,7 @@ class Agent:
         self,
         node: str,
         operations: Operations,
+        lease: ControllerLease,
         metrics: Metrics,
         *,
         drivers: Callable[[], Sequence[Driver]],
@@ -85,16 +91,19 @@ class Agent:
         Args:
             node: this node's name.
             operations: runs the calls that change something at a vendor.
+            lease: the permission to run operations of shared drivers.
             metrics: the agent's metrics.
             drivers: returns the present drivers.
             streams: the other users of the link.
         """
         self.node = node
         self.operations = operations
+        self.lease = lease
         self.metrics = metrics
         self._accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers = drivers
         self._streams = streams
+        self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
         self._report = Standing(Kind.REPORT, self._tell)
@@ -105,6 +114,7 @@ class Agent:
         """Report the drivers on a link that the hub has accepted. Calls of a former link go on there."""
         self._link = link
         self.metrics.link_ups.inc()
+        self.lease.up(link)
         self._report.up(link)
         self._streams.up(link)
 
@@ -120,6 +130,7 @@ class Agent:
     def closed(self, link: Link, reason: str, _message: str) -> None:
         """Forget a link that is gone. Operations go on."""
         self.metrics.link_down(reason)
+        self.lease.down(link)
         if link is self._link:
             self._report.down()
             self._streams.down()
@@ -160,6 +171,10 @@ class Agent:
         with self._account(frame, stream.remaining_s()) as account:
             request = await stream.receive() or b""
             account.request_bytes = len(request)
+            if frame.epoch:
+                if frame.method not in METHODS:  # it may change something, as far as is known
+                    await self.lease.held()
+                self.heed(frame)
             account.status = await self._pass_through(stream, self.driver_for(frame), frame, request, account)
 
     def driver_for(self, frame: Open) -> Driver:
@@ -174,6 +189,19 @@ class Agent:
             why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
             raise NotCarried(frame.method, why)
         return find_driver(self._drivers(), frame.subject, self.node, frame.method)
+
+    def heed(self, frame: Open) -> None:
+        """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch.
+
+        Raises:
+            EpochOver: the call is of an older election than the agent has seen.
+        """
+        seen = self._epochs.get(frame.subject, 0)
+        if frame.epoch < seen:
+            raise EpochOver(frame.subject, self.node, frame.epoch, seen)
+        if frame.epoch > seen and any(driver.name == frame.subject for driver in self._drivers()):
+            self._epochs[frame.subject] = frame.epoch
+            self.operations.forget_results(frame.subject)
 
     def _account(self, frame: Open, timeout_s: float | None) -> Account:
         return self._accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
@@ -282,6 +310,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     opened.push_async_callback(part.close)
     if part.volumes is not None:
         metrics.claims = part.volumes.usage
+    lease = ControllerLease(settings.controller_lease_s)
     agent = Agent(
         settings.node,
         Operations(
@@ -290,11 +319,15 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             most=settings.max_operations,
             drivers=lambda: len({it.report.driver for it in part.registry.drivers if it.report is not None}),
         ),
+        lease,
         metrics,
         drivers=lambda: part.registry.drivers,
         streams=part,
     )
-    hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)
+    hello = replace(
+        introduce("edge", settings.node, instance=instance.id, boot=instance.boot),
+        controller_lease_s=math.ceil(settings.controller_lease_s),
+    )
     renewal = _renewal(settings)
     uplink = Uplink(
         settings.hub,
@@ -308,7 +341,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics, renews=settings.is_joined)
 
     def problems() -> list[str]:
-        return [*ends.problems(), *(renewal.problems() if renewal is not None else [])]
+        return [*lease.problems(), *ends.problems(), *(renewal.problems() if renewal is not None else [])]
 
     if settings.http is not None:
         from common.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import CallError, MessageTooLarge, VendorBroken
+from common.errors import CallError, LeaseOver, MessageTooLarge, VendorBroken
 from common.relay.client import Channel
-from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
+from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
 from common.relay.unary_receiver import UnaryReceiver
 from common.status import Status
 
@@ -81,9 +81,16 @@ class DriverCall(UnaryReceiver):
         self._call: Cancellable | None = None
         self._parsing: asyncio.Task[None] | None = None
 
-    def start(self, channel: Channel, request: bytes, *, timeout_s: float | None) -> None:
-        """Send the request."""
-        call = channel.start(self, self._method, request, timeout_s=timeout_s, to=self._to)
+    def start(
+        self,
+        channel: Channel,
+        request: bytes,
+        *,
+        timeout_s: float | None,
+        may_begin: Callable[[], bool] | None = None,
+    ) -> None:
+        """Send the request, if `may_begin` allows it when the request is about to leave."""
+        call = channel.start(self, self._method, request, timeout_s=timeout_s, to=self._to, may_begin=may_begin)
         if not call.over:
             self._call = call
 
@@ -152,7 +159,10 @@ def blame(driver: Called, to: str, error: VendorConnectionError) -> CallError:
     if isinstance(error, VendorAnswerTooLarge):
         what = f"driver {name} on edge node {driver.node}: an answer"
         blamed = MessageTooLarge(error.size_bytes, error.limit_bytes, what)
+    elif isinstance(error, VendorCallWithheld):
+        blamed = LeaseOver(name, driver.node)
     else:
         blamed = VendorBroken(name, driver.node, str(error))
     blamed.__cause__ = error
+    blamed.is_unsent = not error.sent
     return blamed

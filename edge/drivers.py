@@ -22,7 +22,7 @@ from common.csi.methods import METHODS
 from common.errors import CallError, VendorBroken
 from common.parsers import LONGEST_NAME_CHARS
 from common.relay.client import Ask, Channel
-from common.relay.errors import VendorConnectionError
+from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.reports import (
     ESSENTIAL_METHODS,
     GET_PLUGIN_CAPABILITIES,
@@ -90,6 +90,8 @@ class Driver:
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why the driver could not be asked last time; empty if it could."""
+        self.away = ""
+        """Why no connection to it could be made last time; empty if one could."""
         self.asked = False
         """Whether it was asked since the agent's start, with or without an answer."""
         self.ask_every_s = ASK_AGAIN_S
@@ -105,14 +107,22 @@ class Driver:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def start(
-        self, method: str, request: bytes, told: Callable[[Outcome], None], *, timeout_s: float | None, to: str = ""
+        self,
+        method: str,
+        request: bytes,
+        told: Callable[[Outcome], None],
+        *,
+        timeout_s: float | None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> DriverCall:
         """Start a call with one answer, to the driver named `to`, or to any driver at the socket.
 
-        `told` hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
+        `may_begin` is asked when the request is about to leave. If it says no, the call ends with `LeaseOver`. `told`
+        hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
         """
         call = DriverCall(self, method, to, told)
-        call.start(self._channel, request, timeout_s=timeout_s)
+        call.start(self._channel, request, timeout_s=timeout_s, may_begin=may_begin)
         return call
 
     async def unary(
@@ -212,10 +222,12 @@ class Driver:
         while True:
             seen = file_id(str(self.socket))
             await self._ask()
-            waited_s = 0.0
+            waited_s, had_connection = 0.0, self._channel.connected
             while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
+                if had_connection and not self._channel.connected:  # a killed driver leaves its file
+                    break
 
     async def close(self) -> None:
         """Close its connection."""
@@ -227,13 +239,14 @@ class Driver:
         return self.ask_every_s if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
 
     async def _ask(self) -> None:
-        before = self.asked, self.report
+        before = self.asked, self.report, self.away
         try:
             self._answered(await self._identify())
         except (CallError, TimeoutError) as error:
             self._failed(str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s")
+            self.away = self.trouble if isinstance(error.__cause__, VendorUnreachable) else ""
         self.asked = True
-        if (self.asked, self.report) != before:
+        if (self.asked, self.report, self.away) != before:
             self._changed()
 
     def _answered(self, report: DriverReport) -> None:
@@ -243,7 +256,7 @@ class Driver:
             log.warning(
                 "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
             )
-        self.trouble, self.report = "", report
+        self.trouble, self.away, self.report = "", "", report
 
     def _failed(self, trouble: str) -> None:
         if trouble != self.trouble:

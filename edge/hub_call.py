@@ -5,6 +5,10 @@ It needs no task: whatever has to happen next happens when its event comes. Rule
 * A call that changes something is an operation: it goes on when its caller leaves (`edge.operations`). Any other call
   is cancelled at the driver then.
 * A fault ends only its own call, as UNAVAILABLE, with a traceback in the log.
+* An operation with an election's epoch waits until the controller lease holds, and runs under it
+  (`edge.controller_lease`).
+* A call joins a running operation before anything else can refuse it. So UNAVAILABLE tells the hub that no operation of
+  the call's key runs here. The origin `UNSENT` adds that nothing of this call was sent to the driver.
 * The account of the caller that started an operation lasts until the operation's end, so that its outcome is logged.
 """
 
@@ -18,6 +22,7 @@ from common.link import Link
 from common.messages import Open
 from common.receiver import IdleReceiver
 from common.status import Origin, Status
+from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, Cancellable, Outcome, Result
 from edge.drivers import Driver
 from edge.operations import Operation, Operations, Told, identify
@@ -30,6 +35,10 @@ class Callee(Protocol):
 
     node: str
     operations: Operations
+    lease: ControllerLease
+
+    def heed(self, frame: Open) -> None:
+        """Note the epoch of a call that has one. Raises `EpochOver` if a later one has come."""
 
     def driver_for(self, frame: Open) -> Driver:
         """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
@@ -101,28 +110,30 @@ class HubCall(IdleReceiver):
     # ---- the call
 
     def _begin(self, request: bytes) -> None:
-        driver = self._agent.driver_for(self._frame)
         if len(request) > PARSE_OFF_LOOP_BYTES:
             self._call = asyncio.get_running_loop().create_task(
-                self._identify(driver, request), name=f"identify {self._frame.method}"
+                self._identify(request), name=f"identify {self._frame.method}"
             )
         else:
-            self._perform(driver, request, identify(self._frame.subject, self._frame.method, request))
+            self._perform(request, identify(self._frame.subject, self._frame.method, request))
 
-    async def _identify(self, driver: Driver, request: bytes) -> None:
+    async def _identify(self, request: bytes) -> None:
         """Parse a large request in a thread. If the caller leaves meanwhile, nothing is sent."""
         try:
             operation = await asyncio.to_thread(identify, self._frame.subject, self._frame.method, request)
             self._call = None
-            self._perform(driver, request, operation)
+            self._perform(request, operation)
         except Exception as error:  # noqa: BLE001  # as in `took`
             self._fail(error)
 
-    def _perform(self, driver: Driver, request: bytes, operation: Operation | None) -> None:
-        frame, operations = self._frame, self._agent.operations
-        limit_s = operations.limit_s
+    def _perform(self, request: bytes, operation: Operation | None) -> None:
+        frame, agent = self._frame, self._agent
+        limit_s = agent.operations.limit_s
+        if frame.epoch:
+            agent.heed(frame)
         if operation is None:
-            operations.limit.begin(self)
+            driver = agent.driver_for(frame)
+            agent.operations.limit.begin(self)
             call = driver.start(
                 frame.method, request, self.told, timeout_s=self._remaining_s(limit_s), to=frame.subject
             )
@@ -130,11 +141,27 @@ class HubCall(IdleReceiver):
                 self._call = call
             return
 
-        def start(told: Told) -> Cancellable:
-            return driver.start(frame.method, request, told, timeout_s=limit_s, to=frame.subject)
+        lease = agent.lease if frame.epoch else None
+        if lease is not None and not lease.need():
+            lease.wait(self._go_on)
+            return
 
+        def start(told: Told) -> Cancellable:
+            may_begin = None if lease is None else lease.holds
+            return agent.driver_for(frame).start(
+                frame.method, request, told, timeout_s=limit_s, to=frame.subject, may_begin=may_begin
+            )
+
+        self._joined = agent.operations.perform(operation, start, self.told, lease=lease)
         self._operation = operation
-        self._joined = operations.perform(operation, start, self.told)
+
+    def _go_on(self) -> None:
+        """The controller lease holds. Meanwhile a later epoch may have come, so begin anew."""
+        assert self._request is not None
+        try:
+            self._begin(self._request)
+        except Exception as error:  # noqa: BLE001  # as in `took`
+            self._fail(error)
 
     def _remaining_s(self, limit_s: float) -> float:
         if self._deadline is None:
@@ -159,8 +186,9 @@ class HubCall(IdleReceiver):
             self._fail(error)
 
     def _stop(self) -> None:
-        """Cancel a plain call, or the parsing of a large request."""
+        """Cancel a plain call, the parsing of a large request, or the wait for the controller lease."""
         self._agent.operations.limit.end(self)
+        self._agent.lease.leave(self._go_on)
         call, self._call = self._call, None
         if call is not None:
             call.cancel()
@@ -168,7 +196,8 @@ class HubCall(IdleReceiver):
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, CallError):
             log.error("a call failed inside the edge agent: %s", self._frame, exc_info=error)
-        self._end(status_of(error, Origin.EDGE))
+        is_unsent = self._frame.epoch and isinstance(error, CallError) and error.is_unsent
+        self._end(status_of(error, Origin.UNSENT if is_unsent else Origin.EDGE))
 
     def _end(self, status: Status, body: bytes | None = None) -> None:
         if self._is_over:

@@ -10,7 +10,10 @@ Rules:
   another operation touches the created object, or until it is too old. No other result is kept: the vendor handles the
   retry, and knows better what happened meanwhile.
 * Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
-* An operation ends after `limit_s`: a hanging driver must not block a name for ever.
+* An operation ends after `limit_s`: a hanging driver must not block a name for ever. One that needs the controller
+  lease also ends with it (`edge.controller_lease`).
+* An operation that needs the lease does not begin beside one on the same object that its answer would settle: the hub
+  takes a final answer as the end of both, and another node may then change the object (`_settles`).
 * Nothing here waits: each caller is told the outcome, at once. An ordinary call costs no task and no timer.
 
 The table `_RULES` gives the key of each method. A method outside it is no operation, but a plain call.
@@ -27,9 +30,10 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import OperationConflict, OperationLimit, Overloaded
+from common.errors import CallError, LeaseOver, OperationBusy, OperationConflict, OperationLimit, Overloaded
 from common.limits import has_room
 from common.redact import digest
+from edge.controller_lease import ControllerLease
 from edge.driver_call import Cancellable, Outcome, Result
 from edge.time_limit import TimeLimit
 
@@ -63,6 +67,12 @@ class _Rule:
 _CONTROLLER = "/csi.v1.Controller/"
 _GROUP = "/csi.v1.GroupController/"
 _NODE = "/csi.v1.Node/"
+
+_DELETES = frozenset(
+    {_CONTROLLER + "DeleteVolume", _CONTROLLER + "DeleteSnapshot", _GROUP + "DeleteVolumeGroupSnapshot"}
+)
+
+_OF_A_NODE = frozenset({_CONTROLLER + "ControllerPublishVolume", _CONTROLLER + "ControllerUnpublishVolume"})
 
 _RULES: dict[str, _Rule] = {
     _CONTROLLER + "CreateVolume": _Rule(("name",), makes="volume.volume_id"),
@@ -116,25 +126,38 @@ Start = Callable[[Told], Cancellable]
 class _Running:
     """A running operation. It is the `Told` of its call to the driver."""
 
-    __slots__ = ("_operations", "began", "call", "callers", "operation")
+    __slots__ = ("_operations", "began", "call", "callers", "lease", "operation")
 
     def __init__(self, operations: "Operations", operation: Operation, began: int, told: Told) -> None:
         self.operation = operation
         self.began = began
         self.call: Cancellable | None = None
         self.callers = [told]
+        self.lease: ControllerLease | None = None
         self._operations = operations
 
     def __call__(self, outcome: Outcome) -> None:
         """The call has ended."""
         self._operations.ended(self, outcome)
 
+    def put_under(self, lease: ControllerLease) -> None:
+        """Let it end with the lease. It may be under it already."""
+        self.lease = lease
+        lease.begin(self)
+
     def expire(self) -> None:
         """Cancel the call: its time is up."""
+        limit_s = self._operations.limit_s
+        self._stop(OperationLimit(self.operation.key[0], self._operations.node, limit_s))
+
+    def lose(self) -> None:
+        """Cancel the call: the controller lease has ended (`controller_lease.Leased`)."""
+        self._stop(LeaseOver(self.operation.key[0], self._operations.node))
+
+    def _stop(self, error: CallError) -> None:
         if self.call is not None:
             self.call.cancel()
-        limit_s = self._operations.limit_s
-        self._operations.ended(self, OperationLimit(self.operation.key[0], self._operations.node, limit_s))
+        self._operations.ended(self, error)
 
 
 @dataclass(slots=True)
@@ -197,20 +220,22 @@ class Operations:
         """The running operations in words, for the status."""
         return [str(running.operation) for running in self._running.values()]
 
-    def perform(self, operation: Operation, start: Start, told: Told) -> bool:
+    def perform(self, operation: Operation, start: Start, told: Told, *, lease: ControllerLease | None = None) -> bool:
         """Tell a caller the result of an operation: kept, joined, or by starting it.
 
         Args:
             operation: the operation.
-            start: starts the call to the driver, if the operation has to begin.
+            start: starts the call to the driver, if the operation has to begin. What it raises is raised here.
             told: hears the vendor's `Result`, or the error: of the driver's call, or `OperationLimit`. It hears a kept
                 result, or the end of a call that ends at once, before this returns.
+            lease: the lease that the operation needs, if it needs one.
 
         Returns:
             Whether the caller joined an operation of another caller, and may `leave` it.
 
         Raises:
             OperationConflict: it runs with other arguments.
+            OperationBusy: it needs a lease, and another one that it settles runs; nothing was sent.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
         """
         running = self._running.get(operation.key)
@@ -219,14 +244,18 @@ class Operations:
                 raise OperationConflict(operation.key[0], self.node, str(operation))
             log.debug("a retry joins %s", operation)
             running.callers.append(told)
+            if lease is not None:
+                running.put_under(lease)
             return True
         kept = self._find_kept(operation)
         if kept is not None:
             log.debug("a retry gets the kept result of %s", operation)
             told(kept)
             return False
+        if lease is not None:
+            self._check_settled(operation)
         self._check_room(operation.key[0])
-        self._begin(operation, start, told)
+        self._begin(operation, start, told, lease)
         return False
 
     def leave(self, operation: Operation, told: Told) -> None:
@@ -240,6 +269,11 @@ class Operations:
         kept = self._kept.get(operation.key)
         if kept is not None and kept.result.body is result.body:
             self._forget(operation.key)
+
+    def forget_results(self, driver: str) -> None:
+        """Drop the kept results of a driver: another node may have changed its objects meanwhile."""
+        for key in [key for key in self._kept if key[0] == driver]:
+            self._forget(key)
 
     def ended(self, running: _Running, outcome: Outcome) -> None:
         """Take an operation out of the table, and tell its callers the outcome (for `_Running`)."""
@@ -260,6 +294,13 @@ class Operations:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
+    def _check_settled(self, operation: Operation) -> None:
+        if not operation.about:
+            return
+        for other in self._running.values():
+            if _settles(operation, other.operation):
+                raise OperationBusy(operation.key[0], self.node, str(operation), str(other.operation))
+
     def _check_room(self, driver: str) -> None:
         own, together = self._own.get(driver, 0), len(self._running)
         if together >= self._most:
@@ -267,17 +308,19 @@ class Operations:
         if not has_room(own, together, self._most, sharers=self._drivers()):
             raise Overloaded(f"driver {driver} on edge node {self.node}", own, "--max-operations")
 
-    def _begin(self, operation: Operation, start: Start, told: Told) -> None:
+    def _begin(self, operation: Operation, start: Start, told: Told, lease: ControllerLease | None) -> None:
         running = self._running[operation.key] = _Running(self, operation, self._steps, told)
         driver = operation.key[0]
         self._own[driver] = self._own.get(driver, 0) + 1
         self.limit.begin(running)
+        if lease is not None:
+            running.put_under(lease)
         self._touch(operation.about)
         try:
             call = start(running)
             if self._running.get(operation.key) is running:
                 running.call = call
-        except Exception:  # a bug: nobody would ever end it
+        except Exception:  # no call was started, so nobody would ever end it
             self._remove(running)
             raise
 
@@ -289,6 +332,8 @@ class Operations:
         if not self._own[driver]:
             del self._own[driver]
         self.limit.end(running)
+        if running.lease is not None:
+            running.lease.end(running)
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -331,6 +376,20 @@ class Operations:
         if kept is None or kept.operation.arguments != operation.arguments:
             return None
         return kept.result if kept.until >= asyncio.get_running_loop().time() else None
+
+
+def _settles(operation: Operation, other: Operation) -> bool:
+    """Whether the hub takes a final answer to an operation as the end of another one, too.
+
+    A deletion settles all operations on its object, and a publication to a node and its end settle each other
+    (`settled_with` of `cloud.placement.requests`). Any other one settles those of its method, whatever their arguments.
+    """
+    (driver, method, *key), (its_driver, its_method, *its_key) = operation.key, other.key
+    if operation.about != other.about or driver != its_driver:
+        return False
+    if method in _OF_A_NODE:
+        return its_method in _OF_A_NODE and key == its_key
+    return method in _DELETES or method == its_method
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:

@@ -29,6 +29,7 @@ class AgentFlags(ProcessSettings):
     status: Path | None
     max_operations: int
     operation_limit_s: float
+    controller_lease_s: float
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""

@@ -29,7 +29,7 @@ from cloud.placement.claim_store import Holding
 from cloud.placement.decisions import Fit
 from cloud.placement.fleet import Fleet
 from cloud.placement.pending import Books
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.requests import SNAPSHOT, VOLUME, Thing, about
 from cloud.references import PERSISTENT_VOLUME, UID_CHARS, Key, Reference, References
 from common.left_over import LeftOver
 from common.operator_orders import Leak
@@ -283,7 +283,10 @@ def _removal(reference: Reference, *, is_in_files: bool) -> str:
 
 
 def doubts(truths: Truths) -> Iterator[Leak | None]:
-    """The creates whose outcome is not known, one for each node that may have carried it out."""
+    """The creates whose outcome is not known, one for each node that may have carried it out.
+
+    Of a driver with an elected node, all calls that change something are here.
+    """
     running = {(driver, name) for driver, name, _ in truths.closed.running} - truths.closed.doubted
     found: dict[tuple[str, str, str], float] = {}
     for driver, name, hold in truths.closed.ledger.holds:
@@ -293,7 +296,9 @@ def doubts(truths: Truths) -> Iterator[Leak | None]:
         yield None
     for (driver, name, node), since in found.items():
         method, _, wanted = name.partition(" ")
-        request = shlex.quote(f'{{"name": "{wanted}", …}}')
+        thing = about(name)
+        field_name = "name" if thing is None else f"{thing.kind.replace(' ', '_')}_id"
+        request = shlex.quote(f'{{"{field_name}": "{wanted if thing is None else thing.id}", …}}')
         yield Leak(
             leak=DOUBT,
             driver=driver,

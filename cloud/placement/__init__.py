@@ -10,6 +10,7 @@ Read in this order:
 * `sqlite_claims`, `sqlite_rows`: the claim store in an SQLite file.
 * `pending`, `attempts`, `recent`: this hub's creates that run, the exemption of pinned creates, and what these made.
 * `carry`, `outcome`: carry; the call on its way, and the meaning of its end.
+* `elections`: the nodes that serve drivers whose storage every node reaches.
 * `fan_out`: a call that nodes answer together.
 * `capacity`: GetCapacity of all nodes.
 * `whole_lists`, `node_lists`, `sweeps`: ListVolumes and its like of all nodes; the list of each; their pages.

@@ -5,6 +5,7 @@ Rules:
 * `Keeping.FIRST`: the store records the things that a create has made before the caller gets the success.
 * `Keeping.LATE`, the exemption that `pending` describes: the caller gets the success at once. The hub holds the things
   in memory until the caller has taken the answer. If nobody takes the answer, the store records the things.
+* `Keeping.OPEN`, for a driver with an elected node: the store learns whether the call's outcome is open, and no ids.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
   the same storage. The create stays in doubt, and the store does not record the id for this node.
 * A create hands on one message, and only if the hub can read it: a caller that reads more than the hub would get an id
@@ -15,7 +16,7 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cloud.node_call import Call, Caller, Reply
@@ -25,10 +26,10 @@ from cloud.placement.claim_store import HeldBy, Standing
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
-from cloud.placement.requests import Thing, made
+from cloud.placement.requests import Thing, made, settled_with
 from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
-from common.status import Code, Status
+from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
@@ -68,7 +69,7 @@ class PlacedCall:
         """
         if self.attempt is None:
             return ()
-        driver, name, node = self.ask.driver, self.ask.asked.name, self.send.node
+        driver, name, node = self.ask.driver, self.ask.name, self.send.node
         if not is_only:
             raise AnswerRefused(driver, name, node, "more than one message")
         try:
@@ -99,6 +100,8 @@ class PlacedCall:
             AnswerRefused: the call succeeded with a volume that is for another node.
             NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
+        if self.send.keeping is Keeping.OPEN and self.attempt is not None:
+            return self._settle(self.attempt, status, things)
         if status.ok:
             if self.attempt is not None:
                 return self._succeeded(message, things)
@@ -108,6 +111,22 @@ class PlacedCall:
         if self.attempt is not None:
             self._failed(self.attempt, status, is_known=False)
         return None
+
+    def _settle(self, attempt: Attempt, status: Status, things: tuple[Thing, ...]) -> Coroutine[Any, Any, None] | None:
+        """End a call of a driver with an elected node."""
+        if status.ok:
+            self.pending.drop(self.keep(things))  # the leak audit knows that they are new
+        is_create = bool(self.ask.asked.name)
+        if status.ok:
+            self.count_end(in_doubt=is_create and not things)
+        else:
+            self.count_end(in_doubt=outcome.stays_open(status, is_create=is_create))
+        return self._settle_others(attempt.name.name) if status.ok and not is_create else None
+
+    async def _settle_others(self, key: str) -> None:
+        """Free the keys about the same thing that a success settles."""
+        entry = (await self.pending.look(self.ask.driver, key, ())).name
+        self.pending.free(self.ask.driver, settled_with(key, {other for other, _ in entry.beside}))
 
     async def _existed(self, attempt: Attempt, status: Status) -> None:
         self._failed(attempt, status, is_known=await self._is_known())
@@ -180,6 +199,8 @@ def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call, Caller], Re
         CallError: the call was not sent.
     """
     node, attempt = placed.send.node, placed.attempt
+    if placed.send.epoch:
+        call = call._replace(epoch=placed.send.epoch)
     if placed.send.segment is Segment.ADDED:
         request = without_topology(call.method, call.request)
         call = call if request is call.request else call._replace(request=request)
@@ -242,6 +263,8 @@ class CarriedCall:
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._caller.failed(error)
             return
+        if status.origin == Origin.UNSENT:
+            status = replace(status, origin=Origin.EDGE)
         if work is None:
             self._caller.ended(status, self._message)
         else:

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from cloud.election import Elected
 from cloud.placement.claim_store import (
     GONE_S,
     LISTED_BYTES,
     MOST_LISTED_BYTES,
+    USUAL,
     Claimed,
     HeldBy,
     Hold,
@@ -16,6 +18,7 @@ from cloud.placement.claim_store import (
     ListsTooLarge,
     NameEntry,
     Standing,
+    Terms,
 )
 from cloud.placement.requests import Thing
 
@@ -47,6 +50,12 @@ class Rows(Protocol):
     def set_listed(self, driver: str, node: str, kind: str) -> None:
         """Note that a node has listed all of a kind."""
 
+    def elected(self, driver: str) -> Elected | None:
+        """The driver's last election; None: there was none."""
+
+    def set_elected(self, driver: str, elected: Elected) -> None:
+        """Set the driver's last election."""
+
     def forget(self, node: str, driver: str) -> None:
         """Remove everything of a node, or of one driver there."""
 
@@ -73,19 +82,30 @@ class Writer:
     epoch: int
     now: float = 0.0
 
-    def claim(self, driver: str, name: str, node: str, expected: NameEntry) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+    def claim(
+        self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
+    ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """See `ClaimStore.claim`."""
         entry = self.rows.name(driver, name)
-        if entry != expected or (entry.nodes and node not in entry.nodes):
+        holders = (entry.open_at if terms.is_shared else set(entry.nodes)) - terms.over
+        if entry != expected or (holders and node not in holders):
             return HeldBy(entry)
-        hold = self.hold(entry, node)
+        hold = self.hold(entry, node, lease_s=terms.lease_s)
         self.rows.set_hold(driver, name, self.owner, hold)
-        return Claimed(NameEntry({**entry.holds, self.owner: hold}, entry.made))
+        return Claimed(replace(entry, holds={**entry.holds, self.owner: hold}))
 
-    def hold(self, entry: NameEntry, node: str) -> Hold:
+    def hold(self, entry: NameEntry, node: str, *, lease_s: int = 0) -> Hold:
         """The hub's next hold on a name for a node. It keeps the age of the present one."""
         old = entry.holds.get(self.owner)
-        return Hold(node, self.epoch, old.since if old is not None and old.node == node else self.now)
+        return Hold(node, self.epoch, old.since if old is not None and old.node == node else self.now, lease_s)
+
+    def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
+        """See `ClaimStore.elect`."""
+        last = self.rows.elected(driver)
+        if last != expected and last is not None:
+            return last
+        self.rows.set_elected(driver, new)
+        return new
 
     def free(self, driver: str, name: str) -> None:
         """End the hub's hold on a name, unless the hub has claimed the name again since."""

@@ -1,7 +1,9 @@
 """The claim store: records the nodes that hold a create's name and the nodes that have an id, for all hubs.
 
     name    driver, method and name of a create. Its entry: the nodes that may have carried the create out.
+            Of a driver with an elected node also method and id of any other call that changes something (`requests`).
     id      driver, kind and id of a thing (volume, snapshot, group). Its entry: the nodes that have or had the thing.
+    driver  the election of the node that serves it, if its storage is reached by every node (`election`).
 
 Rules:
 
@@ -15,7 +17,8 @@ Rules:
 * `look` sees every change that was confirmed before it began, by any hub. It also sees this hub's own `…_later` writes.
 * The `…_later` methods return nothing and raise nothing. The store retries their writes until they work. This hub sees
   them at once, and other hubs once they are written. If the hub ends before that, they are lost.
-* Each entry names its `owner`, the hub that wrote it, and an `epoch`, which grows with each write of that owner.
+* Each entry names its `owner`, the hub that wrote it, and an `epoch`, which grows with each write of that owner. The
+  epoch of an election is another one: it grows with each election of the driver, by any hub.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +27,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from cloud.election import Elected
 from cloud.placement.requests import Thing
 
 GONE_S = 3_600.0
@@ -44,6 +48,24 @@ not exist with OK, so that a proxy driver can invent any number of them."""
 E = TypeVar("E")
 
 
+class Terms(NamedTuple):
+    """The terms of a claim of a driver whose storage every node reaches.
+
+    Attributes:
+        lease_s: as of the `Hold`.
+        over: nodes whose holds and things do not count: they cannot carry the call out any more.
+        is_shared: things that were made under the name bind it to no node, and calls about the same thing do.
+    """
+
+    lease_s: int = 0
+    over: frozenset[str] = frozenset()
+    is_shared: bool = False
+
+
+USUAL = Terms()
+"""The terms for any other driver."""
+
+
 class ListsTooLarge(Exception):
     """The lists of a node are too large together. The store has changed nothing."""
 
@@ -60,11 +82,14 @@ class Hold:
         epoch: grows with each hold of the same owner.
         since: when the hub took the hold, in seconds since the epoch; 0 if an older hub took it. It does not count in
             a comparison: of two writes that overlap, memory and disk may keep the time of another one.
+        lease_s: how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if
+            another node may take the call over after that; 0: none may.
     """
 
     node: str
     epoch: int = 0
     since: float = field(default=0.0, compare=False)
+    lease_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +99,23 @@ class NameEntry:
     Attributes:
         holds: the node of each hub's open creates, by owner.
         made: the nodes with things that were made under the name.
+        beside: the other names about the same thing that are held, each with its node. They do not count in a
+            comparison: calls about one thing may run beside each other at one node.
     """
 
     holds: Mapping[str, Hold] = field(default_factory=dict)
     made: frozenset[str] = frozenset()
+    beside: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
 
     @property
     def nodes(self) -> list[str]:
         """The nodes that hold the name, sorted."""
         return sorted({*self.made, *(hold.node for hold in self.holds.values())}) if self.holds or self.made else []
+
+    @property
+    def open_at(self) -> set[str]:
+        """The nodes with open calls of this name, or about the same thing."""
+        return {hold.node for hold in self.holds.values()} | {node for _, node in self.beside}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +264,7 @@ class ClaimStore(Protocol):
         """Return what `look` would, without a wait; None if this store has to wait for it."""
 
     async def claim(
-        self, driver: str, name: str, node: str, expected: NameEntry
+        self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """Take a hold on a name for a node, if the name's entry is still `expected` and no other node holds it.
 
@@ -283,6 +316,12 @@ class ClaimStore(Protocol):
 
     def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
         """Record a thing that a node has made under a name, unless the store has recorded its creation already."""
+
+    async def elections(self) -> Mapping[str, Elected]:
+        """The last election of each driver."""
+
+    async def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
+        """Record an election, if the driver's last one is still `expected`. Returns the last one."""
 
     async def close(self) -> None:
         """Make one more attempt at the waiting writes, and close the store."""

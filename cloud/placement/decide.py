@@ -2,7 +2,8 @@
 
 * A pinned call goes to the node that the caller names, else to the only node that runs the driver.
 * A local call is for a driver whose nodes each have volumes of their own. The rules below find the node.
-* A call that names a node is pinned. For any other call the proxy driver's mode decides (`--placement`).
+* A shared call is for a driver whose storage every node reaches. One elected node serves it.
+* Any other call that names a node is pinned. For the rest the proxy driver's mode decides (`--placement`).
 * The mode auto means local if the vendor has a topology on most nodes (`capabilities`), else pinned. An operator's
   calls have this mode.
 
@@ -13,6 +14,13 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            in doubt, and CSI allows 128 bytes
     create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
+    shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
+                           2. it changes something, and the claim store has lost open calls: refuse (`KnowledgeLost`)
+                           3. a call about the same thing, or a create of the name, is open on a node: this node; if it
+                              is away, refuse (`OpenElsewhere`). An open create no longer counts once its node has
+                              surely stopped it
+                           4. the node that an operator names
+                           5. the elected node
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -45,14 +53,17 @@ If the hub chooses the node, or an operator sends the create by hand, the hub cl
 create. For a create that a proxy driver pins, the claim store learns of the outcome later, if at all (`Keeping`).
 """
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
+from cloud.placement.claim_store import Hold, NameEntry, Terms
 from cloud.placement.decisions import (
     Ask,
     AskAll,
     AskForLists,
     Decision,
+    Election,
     Keeping,
     Mode,
     Refuse,
@@ -69,6 +80,7 @@ from cloud.placement.requests import (
     LONGEST_CHARS,
     NOTHING_ASKED,
     changes,
+    has_key,
     needs,
     read,
 )
@@ -80,12 +92,15 @@ from common.errors import (
     FieldMissing,
     KnowledgeLost,
     NameElsewhere,
+    NobodyServes,
     NoNodeFits,
     NoPlace,
     NotListed,
     NotWhole,
+    OpenElsewhere,
     SourceElsewhere,
     TooManyOpen,
+    timestamp,
 )
 from common.limits import has_room
 
@@ -95,7 +110,7 @@ _SHOWN: Final = 10
 
 def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
     """Whether the hub has to find the node: the caller names none, and each node has volumes of its own."""
-    if wanted or mode == Mode.PINNED:
+    if wanted or mode in {Mode.PINNED, Mode.SHARED}:
         return False
     return mode == Mode.LOCAL or fleet.has_topology
 
@@ -103,7 +118,7 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
     is_placed = is_local(fleet, wanted, mode)
-    if not (is_placed or changes(method)):
+    if not (is_placed or changes(method) or (mode == Mode.SHARED and has_key(method))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
@@ -116,7 +131,12 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
     """Decide where a call goes."""
     try:
         _check_name(ask)
-        found = _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
+        if ask.mode == Mode.SHARED:
+            found: Decision = _decide_shared(ask, now)
+        elif is_local(now.fleet, ask.wanted, ask.mode):
+            found = _decide_local(ask, now)
+        else:
+            found = _decide_pinned(ask, now)
         _check_open(ask, found, now)
     except ListsNeeded as needed:
         can = LISTED_BY.get(needed.kind)
@@ -128,14 +148,14 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
 
 
 def _check_name(ask: Ask) -> None:
-    method, _, name = ask.asked.name.partition(" ")
-    if len(name) > LONGEST_CHARS:
-        what = f"a create whose name has {len(name)} characters"
+    method, _, name = ask.name.partition(" ")
+    if len(name) > (LONGEST_CHARS if ask.asked.name else 2 * LONGEST_CHARS):
+        what = f"a {'create whose name' if ask.asked.name else 'call whose id'} has {len(name)} characters"
         raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
 
 
 def _check_open(ask: Ask, found: Decision, now: Snapshot) -> None:
-    if not (isinstance(found, Send) and ask.asked.name) or now.claims.name.nodes:
+    if not (isinstance(found, Send) and ask.name) or now.claims.name.nodes:
         return
     held = now.claims.open
     if not has_room(held.get(found.node, 0), sum(held.values()), now.most_open, sharers=len(now.fleet)):
@@ -165,6 +185,42 @@ def _decide_pinned(ask: Ask, now: Snapshot) -> Decision:
     keeping = Keeping.FIRST if ask.is_by_hand else Keeping.LATE
     has_own_ids = ask.is_by_hand and now.fleet.has_topology
     return Send(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
+
+
+def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
+    election = now.election
+    elected = election.elected if election is not None else None
+    if election is None or elected is None:
+        raise NobodyServes(ask.driver, election.why_nobody() if election is not None else "it has no election")
+    if ask.unreadable:
+        raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
+    node = ask.wanted or elected.node
+    if not ask.name:
+        return Send(node, now.fleet.members.get(node), epoch=elected.epoch)
+    if now.lost_claims and len(now.fleet) > 1:
+        raise KnowledgeLost(ask.driver, now.lost_claims[0])
+    entry = now.claims.name
+    over = frozenset(hold.node for hold in entry.holds.values() if _is_over(hold, election))
+    holders = sorted(entry.open_at - over, key=lambda holder: (holder not in now.connected, holder))
+    if holders and node not in holders:
+        if ask.wanted or holders[0] not in now.connected:
+            raise OpenElsewhere(ask.driver, ask.name, holders[0], _until(holders[0], entry, election))
+        node = holders[0]
+    terms = Terms(election.lease_s(node) if ask.asked.name else 0, over, is_shared=True)
+    member = now.fleet.members.get(node)
+    return Send(node, member, keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
+
+
+def _is_over(hold: Hold, election: Election) -> bool:
+    """Whether a node has surely stopped an open create. A retry at another node is idempotent by the name."""
+    return hold.lease_s > 0 and election.has_stopped(hold.node, hold.lease_s)
+
+
+def _until(node: str, entry: NameEntry, election: Election) -> str:
+    """The second way in which an open create goes on, for a message."""
+    leases = [hold.lease_s for hold in entry.holds.values() if hold.node == node]
+    at = election.stops_at(node, leases[0]) if leases and leases[0] else math.inf
+    return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 
 
 def _decide_local(ask: Ask, now: Snapshot) -> Decision:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from cloud.placement.claim_store import NOTHING, Standing
+from cloud.election import Elected
+from cloud.placement.claim_store import NOTHING, USUAL, Standing, Terms
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import LISTINGS, NOTHING_ASKED, Thing, Whereabouts
 from common.errors import CallError
@@ -21,6 +22,7 @@ class Mode(StrEnum):
     AUTO = "auto"
     PINNED = "pinned"
     LOCAL = "local"
+    SHARED = "shared"
 
 
 class Ask(NamedTuple):
@@ -31,7 +33,8 @@ class Ask(NamedTuple):
         method: the gRPC path.
         asked: the facts of the request.
         wanted: the node that the caller names, or empty.
-        mode: a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto.
+        mode: a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto. Shared
+            also if an operator sends it, and the driver has an elected node.
         unreadable: why the request does not parse; empty if it does.
         needs: the capabilities without which a driver refuses the call; none if each node has all that is offered.
     """
@@ -50,14 +53,28 @@ class Ask(NamedTuple):
         return not self.mode
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the elected node serves it."""
+        return self.mode == Mode.SHARED
+
+    @property
+    def name(self) -> str:
+        """The name that the node has to hold in the claim store; empty: none."""
+        return self.asked.name or (self.asked.key if self.is_shared else "")
+
+    @property
     def things(self) -> Iterable[Thing]:
         """Every thing whose node the decision depends on."""
+        if self.is_shared:
+            return ()
         return dict.fromkeys((*self.asked.things, *self.asked.parts, *self.asked.ends))
 
     @property
     def needs_claims(self) -> bool:
         """Whether the decision depends on the claim store."""
         asked = self.asked
+        if self.is_shared:
+            return bool(self.name)
         return bool(asked.name or asked.things or asked.parts or asked.ends or self.method in LISTINGS)
 
 
@@ -91,6 +108,26 @@ class Volumes(Protocol):
         """By node: the requested labels that the node may have or not."""
 
 
+class Election(Protocol):
+    """The election of a driver's serving node (`elections.DriverElection`)."""
+
+    @property
+    def elected(self) -> Elected | None:
+        """The last election; None: there was none."""
+
+    def why_nobody(self) -> str:
+        """Why there was none."""
+
+    def lease_s(self, node: str) -> int:
+        """How long a node's agent may go on with a call without the hub; 0: it has not said that."""
+
+    def stops_at(self, node: str, lease_s: int) -> float:
+        """When a node has surely stopped a call, in seconds since the epoch; infinity while it may be connected."""
+
+    def has_stopped(self, node: str, lease_s: int) -> bool:
+        """Whether that time is over."""
+
+
 class Snapshot(NamedTuple):
     """The state that a decision is made by. Its views are valid until the next await.
 
@@ -102,6 +139,7 @@ class Snapshot(NamedTuple):
         lost_reports: the hub's losses of nodes' reports, in sentences.
         lost_claims: the claim store's losses, in sentences.
         most_open: the names that all nodes may hold for open creates of the driver.
+        election: the election of the driver's serving node; None: it has none.
     """
 
     fleet: Fleet
@@ -111,6 +149,7 @@ class Snapshot(NamedTuple):
     lost_reports: tuple[str, ...] = ()
     lost_claims: tuple[str, ...] = ()
     most_open: int = MOST_OPEN
+    election: Election | None = None
 
 
 class Keeping(Enum):
@@ -119,6 +158,7 @@ class Keeping(Enum):
     NEVER = "the call makes and ends nothing that the store knows"
     FIRST = "the name is claimed before the call is sent, and its success is recorded before the caller gets it"
     LATE = "see the exemption in `pending`"
+    OPEN = "the name is claimed before the call is sent, and freed when its outcome is known; the store keeps no ids"
 
 
 class Segment(Enum):
@@ -140,6 +180,8 @@ class Send(NamedTuple):
         ends: the ids that the store records as deleted after a success.
         segment: how the topology in it changes.
         has_own_ids: whether the ids of this node are no other node's although the hub did not choose it.
+        epoch: the number of the election that the call is sent by; 0: the driver has none.
+        terms: the terms of the claim.
     """
 
     node: str
@@ -149,6 +191,8 @@ class Send(NamedTuple):
     ends: tuple[Thing, ...] = ()
     segment: Segment = Segment.AS_IS
     has_own_ids: bool = False
+    epoch: int = 0
+    terms: Terms = USUAL
 
     @property
     def is_exclusive(self) -> bool:

@@ -10,15 +10,22 @@ from google.protobuf.message import DecodeError, Message
 from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
 from cloud.placement.requests import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
-from common.csi.csi_pb2 import ControllerGetCapabilitiesResponse, NodeGetInfoResponse
+from common.csi.csi_pb2 import (
+    ControllerGetCapabilitiesResponse,
+    GetPluginCapabilitiesResponse,
+    NodeGetInfoResponse,
+    PluginCapability,
+)
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     ESSENTIAL_METHODS,
+    GET_PLUGIN_CAPABILITIES,
     NODE_GET_INFO,
     DriverReport,
 )
 from common.topology import segment_of
 
+_CONTROLLER_SERVICE = PluginCapability.Service.CONTROLLER_SERVICE
 _LISTS = frozenset(listing.capability for listing in LISTINGS.values())
 
 
@@ -53,6 +60,7 @@ class Member:
         labels: the labels of its Node that follow from the report.
         node_id: the vendor's id of the node; empty if it has none.
         lists: the driver's capabilities to list (`LISTINGS`).
+        has_controller: whether the vendor there serves the Controller service.
         ballot: its vote on the driver's capabilities; None if its report has the driver's name alone.
         refused: why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if
             it gets calls. The node may have volumes all the same.
@@ -66,6 +74,7 @@ class Member:
     labels: Mapping[str, str]
     node_id: str
     lists: frozenset[int]
+    has_controller: bool
     ballot: Ballot | None
     refused: str = ""
 
@@ -193,6 +202,7 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
     describes = describes_itself(report)
     lacks = describes and not own
     segments = topology_of(report) if own else segment if lacks else {}
+    plugin = _parse(GetPluginCapabilitiesResponse, report, GET_PLUGIN_CAPABILITIES)
     capabilities = _parse(ControllerGetCapabilitiesResponse, report, CONTROLLER_GET_CAPABILITIES).capabilities
     return Member(
         node=report.node,
@@ -203,6 +213,7 @@ def _member(report: DriverReport, segment: Mapping[str, str]) -> Member:
         labels={**segment, **segments},
         node_id=info.node_id,
         lists=frozenset(each.rpc.type for each in capabilities) & _LISTS,
+        has_controller=any(each.service.type == _CONTROLLER_SERVICE for each in plugin.capabilities),
         ballot=ballot_of(report) if describes else None,
     )
 

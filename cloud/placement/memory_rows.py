@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
+from cloud.election import Elected
 from cloud.placement.claim_store import (
     LISTED_BYTES,
     MOST_GONE,
@@ -17,7 +18,7 @@ from cloud.placement.claim_store import (
     Place,
     Standing,
 )
-from cloud.placement.requests import Thing
+from cloud.placement.requests import Thing, about
 
 _PART = 1_000
 """Things in one part of the ledger: one millisecond."""
@@ -38,15 +39,29 @@ class MemoryRows:
         """By driver and node: the number of holds."""
         self._gone: dict[str, dict[tuple[Thing, str], float]] = {}
         """By driver: when each deleted id was deleted, in the order of the records."""
+        self._about: dict[tuple[str, Thing], set[str]] = {}
+        """By driver and thing: the held names about it."""
+        self._elected: dict[str, Elected] = {}
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def name(self, driver: str, name: str) -> NameEntry:
         """A name's entry."""
-        holds, made = self._holds.get((driver, name)), self._made.get((driver, name))
-        if not (holds or made):
+        holds, made, beside = (
+            self._holds.get((driver, name)),
+            self._made.get((driver, name)),
+            self._beside(driver, name),
+        )
+        if not (holds or made or beside):
             return NO_NAME
-        return NameEntry(dict(holds or ()), frozenset(node for node, _ in made or ()))
+        return NameEntry(dict(holds or ()), frozenset(node for node, _ in made or ()), beside)
+
+    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, str]]:
+        thing = about(name)
+        names = self._about.get((driver, thing), ()) if thing is not None else ()
+        return frozenset(
+            (other, hold.node) for other in names if other != name for hold in self._holds[driver, other].values()
+        )
 
     def id(self, driver: str, thing: Thing) -> IdEntry:
         """An id's entry."""
@@ -122,6 +137,11 @@ class MemoryRows:
             holds[owner] = hold
         elif not holds:
             del self._holds[driver, name]
+        if (thing := about(name)) is not None:
+            names = self._about.setdefault((driver, thing), set())
+            (names.add if holds else names.discard)(name)
+            if not names:
+                del self._about[driver, thing]
 
     def _count(self, driver: str, hold: Hold | None, more: int) -> None:
         if hold is None:
@@ -160,8 +180,20 @@ class MemoryRows:
         """Note that a node has listed all of a kind."""
         self._lists.setdefault(driver, set()).add((node, kind))
 
+    def elected(self, driver: str) -> Elected | None:
+        """The driver's last election; None: there was none."""
+        return self._elected.get(driver)
+
+    def elections(self) -> Mapping[str, Elected]:
+        """The last election of each driver."""
+        return dict(self._elected)
+
+    def set_elected(self, driver: str, elected: Elected) -> None:
+        """Set the driver's last election."""
+        self._elected[driver] = elected
+
     def forget(self, node: str, driver: str) -> None:
-        """Remove everything of a node, or of one driver there."""
+        """Remove everything of a node, or of one driver there. Elections stay: their numbers only grow."""
         for (its, name), holds in list(self._holds.items()):
             for owner, hold in list(holds.items()):
                 if _concerns(node, driver, its, hold.node):

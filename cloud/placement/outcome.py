@@ -40,6 +40,20 @@ def leaves_doubt(status: Status, asked: Whereabouts, send: Send, *, is_known: bo
     return None if _is_for_others(asked, send) else False
 
 
+def stays_open(status: Status, *, is_create: bool) -> bool | None:
+    """Whether a call of a driver with an elected node may run there after an error, or may run later (`Attempt.end`).
+
+    The agent answers UNAVAILABLE only if it runs nothing of the call's key. Then a create is over, because a retry
+    elsewhere is idempotent by the name, whatever the vendor still does. Any other call has to end there, unless the
+    agent says that it has sent nothing of it.
+    """
+    if status.origin == Origin.VENDOR:
+        return status.code in _NOT_FINAL
+    if is_create and status.origin in {Origin.EDGE, Origin.UNSENT} and status.code == Code.UNAVAILABLE:
+        return False
+    return None if status.origin == Origin.UNSENT else True
+
+
 def must_wait(name: OpenName, send: Send, *, in_doubt: bool | None) -> bool:
     """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
 

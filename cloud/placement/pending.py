@@ -16,6 +16,7 @@ Rules:
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -136,7 +137,9 @@ class Pending:
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
-    def begin(self, driver: str, name: str, node: str, entry: NameEntry) -> Attempt | None:
+    def begin(
+        self, driver: str, name: str, node: str, entry: NameEntry, over: AbstractSet[str] = frozenset()
+    ) -> Attempt | None:
         """Begin a create at a node; None if this hub has one of the same name at another node.
 
         Args:
@@ -145,10 +148,12 @@ class Pending:
             node: the node.
             entry: the store's entry. If it has a hold of this hub while no create of this hub runs, an earlier create
                 is in doubt.
+            over: nodes whose holds do not count any more.
         """
         ours = self._names.get((driver, name))
         if ours is None:
             hold = entry.holds.get(self.store.owner)
+            hold = None if hold is not None and hold.node in over else hold
             if hold is not None and hold.node != node:
                 return None
             doubts = int(hold is not None)
@@ -180,6 +185,13 @@ class Pending:
             self._moved(ours.driver, ours.name)
         if not ours.attempts:
             self._drop(ours)
+
+    def free(self, driver: str, names: Iterable[str]) -> None:
+        """Free names whose outcome does not matter any more. One with calls under way stays."""
+        for name in names:
+            if (driver, name) not in self._names:
+                self.store.free_later(driver, name)
+                self._moved(driver, name)
 
     # ---- things that were made, and that the caller has not taken ----------------------------------------------------
 

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from cloud.election import ElectionRules
 from cloud.node_call import Call, Caller, Reply
+from cloud.placement import elections
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
@@ -27,7 +29,19 @@ from cloud.placement.capacity import GRACE_S, Capacity
 from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, IdEntry, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
-from cloud.placement.decisions import MOST_OPEN, Ask, AskAll, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
+from cloud.placement.decisions import (
+    MOST_OPEN,
+    Ask,
+    AskAll,
+    AskForLists,
+    Keeping,
+    Mode,
+    Refuse,
+    Send,
+    Snapshot,
+    Volumes,
+)
+from cloud.placement.elections import Elections
 from cloud.placement.fan_out import FanOut
 from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
@@ -47,7 +61,7 @@ _TRIES: Final = 5
 """How often the hub decides again, after another create has taken the name. From then on the name has a node."""
 
 
-class Nodes(fleets.Nodes, Protocol):
+class Nodes(fleets.Nodes, elections.Nodes, Protocol):
     """The part of `cloud.edge_nodes.Nodes` that placement needs."""
 
     def check(self, name: str, driver: str) -> None:
@@ -64,6 +78,7 @@ class Placement:
         claims: names and ids.
         affinity: the PersistentVolumes; None: this hub follows none.
         lists: asks nodes for their lists.
+        elections: elect the nodes that serve drivers whose storage every node reaches.
     """
 
     def __init__(
@@ -80,6 +95,7 @@ class Placement:
         most_open: int = MOST_OPEN,
         capacity_grace_s: float = GRACE_S,
         list_age_s: float = LIST_AGE_S,
+        rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -97,6 +113,7 @@ class Placement:
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
             capacity_grace_s: how long the last capacity of a node that is away counts.
             list_age_s: how long the last list of a node that is away counts.
+            rules: the operator's rules for the elections of a driver.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
@@ -116,12 +133,16 @@ class Placement:
         self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
         self._pending = Pending(claims, now=now)
         self._most_open = most_open
+        self.elections = Elections(
+            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, now=now, monotonic=monotonic
+        )
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def changed(self, driver: str) -> None:
         """A node's report of the driver has changed."""
         self._fleets.changed(driver)
+        self.elections.wake()
 
     def report(self, driver: str, wanted: str, mode: str) -> DriverReport | None:
         """The report of a driver that its proxy driver gets; None if nothing is known.
@@ -130,6 +151,12 @@ class Placement:
             NoRoute, KnowledgeLost: one node decides it, and the hub cannot tell which.
         """
         fleet = self._fleets.of(driver)
+        if mode == Mode.SHARED:
+            self.elections.want(driver)
+            election = self.elections.of(driver)
+            wanted = election.elected.node if election is not None and election.elected is not None else ""
+            if not wanted:
+                return None
         if not is_local(fleet, wanted, mode):
             member = fleet.members.get(only_node(driver, wanted, self._snapshot(fleet, NOTHING)))
             return member.report if member is not None and not member.refused else None
@@ -174,13 +201,13 @@ class Placement:
         Then the call is not sent, and `call` sends it. The arguments and the errors are those of `call`.
         """
         ask = self._ask(call, wanted, mode)
-        standing = self._pending.glance(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
+        standing = self._pending.glance(ask.driver, ask.name, ask.things) if ask.needs_claims else NOTHING
         if standing is None:
             return None
         send = self._decide(ask, standing, goes_to)
         if isinstance(send, AskAll):
             return self._ask_all(call, caller, send)
-        if not ask.asked.name:
+        if not ask.name:
             return self._send(call, caller, ask, send)
         attempt = self._begin(ask, send, standing) if send.keeping is Keeping.LATE else None
         return self._send(call, caller, ask, send, attempt) if attempt is not None else None
@@ -202,17 +229,17 @@ class Placement:
         """
         ask = self._ask(call, wanted, mode)
         for _ in range(_TRIES):
-            standing = await self._pending.look(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
+            standing = await self._pending.look(ask.driver, ask.name, ask.things) if ask.needs_claims else NOTHING
             send = self._decide(ask, standing, goes_to)
             if isinstance(send, AskAll):
                 return self._ask_all(call, caller, send)
-            if not ask.asked.name:
+            if not ask.name:
                 return self._send(call, caller, ask, send)
             attempt, node = await self._claim(ask, send, standing), send.node
             if attempt is not None:
                 return self._send(call, caller, ask, send, attempt)
-        holders = self._pending.over(standing, ask.driver, ask.asked.name).name.nodes or [node]
-        raise NameElsewhere(ask.driver, ask.asked.name, holders[0], node)
+        holders = self._pending.over(standing, ask.driver, ask.name).name.nodes or [node]
+        raise NameElsewhere(ask.driver, ask.name, holders[0], node)
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
@@ -264,7 +291,16 @@ class Placement:
 
     def _ask(self, call: Call, wanted: str, mode: str) -> Ask:
         fleet = self._fleets.of(call.driver)
+        if mode == Mode.SHARED or self._is_elected(call.driver, mode):
+            self.elections.want(call.driver)
+            mode = Mode.SHARED
         return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
+
+    def _is_elected(self, driver: str, mode: str) -> bool:
+        """Whether a call of another placement, or of an operator, must not run beside calls of an elected node."""
+        if not mode:
+            return self.elections.had(driver)
+        return mode != Mode.LOCAL and self.elections.of(driver) is not None
 
     def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
         """Decide by the store's entries.
@@ -272,8 +308,9 @@ class Placement:
         Raises:
             CallError: the hub sends the call to no node.
         """
-        claims = self._pending.over(standing, ask.driver, ask.asked.name)
-        match decide(ask, self._snapshot(self._fleets.of(ask.driver), claims)):
+        claims = self._pending.over(standing, ask.driver, ask.name)
+        snapshot = self._snapshot(self._fleets.of(ask.driver), claims)
+        match decide(ask, snapshot._replace(election=self.elections.of(ask.driver)) if ask.is_shared else snapshot):
             case Send() as send:
                 goes_to(send.node)
                 return send
@@ -291,7 +328,7 @@ class Placement:
 
     def _send(self, call: Call, caller: Caller, ask: Ask, send: Send, attempt: Attempt | None = None) -> Reply:
         if send.passes:
-            return self._nodes.call(send.node, call, caller)
+            return self._nodes.call(send.node, call._replace(epoch=send.epoch) if send.epoch else call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
 
     def _ask_all(self, call: Call, caller: Caller, ask_all: AskAll) -> Reply:
@@ -305,7 +342,7 @@ class Placement:
             CallError: the hub cannot reach the node.
         """
         self._nodes.check(send.node, ask.driver)
-        return self._pending.begin(ask.driver, ask.asked.name, send.node, standing.name)
+        return self._pending.begin(ask.driver, ask.name, send.node, standing.name, send.terms.over)
 
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.
@@ -318,7 +355,7 @@ class Placement:
             return attempt
         attempt.name.claims += 1
         try:
-            result = await self.claims.claim(ask.driver, ask.asked.name, send.node, standing.name)
+            result = await self.claims.claim(ask.driver, ask.name, send.node, standing.name, send.terms)
         except BaseException as error:
             attempt.name.claims -= isinstance(error, PlacementNotKept)  # which says that the store has nothing of it
             self._pending.end(attempt, in_doubt=None)

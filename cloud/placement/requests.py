@@ -97,6 +97,7 @@ class Rule:
         placed: the messages in the answer that have a field `accessible_topology`.
         needs: the capabilities without which a driver refuses the call, each with the field that must be set for that;
             empty: always. Deletions and unpublications have none, because the node must always get them.
+        changes: whether the method changes a thing without making or ending one.
     """
 
     about: tuple[tuple[str, str], ...] = ()
@@ -108,6 +109,7 @@ class Rule:
     wants: str = ""
     placed: tuple[str, ...] = ()
     needs: tuple[tuple[str, str], ...] = ()
+    changes: bool = False
 
 
 _CONTROLLER_SERVICE = ("CONTROLLER_SERVICE", "")
@@ -138,14 +140,15 @@ RULES: Final[Mapping[str, Rule]] = {
     _CONTROLLER + "ControllerPublishVolume": Rule(
         about=((VOLUME, "volume_id"),),
         needs=(_CONTROLLER_SERVICE, ("PUBLISH_UNPUBLISH_VOLUME", ""), ("PUBLISH_READONLY", "readonly")),
+        changes=True,
     ),
-    _CONTROLLER + "ControllerUnpublishVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerUnpublishVolume": Rule(about=((VOLUME, "volume_id"),), changes=True),
     _CONTROLLER + "ValidateVolumeCapabilities": Rule(about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE,)),
     _CONTROLLER + "ControllerExpandVolume": Rule(
-        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("EXPAND_VOLUME", ""))
+        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("EXPAND_VOLUME", "")), changes=True
     ),
     _CONTROLLER + "ControllerModifyVolume": Rule(
-        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("MODIFY_VOLUME", ""))
+        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("MODIFY_VOLUME", "")), changes=True
     ),
     _CONTROLLER + "ControllerGetVolume": Rule(
         about=((VOLUME, "volume_id"),), placed=("volume",), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME", ""))
@@ -197,6 +200,17 @@ RULES: Final[Mapping[str, Rule]] = {
 """The rule of each method that names something. A method without a rule concerns every node."""
 
 
+_AT: Final = " to node "
+
+_OF_A_NODE: Final = frozenset({"ControllerPublishVolume", "ControllerUnpublishVolume"})
+"""The methods whose key has the vendor's node id."""
+
+_KINDS: Final = {
+    method.rpartition("/")[2]: rule.about[0][0] for method, rule in RULES.items() if rule.changes or rule.ends
+}
+"""The kind of the thing in a key, by method."""
+
+
 class Whereabouts(NamedTuple):
     """The facts of one request.
 
@@ -209,6 +223,7 @@ class Whereabouts(NamedTuple):
         terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
         missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
         token: the place in a list at which the answer begins.
+        key: method and id of any other call that changes something, for a publication with the node id; else empty.
     """
 
     name: str = ""
@@ -219,6 +234,7 @@ class Whereabouts(NamedTuple):
     terms: tuple[Mapping[str, str], ...] = ()
     missing: str = ""
     token: str = ""
+    key: str = ""
 
 
 NOTHING_ASKED: Final = Whereabouts()
@@ -229,6 +245,12 @@ def changes(method: str) -> bool:
     """Whether a success makes something or ends it."""
     rule = RULES.get(method)
     return rule is not None and bool(rule.name or rule.ends)
+
+
+def has_key(method: str) -> bool:
+    """Whether a call has a name or a key: whether it changes something at the vendor."""
+    rule = RULES.get(method)
+    return rule is not None and bool(rule.name or rule.ends or rule.changes)
 
 
 def read(method: str, request: bytes) -> Whereabouts:
@@ -252,7 +274,43 @@ def read(method: str, request: bytes) -> Whereabouts:
         terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
         missing=next((field for field in needed if not any(_values(message, field))), ""),
         token=getattr(message, "starting_token", ""),
+        key=_key(method, message, rule),
     )
+
+
+def _key(method: str, message: Message, rule: Rule) -> str:
+    if not (rule.changes or rule.ends):
+        return ""
+    (_, field), short = rule.about[0], method.rpartition("/")[2]
+    id_ = next(iter(_values(message, field)), "")
+    if not id_:
+        return ""
+    if short not in _OF_A_NODE:
+        return f"{short} {id_}"
+    node_id = getattr(message, "node_id", "").replace(
+        _AT, _AT.replace(" ", "\N{NO-BREAK SPACE}")
+    )  # `about` finds the last one
+    return f"{short} {id_}{_AT}{node_id}"
+
+
+def about(key: str) -> "Thing | None":
+    """The thing of a `Whereabouts.key`; None for the name of a create."""
+    method, _, rest = key.partition(" ")
+    kind = _KINDS.get(method)
+    if kind is None:
+        return None
+    return Thing(kind, rest.rpartition(_AT)[0] if method in _OF_A_NODE else rest)
+
+
+def settled_with(key: str, others: Iterable[str]) -> list[str]:
+    """The keys about the same thing whose outcome does not matter any more once the call of a key has succeeded.
+
+    A deletion settles all of them, and a publication to a node and its end settle each other.
+    """
+    method, _, rest = key.partition(" ")
+    if method in _OF_A_NODE:
+        return [other for other in others if other.partition(" ")[2] == rest and other.partition(" ")[0] in _OF_A_NODE]
+    return list(others) if method.startswith("Delete") else []
 
 
 def needs(method: str, request: bytes) -> frozenset[str]:

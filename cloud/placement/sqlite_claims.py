@@ -1,6 +1,7 @@
 """The SQLite claim store: names and ids in the file `placement.db` of the state directory.
 
-    holds          each hub's open creates: driver, name and owner; node.
+    holds          each hub's open creates: driver, name and owner; node. With an elected node other calls, too.
+    elections      each driver's last election: node, epoch, time, cause.
     things         each node's ids: driver, kind, id and node; name of the create, time of the deletion.
     inventories    each list that the hub has: driver, node and kind.
 
@@ -26,20 +27,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from cloud.election import Elected
 from cloud.losses import Losses
 from cloud.placement.claim_rules import Rows, Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Holding, IdEntry, Ledger, NameEntry, Place, Standing
+from cloud.placement.claim_store import (
+    USUAL,
+    Claimed,
+    HeldBy,
+    Holding,
+    IdEntry,
+    Ledger,
+    NameEntry,
+    Place,
+    Standing,
+    Terms,
+)
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
-from cloud.placement.sqlite_rows import SCHEMA, SqliteRows
+from cloud.placement.sqlite_rows import SCHEMA, SqliteRows, row_of
 from common.database import open_database
 from common.database_reserve import Reserve
 from common.database_writer import RETRY_S, DatabaseWriter, Statement, WriteFailed
 from common.errors import PlacementNotKept, SettingsError
 
 _HOLD: Final = (
-    "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
-    "SET node = excluded.node, epoch = excluded.epoch, since = excluded.since WHERE epoch < excluded.epoch"
+    "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET node = excluded.node, "
+    "epoch = excluded.epoch, since = excluded.since, lease_s = excluded.lease_s WHERE epoch < excluded.epoch"
 )
 _FREE: Final = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ? AND epoch <= ?"
 _RECORD: Final = (
@@ -140,7 +153,7 @@ class SqliteClaims:
         return self._memory.standing(driver, name, things) if self._is_alone else None
 
     async def claim(
-        self, driver: str, name: str, node: str, expected: NameEntry
+        self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """See `ClaimStore`. A claim whose caller was cancelled before its transaction is not written."""
         writer, is_wanted = self._next_writer(), [True]
@@ -148,7 +161,7 @@ class SqliteClaims:
         def claim(rows: Rows) -> Claimed[NameEntry] | HeldBy[NameEntry]:
             if not is_wanted:
                 return HeldBy(expected)
-            return writer(rows).claim(driver, name, node, expected)
+            return writer(rows).claim(driver, name, node, expected, terms)
 
         try:
             result = await self._transact(claim)
@@ -232,7 +245,7 @@ class SqliteClaims:
         """See `ClaimStore`."""
         hold = self._next_writer()(self._memory).hold(self._memory.name(driver, name), node)
         later = _Later(driver, node, lambda rows: rows.set_hold(driver, name, self.owner, hold))
-        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, hold.node, hold.epoch, hold.since)))
+        self._put((driver, name), later, (_HOLD, row_of(driver, name, self.owner, hold)))
 
     def free_later(self, driver: str, name: str) -> None:
         """See `ClaimStore`."""
@@ -249,6 +262,21 @@ class SqliteClaims:
             driver, node, lambda rows: Writer(rows, self.owner, epoch, now).record_made(driver, node, thing, name)
         )
         self._put(place, later, (_RECORD, (*place, name, self.owner, epoch, now)))
+
+    async def elections(self) -> Mapping[str, Elected]:
+        """See `ClaimStore`."""
+        return await self._read_memory(lambda rows: rows.elections())
+
+    async def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
+        """See `ClaimStore`."""
+        writer = self._next_writer()
+
+        async def elect() -> Elected:
+            last = await self._transact(lambda rows: writer(rows).elect(driver, new, expected))
+            self._remember(lambda rows: rows.set_elected(driver, last))
+            return last
+
+        return await _to_the_end(elect())
 
     async def close(self) -> None:
         """See `ClaimStore`."""

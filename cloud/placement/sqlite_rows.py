@@ -4,9 +4,10 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from cloud.election import Elected
 from cloud.placement.claim_store import LISTED_BYTES, MOST_GONE, NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
 from cloud.placement.memory_rows import MemoryRows
-from cloud.placement.requests import Thing
+from cloud.placement.requests import Thing, about
 from common.database import Schema
 
 SCHEMA: Final = Schema(
@@ -41,10 +42,26 @@ SCHEMA: Final = Schema(
             "ALTER TABLE holds ADD COLUMN since REAL NOT NULL DEFAULT 0",
             "ALTER TABLE things ADD COLUMN since REAL NOT NULL DEFAULT 0",
         ),
+        (  # elections: open calls of any method, each with its thing, and who serves
+            "ALTER TABLE holds ADD COLUMN lease_s INTEGER NOT NULL DEFAULT 0",
+            "ALTER TABLE holds ADD COLUMN kind TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE holds ADD COLUMN id TEXT NOT NULL DEFAULT ''",
+            "CREATE INDEX holds_by_thing ON holds (driver, kind, id) WHERE kind <> ''",
+            """CREATE TABLE elections (
+                driver TEXT NOT NULL PRIMARY KEY, node TEXT NOT NULL, epoch INTEGER NOT NULL, since REAL NOT NULL,
+                why TEXT NOT NULL
+            ) STRICT, WITHOUT ROWID""",
+        ),
     ),
 )
 
 _THING: Final = "driver = ? AND kind = ? AND id = ?"
+
+
+def row_of(driver: str, name: str, owner: str, hold: Hold) -> tuple[object, ...]:
+    """The row of a hold."""
+    kind, id_ = about(name) or ("", "")
+    return driver, name, owner, hold.node, hold.epoch, hold.since, hold.lease_s, kind, id_
 
 
 class SqliteRows:
@@ -55,10 +72,18 @@ class SqliteRows:
 
     def name(self, driver: str, name: str) -> NameEntry:
         """A name's entry."""
-        held = "SELECT owner, node, epoch, since FROM holds WHERE driver = ? AND name = ?"
+        held = "SELECT owner, node, epoch, since, lease_s FROM holds WHERE driver = ? AND name = ?"
         holds = {owner: Hold(*rest) for owner, *rest in self._database.execute(held, (driver, name))}
-        made = "SELECT DISTINCT node FROM things WHERE driver = ? AND name = ? AND name <> '' AND gone = 0"
-        return NameEntry(holds, frozenset(node for (node,) in self._database.execute(made, (driver, name))))
+        sql = "SELECT DISTINCT node FROM things WHERE driver = ? AND name = ? AND name <> '' AND gone = 0"
+        made = frozenset(node for (node,) in self._database.execute(sql, (driver, name)))
+        return NameEntry(holds, made, self._beside(driver, name))
+
+    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, str]]:
+        thing = about(name)
+        if thing is None:
+            return frozenset()
+        sql = f"SELECT name, node FROM holds WHERE {_THING} AND kind <> '' AND name <> ?"  # noqa: S608  # our own words
+        return frozenset(self._database.execute(sql, (driver, *thing, name)))
 
     def id(self, driver: str, thing: Thing) -> IdEntry:
         """An id's entry."""
@@ -96,8 +121,7 @@ class SqliteRows:
         """Set or remove an owner's hold on a name."""
         if hold is not None:
             self._database.execute(
-                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?)",
-                (driver, name, owner, hold.node, hold.epoch, hold.since),
+                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row_of(driver, name, owner, hold)
             )
         else:
             sql = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ?"
@@ -116,8 +140,19 @@ class SqliteRows:
         """Note that a node has listed all of a kind."""
         self._database.execute("INSERT OR REPLACE INTO inventories VALUES (?, ?, ?)", (driver, node, kind))
 
+    def elected(self, driver: str) -> Elected | None:
+        """The driver's last election; None: there was none."""
+        sql = "SELECT node, epoch, since, why FROM elections WHERE driver = ?"
+        row = self._database.execute(sql, (driver,)).fetchone()
+        return Elected(*row) if row is not None else None
+
+    def set_elected(self, driver: str, elected: Elected) -> None:
+        """Set the driver's last election."""
+        values = (driver, elected.node, elected.epoch, elected.since, elected.why)
+        self._database.execute("INSERT OR REPLACE INTO elections VALUES (?, ?, ?, ?, ?)", values)
+
     def forget(self, node: str, driver: str) -> None:
-        """Remove everything of a node, or of one driver there."""
+        """Remove everything of a node, or of one driver there. Elections stay: their numbers only grow."""
         where, values = ("node = ? AND driver = ?", (node, driver)) if driver else ("node = ?", (node,))
         for table in ("holds", "things", "inventories"):
             self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
@@ -136,8 +171,10 @@ class SqliteRows:
     def in_memory(self) -> MemoryRows:
         """All rows in memory."""
         rows, read = MemoryRows(), self._database.execute
-        for driver, name, owner, *rest in read("SELECT driver, name, owner, node, epoch, since FROM holds"):
+        for driver, name, owner, *rest in read("SELECT driver, name, owner, node, epoch, since, lease_s FROM holds"):
             rows.set_hold(driver, name, owner, Hold(*rest))
+        for driver, *rest in read("SELECT driver, node, epoch, since, why FROM elections"):
+            rows.set_elected(driver, Elected(*rest))
         for driver, node, kind in read("SELECT driver, node, kind FROM inventories"):
             rows.set_listed(driver, node, kind)
         sql = "SELECT driver, kind, id, node, name, gone, owner, epoch, since FROM things ORDER BY gone"

@@ -25,6 +25,27 @@ class ProxyDriver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionStatus:
+    """The election of the node that serves a driver whose storage every node reaches.
+
+    Attributes:
+        driver: the name of the CSI driver.
+        node: the elected node; empty: none was elected yet.
+        epoch: the number of the election.
+        since: when it was.
+        why: its cause.
+        trouble: why the node does not serve now; empty if it does.
+    """
+
+    driver: str
+    node: str
+    epoch: int
+    since: datetime | None
+    why: str
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A peer that the hub refused, and that it has not let in since.
 
@@ -99,6 +120,7 @@ class HubStatus:
         trouble: why the hub cannot write its records; empty if it can.
         problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
+        elections: who serves the drivers whose storage every node reaches.
         refused: the peers that the hub refused.
         denied: the proxy drivers whose calls the policy forbids.
         ending: the certificates that end soon or have ended, a sentence each.
@@ -114,6 +136,7 @@ class HubStatus:
     trouble: str = ""
     problems: list[str] = field(default_factory=list)
     drivers: list[ProxyDriver] = field(default_factory=list)
+    elections: list[ElectionStatus] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     denied: list[DeniedProxy] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
@@ -159,6 +182,7 @@ class NodeStatus:
         streams: how many streams its link has open.
         refused: the drivers whose report the hub refuses, each with the reason. The node gets no call of them.
         lacking: by driver: the capabilities that it has on most nodes and lacks on this one.
+        serves: the drivers that it is elected to serve.
         problems: more problems with the node's reports and answers, a sentence each.
         conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
@@ -179,6 +203,7 @@ class NodeStatus:
     conflict: str
     refused: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, list[str]] = field(default_factory=dict)
+    serves: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     calls: int = 0
     last_error: FailedCall | None = None

@@ -92,7 +92,14 @@ class Channel:
         return self._connection is not None and self._connection.usable
 
     def start(
-        self, receiver: CallReceiver, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+        self,
+        receiver: CallReceiver,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> ClientCall:
         """Start a call whose end the receiver hears, maybe before this returns.
 
@@ -102,8 +109,9 @@ class Channel:
             request: the request message.
             timeout_s: the caller's remaining time, for the driver. The channel itself sets no limit.
             to: the name of the driver that the call is for; empty for any.
+            may_begin: asked right before the request leaves. If it says no, the call fails with `VendorCallWithheld`.
         """
-        call = ClientCall(self, receiver, method, request, timeout_s=timeout_s, to=to)
+        call = ClientCall(self, receiver, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
         call.start()
         return call
 

@@ -6,12 +6,15 @@ Rules:
 
 * The receiver hears of the end once: `ended` with the vendor's status, or `failed`. After `cancel` it hears no more.
 * A call that the driver refused to begin is sent again, a few times.
+* A call may wait for a connection, a stream, or its next attempt. So its permission is asked for each time when its
+  request is about to leave, and not before (`may_begin`).
 * A part of a message goes back to the stream's window at once, because the message may be larger than the window. A
   whole message goes back when the receiver has used it.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from common.relay.errors import (
@@ -90,6 +93,7 @@ class ClientCall:
         request: the request message.
         timeout_s: sent as `grpc-timeout`; the client itself sets no limit.
         to: the name of the driver that the call is for; empty for any.
+        may_begin: tells whether the request may still leave; None: always.
         stream_id: the id of the HTTP/2 stream, 0 before there is one.
         connection: the connection that carries it; None before.
         queue: the calls with which it waits for a connection or a stream; None if it does not.
@@ -98,8 +102,8 @@ class ClientCall:
     """
 
     __slots__ = ("_deframer", "_has_headers", "_opener", "_openings", "_receiver", "_refusals", "_unread",
-                 "_unread_flow_bytes", "connection", "later", "method", "over", "queue", "request", "stream_id",
-                 "timeout_s", "to")  # fmt: skip
+                 "_unread_flow_bytes", "connection", "later", "may_begin", "method", "over", "queue", "request",
+                 "stream_id", "timeout_s", "to")  # fmt: skip
 
     def __init__(
         self,
@@ -110,11 +114,13 @@ class ClientCall:
         *,
         timeout_s: float | None,
         to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> None:
         self.method = method
         self.request = request
         self.timeout_s = timeout_s
         self.to = to
+        self.may_begin = may_begin
         self.stream_id = 0
         self.connection: Connection | None = None
         self.queue: dict[ClientCall, None] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from common.relay.client_call import ClientCall
 from common.relay.errors import (
     Http2Error,
+    VendorCallWithheld,
     VendorConnectionError,
     VendorConnectionLost,
     VendorStatusDoubtful,
@@ -87,6 +88,9 @@ class ClientConnection(Pump):
             self._queue[call] = None
 
     def _send(self, call: ClientCall) -> None:
+        if call.may_begin is not None and not call.may_begin():
+            call.fail(VendorCallWithheld(self.path))
+            return
         call.connection = self
         call.stream_id = self._http2.open_stream(request_block(call.method, call.timeout_s))
         self._calls[call.stream_id] = call

@@ -11,6 +11,7 @@
     └── VendorConnectionError        a call to the vendor's driver ended without the vendor's status
         ├── VendorUnreachable        no connection: no byte of the call left this process
         ├── VendorReplaced           another driver than the call's serves the socket; nothing was sent
+        ├── VendorCallWithheld       the caller's permission ended while the call waited; nothing was sent
         ├── VendorConnectionLost     the connection ended during the call
         ├── VendorStreamRefused      the driver did not begin the call, not even at further attempts
         ├── VendorStreamReset        the driver's HTTP/2 server reset the call
@@ -129,6 +130,13 @@ class VendorReplaced(VendorConnectionError):
     def __init__(self, path: str, name: str) -> None:
         self.name = name
         super().__init__(path, f"its socket unix://{path} now belongs to driver {name}", sent=False)
+
+
+class VendorCallWithheld(VendorConnectionError):
+    """The call may not begin any more (`ClientCall.may_begin`)."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the call was withheld", sent=False)
 
 
 class VendorConnectionLost(VendorConnectionError):

@@ -19,6 +19,7 @@ Rules:
 * Until a socket that an operator named has been asked for its name, it may be any driver's controller. Until then no
   controller call goes to another socket, because the named one may be running the same operation. If the named socket
   was asked and did not answer, only drivers without a controller wait for it.
+* A driver is away while the agent cannot connect to the socket that serves Controller.
 * A driver has a topology of its own if any of its sockets says so. A driver that had one keeps it until its node plugin
   and all sockets named by an operator have answered: the controller may be at one of these.
 """
@@ -166,7 +167,7 @@ def _merged(name: str, sockets: Sequence[Driver], *, own_topology: bool) -> Driv
     said = answers.get(GET_PLUGIN_CAPABILITIES)
     if said is not None and own_topology and not announces_topology(said.body):
         answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=with_topology(said.body))
-    return DriverReport(name, sockets[0].node, answers)
+    return DriverReport(name, sockets[0].node, answers, _foremost(sockets, _CONTROLLER)[0].away)
 
 
 def _told(sockets: Sequence[Driver], method: str) -> Answer | None:

@@ -57,6 +57,12 @@ def proxy(driver: str, **fields: Any) -> dict[str, Any]:
     return {"driver": driver} | usual | fields
 
 
+def election(driver: str, served_by: str, epoch: int, why: str, *, trouble: str = "") -> dict[str, Any]:
+    """An election, for a hub's `elections`."""
+    since = SINCE if served_by else None
+    return {"driver": driver, "node": served_by, "epoch": epoch, "since": since, "why": why, "trouble": trouble}
+
+
 def refusal(name: str, **fields: Any) -> dict[str, Any]:
     """A refused peer, for a hub's `refused`."""
     usual = {"role": "edge", "address": "10.0.0.9:7", "at": SINCE, "reason": "conflict", "why": "it is another one"}

@@ -11,11 +11,14 @@ import pytest
 from common.csi import csi_pb2
 from common.errors import MessageTooLarge, VendorBroken
 from common.limits import Limits
+from common.link import Stream
 from common.messages import Kind
 from common.metrics import Metrics
+from common.relay.errors import VendorCallWithheld, VendorConnectionLost, VendorUnreachable
 from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport
 from common.status import Code, Origin, Status
 from edge.agent import Agent
+from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, parsed
 from edge.drivers import Driver
 from edge.operations import Operations
@@ -25,7 +28,7 @@ from tests.support.waiting import settle, until
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from common.link import Link, Stream
+    from common.link import Link
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
@@ -46,6 +49,7 @@ class FakeCall(DriverCall):
         super().__init__(driver, method, NAME, told)
         self.method, self.request, self.told = method, request, told
         self.timeout_s: float | None = None
+        self.may_begin: Callable[[], bool] | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -67,13 +71,20 @@ class FakeDriver(Driver):
         self.bug: Exception | None = None
 
     def start(
-        self, method: str, request: bytes, told: Callable[[Outcome], None], *, timeout_s: float | None, to: str = ""
+        self,
+        method: str,
+        request: bytes,
+        told: Callable[[Outcome], None],
+        *,
+        timeout_s: float | None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> FakeCall:
         if self.bug is not None:
             raise self.bug
         assert to == NAME
         self.calls.append(FakeCall(self, method, request, told))
-        self.calls[-1].timeout_s = timeout_s
+        self.calls[-1].timeout_s, self.calls[-1].may_begin = timeout_s, may_begin
         return self.calls[-1]
 
     async def stream(
@@ -84,6 +95,30 @@ class FakeDriver(Driver):
             raise self.bug
         yield method.encode()
         yield OK
+
+
+class Clock:
+    """The clock of the controller lease, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def delete(volume: str = "v1") -> bytes:
+    return csi_pb2.DeleteVolumeRequest(volume_id=volume).SerializeToString()
+
+
+class SlowLink:
+    """Takes the pings of the controller lease in place of the link, and answers when a test says."""
+
+    def __init__(self) -> None:
+        self.pong: Callable[[], None] = lambda: None
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        self.pong = answered
 
 
 class NoStreams:
@@ -106,17 +141,31 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None) -> None:
         self.driver = FakeDriver()
         self.operations = Operations(600.0, "n1")
+        self.clock = Clock()
+        self.lease = ControllerLease(60.0, clock=self.clock)
+        self.slow = SlowLink()
         self.metrics = Metrics()
         self.ends: list[int] = []
         monkeypatch.setattr(self.metrics, "observe_call", lambda _driver, _method, code, _s: self.ends.append(code))
-        self.agent = Agent("n1", self.operations, self.metrics, drivers=lambda: [self.driver], streams=NoStreams())
+        self.agent = Agent(
+            "n1", self.operations, self.lease, self.metrics, drivers=lambda: [self.driver], streams=NoStreams()
+        )
         self.hub, self.edge = link_pair(Peer(), self.agent, limits=limits)
 
     async def call(
-        self, method: str, request: bytes | None = b"", *, kind: Kind = Kind.CALL, timeout_s: float | None = None
+        self,
+        method: str,
+        request: bytes | None = b"",
+        *,
+        kind: Kind = Kind.CALL,
+        timeout_s: float | None = None,
+        epoch: int = 0,
     ) -> Stream:
         """Open a call, and let it come as far as it can."""
-        stream = self.hub.open(kind, request, subject=NAME, method=method, call="c1", timeout_s=timeout_s)
+        stream = Stream(self.hub)
+        stream.id = self.hub.start(
+            stream, kind, request, subject=NAME, method=method, call="c1", timeout_s=timeout_s, epoch=epoch
+        )
         await settle()
         return stream
 
@@ -132,7 +181,7 @@ class World:
     def at_rest(self) -> bool:
         """Whether nothing of any call is left in the agent."""
         calls = [stream for stream in self.edge.session._streams.values() if not stream.mine]
-        left = (calls, self.operations._running, self.operations.limit._until)
+        left = (calls, self.operations._running, self.operations.limit._until, self.lease._running, self.lease._waiting)
         return not any(left) and self.metrics.calls_in_flight == 0
 
 
@@ -459,3 +508,172 @@ def leave(world: World, stream: Stream, how: str) -> None:
     else:
         links: list[Link] = [world.hub, world.edge]
         cut(*links)
+
+
+# -------------------- epochs and the controller lease --------------------
+
+
+async def test_the_first_call_with_an_epoch_waits_for_a_pong_and_the_next_one_does_not(world: World) -> None:
+    world.lease.up(world.slow)
+    first = await world.call(CREATE, create(), epoch=5)
+    assert world.driver.calls == []
+    world.slow.pong()
+    await settle()
+    await world.call(DELETE, delete(), epoch=5)
+    assert [call.method for call in world.driver.calls] == [CREATE, DELETE]
+    world.driver.calls[0].answer(VOLUME)
+    assert (await world.answered(first))[1] == OK
+
+
+async def test_a_call_without_an_epoch_and_a_read_need_no_lease(world: World) -> None:
+    world.lease.up(world.slow)
+    await world.call(CREATE, create())
+    await world.call(CAPACITY, epoch=5)
+    assert len(world.driver.calls) == 2
+
+
+async def test_an_unknown_method_with_an_epoch_waits_for_the_lease_too(world: World) -> None:
+    world.lease.up(world.slow)
+    stream = await world.call("/csi.v1.Controller/Shrink", b"request", epoch=5)
+    assert stream.status is None
+    world.slow.pong()
+    assert (await world.answered(stream))[1] == OK
+
+
+@pytest.mark.parametrize("how", ["cancel", "cut"])
+async def test_a_call_whose_caller_leaves_before_the_lease_holds_is_never_begun(world: World, how: str) -> None:
+    world.lease.up(world.slow)
+    stream = await world.call(CREATE, create(), epoch=5)
+    if how == "cancel":
+        stream.cancel()
+    else:
+        cut(world.hub, world.edge)
+    await settle()
+    assert world.at_rest
+    world.slow.pong()
+    await settle()
+    assert world.driver.calls == []
+
+
+@pytest.mark.parametrize("method", [CREATE, CAPACITY, "/csi.v1.Controller/Shrink"])
+async def test_a_call_of_an_older_epoch_is_aborted_and_not_sent(world: World, method: str) -> None:
+    newest = await world.call(CAPACITY, epoch=7)
+    world.driver.calls.pop().answer()
+    await world.answered(newest)
+    _, status = await world.answered(await world.call(method, create(), epoch=5))
+    if method == CREATE:
+        assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
+    assert "is of epoch 5 of driver d.example, and edge node n1 has seen epoch 7" in status.message
+    assert world.driver.calls == []
+    assert world.at_rest
+
+
+async def test_an_epoch_that_passes_while_a_call_waits_for_the_lease_ends_it(world: World) -> None:
+    world.lease.up(world.slow)
+    old = await world.call(CREATE, create(), epoch=5)
+    await world.call(CREATE, create("pvc-2"), epoch=7)
+    world.slow.pong()
+    _, status = await world.answered(old)
+    assert status.code == Code.ABORTED
+    assert len(world.driver.calls) == 1
+
+
+async def test_an_epoch_of_a_driver_that_is_not_here_is_not_remembered(world: World) -> None:
+    world.driver.report = None
+    _, status = await world.answered(await world.call(CAPACITY, epoch=7))
+    assert status.code == Code.UNAVAILABLE
+    assert world.agent._epochs == {}
+
+
+async def test_a_call_of_a_newer_epoch_joins_the_running_operation_even_if_the_driver_is_away(world: World) -> None:
+    first = await world.call(CREATE, create(), epoch=5)
+    report, world.driver.report = world.driver.report, None
+    second = await world.call(CREATE, create(), epoch=7)
+    assert (first.status, second.status) == (None, None)
+    world.driver.report = report
+    world.driver.calls[0].answer(VOLUME)
+    assert [(await world.answered(stream))[1] for stream in (first, second)] == [OK, OK]
+    assert len(world.driver.calls) == 1
+
+
+async def test_a_newer_epoch_drops_the_kept_results_of_its_driver(world: World) -> None:
+    """Between two elections of this node another one served the driver, and may have deleted the volume."""
+    await world.call(CREATE, create(), epoch=5)
+    cut(world.hub, world.edge)
+    world.driver.calls[0].answer(VOLUME)
+    assert len(world.operations._kept) == 1
+    world.hub, world.edge = link_pair(Peer(), world.agent)
+    await settle()
+    await world.call(CREATE, create(), epoch=7)
+    assert len(world.driver.calls) == 2
+
+
+async def test_the_same_epoch_keeps_them(world: World) -> None:
+    await world.call(CREATE, create(), epoch=5)
+    cut(world.hub, world.edge)
+    world.driver.calls[0].answer(VOLUME)
+    world.hub, world.edge = link_pair(Peer(), world.agent)
+    await settle()
+    stream = await world.call(CREATE, create(), epoch=5)
+    assert await world.answered(stream) == ([VOLUME], OK)
+    assert len(world.driver.calls) == 1
+
+
+async def test_an_operation_is_cancelled_when_the_lease_ends_and_one_without_an_epoch_goes_on(world: World) -> None:
+    leased = await world.call(CREATE, create(), epoch=5)
+    free = await world.call(CREATE, create("pvc-2"))
+    world.clock.now += 60
+    assert [call.may_begin is not None and call.may_begin() for call in world.driver.calls] == [False, False]
+    world.lease._look()
+    _, status = await world.answered(leased)
+    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
+    assert "had no answer of the hub for --controller-lease" in status.message
+    assert [call.cancelled for call in world.driver.calls] == [True, False]
+    assert [call.may_begin is None for call in world.driver.calls] == [False, True]
+    world.driver.calls[1].answer(VOLUME)
+    assert (await world.answered(free))[1] == OK
+    assert world.at_rest
+
+
+async def test_an_operation_that_lost_its_lease_begins_anew_at_the_retry(world: World) -> None:
+    first = await world.call(CREATE, create(), epoch=5)
+    world.clock.now += 60
+    world.lease._look()
+    await world.answered(first)
+    second = await world.call(CREATE, create(), epoch=5)
+    world.driver.calls[1].answer(VOLUME)
+    assert (await world.answered(second))[1] == OK
+
+
+async def test_a_call_with_an_epoch_puts_the_operation_that_it_joins_under_the_lease(world: World) -> None:
+    await world.call(CREATE, create())
+    joined = await world.call(CREATE, create(), epoch=5)
+    world.clock.now += 60
+    world.lease._look()
+    assert (await world.answered(joined))[1].code == Code.UNAVAILABLE
+    assert world.driver.calls[0].cancelled
+
+
+@pytest.mark.parametrize(("epoch", "origin"), [(0, Origin.EDGE), (5, Origin.UNSENT)])
+@pytest.mark.parametrize("why", ["no driver", "no connection", "withheld", "conflict"])
+async def test_the_end_of_a_call_with_an_epoch_says_whether_nothing_was_sent(
+    world: World, why: str, epoch: int, origin: Origin
+) -> None:
+    if why == "no driver":
+        world.driver.report = None
+    elif why == "conflict":
+        await world.call(CREATE, create(parameters={"a": "b"}), epoch=epoch)
+    stream = await world.call(CREATE, create(), epoch=epoch)
+    if why == "no connection":
+        world.driver.calls[0].failed(VendorUnreachable("/d.sock", "no such socket"))
+    elif why == "withheld":
+        world.driver.calls[0].failed(VendorCallWithheld("/d.sock"))
+    _, status = await world.answered(stream)
+    assert status.origin == origin
+
+
+async def test_the_end_of_a_call_whose_driver_died_does_not_say_that_nothing_was_sent(world: World) -> None:
+    stream = await world.call(CREATE, create(), epoch=5)
+    world.driver.calls[0].failed(VendorConnectionLost("/d.sock", "it closed the connection", sent=True))
+    _, status = await world.answered(stream)
+    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)

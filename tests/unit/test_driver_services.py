@@ -235,6 +235,14 @@ async def test_each_driver_is_told_once_in_its_own_words() -> None:
     assert told_reports([one, FakeDriver(name=""), other]) == [one.report, other.report]
 
 
+async def test_a_driver_is_away_if_the_socket_of_its_controller_is() -> None:
+    controller, node = controller_plugin(), node_plugin()
+    node.away = "no such socket"
+    assert [report.away for report in told_reports([node, controller])] == [""]
+    node.away, controller.away = "", "connection refused"
+    assert [report.away for report in told_reports([node, controller])] == ["connection refused"]
+
+
 async def test_what_nobody_has_answered_is_not_told() -> None:
     alone = FakeDriver()
     assert alone.report is not None

@@ -20,10 +20,10 @@ from common.reports import (
 )
 from common.status import Code, Status
 from edge.drivers import Driver
-from tests.support.waiting import settle
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from common.relay.client_call import CallReceiver
     from edge.driver_call import Outcome
@@ -85,6 +85,7 @@ class FakeChannel:
     """A connection to a driver called d.example that has a controller and a node part."""
 
     def __init__(self) -> None:
+        self.connected = False
         self.asked: list[str] = []
         self.asked_of: list[str] = []
         self.streams: list[FakeStream] = []
@@ -105,8 +106,16 @@ class FakeChannel:
         self.answers[method] = (OK, list(messages), error)
 
     def start(
-        self, receiver: CallReceiver, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+        self,
+        receiver: CallReceiver,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> FakeCall:
+        assert may_begin is None or may_begin()
         self.asked.append(method)
         self.asked_of.append(to)
         call = FakeCall(receiver)
@@ -271,16 +280,42 @@ async def test_what_a_driver_said_stays_true_while_it_is_away(world: World) -> N
     await world.ask()
     assert world.driver.name == "d.example"
     assert "cannot connect to unix:///run/d/csi.sock: no such socket" in world.driver.trouble
-    assert world.changes == 1
 
 
-async def test_a_driver_that_comes_back_is_out_of_trouble_without_a_change(world: World) -> None:
+async def test_that_a_driver_is_away_and_back_is_told_once_each(world: World) -> None:
     await world.ask()
     world.channel.fail(GET_PLUGIN_INFO, unreachable())
     await world.ask()
+    await world.ask()
+    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in world.driver.away
+    assert world.changes == 2
     world.channel.call_itself("d.example")
     await world.ask()
-    assert (world.driver.trouble, world.changes) == ("", 1)
+    assert (world.driver.trouble, world.driver.away, world.changes) == ("", "", 3)
+
+
+async def test_a_driver_whose_connection_ends_is_asked_at_once_although_its_socket_is_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed driver leaves its file. The next regular question is a minute away."""
+    monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
+    world.channel.connected = True
+    watching = asyncio.create_task(world.driver.watch())
+    await until(lambda: world.driver.asked)
+    assert len(world.channel.asked) == len(REPORTED_METHODS)
+    world.channel.connected = False
+    world.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await until(lambda: world.driver.away)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_driver_that_answers_with_an_error_is_not_away(world: World) -> None:
+    await world.ask()
+    world.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE, "busy")
+    await world.ask()
+    assert world.driver.trouble
+    assert (world.driver.away, world.changes) == ("", 1)
 
 
 async def test_a_driver_that_changes_its_name_is_told_and_logged(

@@ -17,6 +17,7 @@ from common.errors import (
     Draining,
     DriverAmbiguous,
     DriverMissing,
+    EpochOver,
     FieldMissing,
     ForeignDriver,
     ForeignId,
@@ -24,11 +25,13 @@ from common.errors import (
     HubUnreachable,
     IdConflict,
     KnowledgeLost,
+    LeaseOver,
     LinkError,
     LinkLost,
     LocalProtocolError,
     MessageTooLarge,
     NameElsewhere,
+    NobodyServes,
     NodeOffline,
     NodeUnknown,
     NoNodeFits,
@@ -39,6 +42,8 @@ from common.errors import (
     NothingKnown,
     NotListed,
     NotWhole,
+    OpenElsewhere,
+    OperationBusy,
     OperationConflict,
     OperationLimit,
     OperatorRefused,
@@ -132,6 +137,19 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "not known; their retries settle them: look at the driver on n7 and at the node's link, or raise "
             "--max-open-creates of the hub (20000)"
         ),
+    ),
+    OpenElsewhere: (
+        lambda: OpenElsewhere("dir.csi", "DeleteVolume vol-1", "n1", ""),
+        Code.UNAVAILABLE,
+        (
+            "DeleteVolume vol-1 of driver dir.csi has an open outcome on edge node n1, which is away or takes no "
+            "calls: it goes on when n1 answers; if n1 is gone for good, csi-bridge forget n1"
+        ),
+    ),
+    NobodyServes: (
+        lambda: NobodyServes("dir.csi", "no edge node runs it"),
+        Code.UNAVAILABLE,
+        "no edge node serves driver dir.csi (--placement=shared): no edge node runs it",
     ),
     NameElsewhere: (
         lambda: NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"),
@@ -263,6 +281,22 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "running, and a retry joins it"
         ),
     ),
+    EpochOver: (
+        lambda: EpochOver("dir.csi", "n7", 5, 7),
+        Code.ABORTED,
+        (
+            "the call is of epoch 5 of driver dir.csi, and edge node n7 has seen epoch 7; a retry goes to the node "
+            "that serves the driver now"
+        ),
+    ),
+    LeaseOver: (
+        lambda: LeaseOver("dir.csi", "n7"),
+        Code.UNAVAILABLE,
+        (
+            "the agent on edge node n7 had no answer of the hub for --controller-lease, so it made no call to driver "
+            "dir.csi, or cancelled it; a retry asks the driver again"
+        ),
+    ),
     OperationLimit: (
         lambda: OperationLimit("dir.csi", "n7", 600.0),
         Code.DEADLINE_EXCEEDED,
@@ -277,6 +311,14 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         (
             "CreateVolume pvc-1 is already under way with other arguments at driver dir.csi on edge node n7; retry "
             "when it has ended"
+        ),
+    ),
+    OperationBusy: (
+        lambda: OperationBusy("dir.csi", "n7", "DeleteVolume v1", "ControllerPublishVolume v1 a"),
+        Code.ABORTED,
+        (
+            "DeleteVolume v1 has to wait, because ControllerPublishVolume v1 a is under way at driver dir.csi on edge "
+            "node n7; retry when it has ended"
         ),
     ),
     MessageTooLarge: (

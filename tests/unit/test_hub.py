@@ -153,10 +153,12 @@ async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_th
 
 
 async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: World) -> None:
-    await world.come(introduce("driver", DRIVER, instance="p", placement="shared"))
+    await world.come(introduce("driver", DRIVER, instance="p", placement="mirrored"))
     (told,) = refused(world)
     assert (told.role, told.name, told.reason) == ("driver", DRIVER, "protocol-error")
-    assert told.why == "this hub knows the placements auto, pinned, local, not 'shared'; a newer hub may know it"
+    assert (
+        told.why == "this hub knows the placements auto, pinned, local, shared, not 'mirrored'; a newer hub may know it"
+    )
 
 
 async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:

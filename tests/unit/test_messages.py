@@ -55,17 +55,18 @@ HELLO = Hello(
     1_024,
     "local",
     beside=True,
+    controller_lease_s=60,
 )
 
 GOLDEN: list[tuple[Frame, bytes]] = [
     (
         HELLO,
         (
-            b"\x9f\x00"
+            b"\xdc\x00\x10\x00"
             b"\x01\x01\xa4edge\xa2n7\xa3i-1\x03\xb0csi-bridge 0.1.0"
             b"\x92\xa1a\xa1b"
             b"\xce\x00\x40\x00\x00\xce\x00\x04\x00\x00\xce\x04\x00\x00\x00\xcd\x04\x00"
-            b"\xa5local\xc3"
+            b"\xa5local\xc3\x3c"
         ),
     ),
     (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),
@@ -73,8 +74,8 @@ GOLDEN: list[tuple[Frame, bytes]] = [
     (Ping(7), b"\x92\x03\x07"),
     (Pong(300), b"\x92\x04\xcd\x01\x2c"),
     (
-        Open(2, 1, 1, "dir.csi", "/csi.v1.Identity/Probe", "n7", "c-1", 10_000),
-        b"\x99\x05\x02\x01\x01\xa7dir.csi\xb6/csi.v1.Identity/Probe\xa2n7\xa3c-1\xcd\x27\x10",
+        Open(2, 1, 1, "dir.csi", "/csi.v1.Identity/Probe", "n7", "c-1", 10_000, 300),
+        b"\x9a\x05\x02\x01\x01\xa7dir.csi\xb6/csi.v1.Identity/Probe\xa2n7\xa3c-1\xcd\x27\x10\xcd\x01\x2c",
     ),
     (Chunk(2, 0, b"abc"), b"\x94\x06\x02\x00\xc4\x03abc"),
     (Chunk(2, 70_000, b""), b"\x94\x06\x02\xce\x00\x01\x11\x70\xc4\x00"),
@@ -124,8 +125,8 @@ def test_each_frame_class_has_a_type_number_of_its_own() -> None:
 
 def test_a_frame_has_the_same_bytes_on_the_short_way() -> None:
     assert encode_chunk(2, 70_000, memoryview(b"abcdef")[1:3]) == encode(Chunk(2, 70_000, b"bc"))
-    assert encode_open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7) == encode(
-        Open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7)
+    assert encode_open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7, 300) == encode(
+        Open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7, 300)
     )
     assert encode_credit(0, 65_536) == encode(Credit(0, 65_536))
     assert encode_ack(2, delivered=True) == encode(Ack(2, delivered=True))
@@ -191,7 +192,7 @@ frames = st.one_of(
     st.builds(Drain, texts),
     st.builds(Ping, numbers),
     st.builds(Pong, numbers),
-    st.builds(Open, numbers, numbers, numbers, texts, texts, texts, texts, numbers),
+    st.builds(Open, numbers, numbers, numbers, texts, texts, texts, texts, numbers, numbers),
     st.builds(Chunk, numbers, numbers, st.binary(max_size=300)),
     st.builds(Credit, numbers, numbers),
     st.builds(End, numbers, numbers, texts, texts),
@@ -222,6 +223,10 @@ def test_a_frame_type_that_we_do_not_know_is_told_with_its_number(number: int) -
 
 def test_a_field_that_an_older_peer_leaves_out_has_its_default() -> None:
     assert decode(b"\x93\x01\xa7drained\xa3bye") == [Goodbye("drained", "bye", 2**63 - 1)]
+    assert decode(b"\x99\x05\x02\x01\x01\xa1d\xa1m\xa1n\xa1c\x07") == [Open(2, 1, 1, "d", "m", "n", "c", 7, epoch=0)]
+    (hello,) = decode(packed(*fields_of(HELLO)[:-1]))
+    assert isinstance(hello, Hello)
+    assert hello.controller_lease_s == 0
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ import pytest
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-from common.errors import OperationConflict, OperationLimit, Overloaded, VendorBroken
+from common.errors import OperationBusy, OperationConflict, OperationLimit, Overloaded, VendorBroken
 from common.status import Code, Status
 from edge import operations as module
+from edge.controller_lease import ControllerLease
 from edge.driver_call import Outcome, Result
 from edge.operations import _RULES, Operation, Operations, Told, identify
 from tests.support.waiting import settle
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 DRIVER = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
 CREATE, DELETE = CONTROLLER + "CreateVolume", CONTROLLER + "DeleteVolume"
+EXPAND, MODIFY = CONTROLLER + "ControllerExpandVolume", CONTROLLER + "ControllerModifyVolume"
 PUBLISH, UNPUBLISH = CONTROLLER + "ControllerPublishVolume", CONTROLLER + "ControllerUnpublishVolume"
 
 OK = Status(Code.OK)
@@ -51,6 +53,15 @@ def publish(volume: str = "v1", node: str = "n1") -> Operation:
 
 def unpublish(volume: str = "v1", node: str = "n1") -> Operation:
     return of(UNPUBLISH, csi_pb2.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node))
+
+
+def expand(gib: int, volume: str = "v1") -> Operation:
+    wanted = csi_pb2.CapacityRange(required_bytes=gib << 30)
+    return of(EXPAND, csi_pb2.ControllerExpandVolumeRequest(volume_id=volume, capacity_range=wanted))
+
+
+def modify(tier: str, volume: str = "v1") -> Operation:
+    return of(MODIFY, csi_pb2.ControllerModifyVolumeRequest(volume_id=volume, mutable_parameters={"tier": tier}))
 
 
 def made(volume: str = "v1") -> Result:
@@ -123,7 +134,9 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def begin(operations: Operations, operation: Operation, vendor: Vendor) -> asyncio.Future[Result]:
+async def begin(
+    operations: Operations, operation: Operation, vendor: Vendor, *, lease: ControllerLease | None = None
+) -> asyncio.Future[Result]:
     """A caller that waits. If its future is cancelled, it leaves."""
     waiting: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
@@ -139,7 +152,7 @@ async def begin(operations: Operations, operation: Operation, vendor: Vendor) ->
         if waiting.cancelled():
             operations.leave(operation, told)
 
-    if operations.perform(operation, vendor.start, told):
+    if operations.perform(operation, vendor.start, told, lease=lease):
         waiting.add_done_callback(left)
     await settle()
     return waiting
@@ -304,6 +317,54 @@ async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
     vendor.answer(made())
     assert await first == made()
     assert vendor.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("running", "asked"),
+    [
+        (unpublish(), publish()),
+        (publish(), unpublish()),
+        (expand(1), expand(2)),
+        (modify("slow"), modify("fast")),
+        (publish(), delete()),
+        (expand(1), delete()),
+    ],
+)
+async def test_under_a_lease_no_operation_begins_whose_answer_would_settle_one_that_runs(
+    operations: Operations, vendor: Vendor, running: Operation, asked: Operation
+) -> None:
+    lease = ControllerLease(60.0)
+    first = await begin(operations, running, vendor, lease=lease)
+    with pytest.raises(OperationBusy, match=f"{running} is under way") as error:
+        await begin(operations, asked, vendor, lease=lease)
+    assert str(error.value).startswith(str(asked))
+    vendor.answer(Result(OK))
+    await first
+    second = await begin(operations, asked, vendor, lease=lease)
+    vendor.answer(Result(OK))
+    assert await second == Result(OK)
+
+
+@pytest.mark.parametrize("other", [publish("v1", "n2"), unpublish("v1", "n2"), publish("v2"), expand(1), delete("v2")])
+async def test_under_a_lease_any_other_operation_begins_beside_one_that_runs(
+    operations: Operations, vendor: Vendor, other: Operation
+) -> None:
+    lease = ControllerLease(60.0)
+    both = [await begin(operations, each, vendor, lease=lease) for each in (publish(), other)]
+    assert vendor.calls == 2
+    vendor.answer(Result(OK))
+    vendor.answer(Result(OK))
+    assert await asyncio.gather(*both) == [Result(OK)] * 2
+
+
+async def test_without_a_lease_operations_on_one_volume_run_beside_each_other(
+    operations: Operations, vendor: Vendor
+) -> None:
+    both = [await begin(operations, each, vendor) for each in (unpublish(), publish())]
+    assert vendor.calls == 2
+    vendor.answer(Result(OK))
+    vendor.answer(Result(OK))
+    await asyncio.gather(*both)
 
 
 async def test_a_caller_that_joined_and_leaves_stops_nothing_and_the_next_one_joins(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +40,13 @@ def test_a_report_is_written_in_these_bytes() -> None:
 
 def test_a_report_is_read_as_it_was_written() -> None:
     assert decode_reports(GOLDEN) == [REPORT]
+
+
+def test_a_driver_that_is_away_has_the_reason_at_the_end_of_its_report() -> None:
+    away = replace(REPORT, away="no such socket")
+    items = json.loads(encode_reports([away]))
+    assert items == [{**json.loads(GOLDEN)[0], "away": "no such socket"}]
+    assert decode_reports(encode_reports([away])) == [away]
 
 
 def test_no_drivers_is_a_report_too() -> None:

@@ -36,6 +36,16 @@ def test_a_peer_that_is_silent_for_twice_the_interval_is_dead() -> None:
     assert session.next_tick() is None
 
 
+def test_a_peer_that_leaves_a_ping_without_an_answer_for_half_the_interval_is_silent() -> None:
+    session = open_session(now=100.0)
+    assert session.silent_since(109.0) is None
+    session.tick(110.0)
+    assert session.silent_since(114.9) is None
+    assert session.silent_since(115.0) == 100.0
+    session.receive(encode(Pong(1)), 116.0)
+    assert session.silent_since(117.0) is None
+
+
 @pytest.mark.parametrize("life", ["part of a message", "any frame"])
 def test_any_bytes_are_a_sign_of_life(life: str) -> None:
     session = open_session(now=100.0)
@@ -92,6 +102,45 @@ def test_a_ping_is_answered_with_its_number() -> None:
     session = open_session()
     session.receive(encode(Ping(2**63 - 1)), 0.0)
     assert sent_frames(session) == [Pong(2**63 - 1)]
+
+
+def test_the_side_that_pings_hears_of_the_pong_once() -> None:
+    session, heard = open_session(), []
+    session.ping(lambda: heard.append("pong"))
+    assert sent_frames(session) == [Ping(1)]
+    session.receive(encode(Pong(2)), 0.0)
+    assert heard == []
+    session.receive(encode(Pong(1)) + encode(Pong(1)), 0.0)
+    assert heard == ["pong"]
+
+
+def test_a_pong_of_the_keepalive_is_no_answer_to_a_ping_of_the_application() -> None:
+    session, heard = open_session(now=100.0), []
+    session.ping(lambda: heard.append("pong"))
+    session.tick(110.0)
+    assert sent_frames(session) == [Ping(1), Ping(2)]
+    session.receive(encode(Pong(2)), 110.0)
+    assert heard == []
+    session.receive(encode(Pong(1)), 110.0)
+    assert heard == ["pong"]
+
+
+def test_a_later_ping_takes_the_place_of_one_without_a_pong() -> None:
+    session, heard = open_session(), []
+    session.ping(lambda: heard.append("first"))
+    session.ping(lambda: heard.append("second"))
+    session.receive(encode(Pong(1)) + encode(Pong(2)), 0.0)
+    assert heard == ["second"]
+
+
+def test_a_session_that_is_over_neither_pings_nor_hears_of_a_pong() -> None:
+    session, heard = open_session(), []
+    session.ping(lambda: heard.append("pong"))
+    session.lost("the cable was cut")
+    session.receive(encode(Pong(1)), 0.0)
+    session.ping(lambda: heard.append("pong"))
+    assert heard == []
+    assert session.to_send() == b""
 
 
 def test_two_idle_ends_keep_each_other_alive() -> None:

@@ -13,7 +13,7 @@ from cli.json_text import json_text
 from cli.main import cli
 from cli.operator_options import asking
 from cli.status import show
-from tests.support.pages import SINCE, node, proxy, refusal, state
+from tests.support.pages import SINCE, election, node, proxy, refusal, state
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
@@ -41,6 +41,21 @@ def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
         "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",
         "",
         "CONFLICT: two machines use the node name edge-2",
+    ]
+
+
+def test_who_serves_a_shared_driver_is_a_table_and_why_nobody_does_stands_below() -> None:
+    served = election("a.example", "n1", 3, "first election")
+    away = election("b.example", "n1", 4, "first election", trouble="is away")
+    nobody = election("c.example", "", 0, "", trouble="no edge node runs it")
+    assert list(show(state(elections=[served, away, nobody])))[2:] == [
+        "SHARED DRIVER  SERVED BY  SINCE                 EPOCH  WHY",
+        "a.example      n1         2026-11-21T09:12:03Z  3      first election",
+        "b.example      n1         2026-11-21T09:12:03Z  4      first election",
+        "c.example      -          -                     0      -",
+        "",
+        "PROBLEM: edge node n1, which serves driver b.example, is away",
+        "PROBLEM: nobody serves driver c.example: no edge node runs it",
     ]
 
 

@@ -8,7 +8,13 @@ import pytest
 
 from common.relay.client import Channel
 from common.relay.client_call import ClientCall
-from common.relay.errors import VendorAnswerInvalid, VendorConnectionError, VendorConnectionLost, VendorUnreachable
+from common.relay.errors import (
+    VendorAnswerInvalid,
+    VendorCallWithheld,
+    VendorConnectionError,
+    VendorConnectionLost,
+    VendorUnreachable,
+)
 from common.relay.unary_receiver import UnaryReceiver
 from common.status import Code, Status
 from tests.integration.relay.support import SETTINGS, RawPeer, channel_to, fields, raw_vendor_at, wire
@@ -254,6 +260,35 @@ async def test_a_refused_call_that_was_cancelled_in_its_pause_is_not_sent_again(
     call.cancel()
     await asyncio.sleep(0.02)
     assert (vendor.streams, ends.seen) == ([1], [])
+
+
+@pytest.mark.parametrize("waits_for", ["the dial", "a stream", "its next attempt"])
+async def test_a_call_whose_permission_ends_while_it_waits_is_not_sent(
+    channel: Channel, vendor: Vendor, waits_for: str
+) -> None:
+    allowed, ends, other = True, Ends(), Ends()
+    if waits_for == "a stream":
+        vendor.settings = wire(4, 0, 0, b"\0\3\0\0\0\1")
+        start(channel, other)
+        await vendor.asked(1)
+    call = channel.start(ends, "/a/B", b"request", may_begin=lambda: allowed)
+    if waits_for == "its next attempt":
+        await vendor.asked(1)
+        await vendor.peers[0].send(wire(3, 0, 1, b"\0\0\0\7"))
+        await until(lambda: call.connection is None)
+    allowed = False
+    if waits_for == "a stream":
+        await vendor.answer(1)
+    await until(lambda: bool(ends.seen))
+    (error,) = ends.seen
+    assert isinstance(error, VendorCallWithheld)
+    assert not error.sent
+    assert call.over
+    start(channel, last := Ends(), "/a/C")
+    await vendor.asked(1 + (waits_for != "the dial"))
+    await vendor.answer(vendor.streams[-1])
+    await until(lambda: bool(last.seen))
+    assert len(vendor.streams) == 1 + (waits_for != "the dial")
 
 
 async def test_a_refused_call_is_sent_again_and_answered_once(channel: Channel, vendor: Vendor) -> None:

@@ -7,13 +7,14 @@ import itertools
 from typing import TYPE_CHECKING
 
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import Claimed, HeldBy, Hold, Ledger
+from cloud.placement.claim_store import USUAL, Claimed, HeldBy, Hold, Ledger
 from cloud.placement.memory_rows import MemoryRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing
+    from cloud.election import Elected
+    from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing, Terms
     from cloud.placement.requests import Thing
 
 
@@ -64,10 +65,10 @@ class MemoryClaims:
         """It always waits."""
 
     async def claim(
-        self, driver: str, name: str, node: str, expected: NameEntry
+        self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         await self._turn()
-        result = self._writer().claim(driver, name, node, expected)
+        result = self._writer().claim(driver, name, node, expected, terms)
         await self._shelf.turn()
         return result
 
@@ -128,6 +129,16 @@ class MemoryClaims:
     def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
         write = self._writer()
         self._put((driver, thing, node), name, lambda: write.record_made(driver, node, thing, name))
+
+    async def elections(self) -> Mapping[str, Elected]:
+        await self._turn()
+        return self._shelf.rows.elections()
+
+    async def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
+        await self._turn()
+        last = self._writer().elect(driver, new, expected)
+        await self._shelf.turn()
+        return last
 
     async def close(self) -> None:
         if self._writing is not None:

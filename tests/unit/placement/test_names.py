@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.node_call import Call
-from cloud.placement.claim_store import NO_NAME, Hold, NameEntry
+from cloud.placement.claim_store import NO_NAME, USUAL, Hold, NameEntry
 from cloud.placement.decisions import Mode
 from cloud.placement.pending import Pending
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloud.node_call import Reply
-    from cloud.placement.claim_store import Claimed, HeldBy, Standing
+    from cloud.placement.claim_store import Claimed, HeldBy, Standing, Terms
     from cloud.placement.requests import Thing
 
 GROUPS = "/csi.v1.GroupController/"
@@ -300,9 +300,9 @@ async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent
 
     class NeverReturns(MemoryClaims):
         async def claim(
-            self, driver: str, name: str, node: str, expected: NameEntry
+            self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
         ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
-            await super().claim(driver, name, node, expected)
+            await super().claim(driver, name, node, expected, terms)
             is_written.set()
             return await asyncio.get_running_loop().create_future()
 

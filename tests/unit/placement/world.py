@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cloud.election import ElectionRules, Seat
 from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import MOST_OPEN, Mode
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from cloud.placement.claim_store import ClaimStore, Standing
 
 DRIVER = "d.example"
+LEASE_S = 60
 CONTROLLER = "/csi.v1.Controller/"
 OK = Status(Code.OK)
 RPC = csi.ControllerServiceCapability.RPC
@@ -66,6 +68,7 @@ def controller(*kinds: int) -> bytes:
 
 
 OWN = csi.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
+SERVICE = csi.PluginCapability.Service.CONTROLLER_SERVICE
 
 
 def report(
@@ -74,14 +77,15 @@ def report(
     segments: dict[str, str] | None = None,
     capabilities: tuple[int, ...] = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT),
     node_id: str | None = None,
+    serves: bool = False,
 ) -> DriverReport:
-    """What a node tells; with segments its vendor has a topology of its own."""
+    """What a node tells; with segments its vendor has a topology of its own. `serves`: it has a controller service."""
     info = csi.NodeGetInfoResponse(node_id=node_id or f"id-of-{node}")
     if segments is not None:
         info.accessible_topology.segments.update(segments)
     bodies = {
         GET_PLUGIN_INFO: csi.GetPluginInfoResponse(name=DRIVER).SerializeToString(),
-        GET_PLUGIN_CAPABILITIES: plugin(*[OWN] * (segments is not None)),
+        GET_PLUGIN_CAPABILITIES: plugin(*[SERVICE] * serves, *[OWN] * (segments is not None)),
         CONTROLLER_GET_CAPABILITIES: controller(*capabilities),
         NODE_GET_INFO: info.SerializeToString(),
     }
@@ -177,7 +181,7 @@ class Disk:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
             other.execute("PRAGMA synchronous=OFF")
             other.execute("BEGIN IMMEDIATE")
-            for table in ("holds", "things", "inventories"):
+            for table in ("holds", "things", "inventories", "elections"):
                 for event in ("INSERT", "UPDATE", "DELETE"):
                     other.execute(sql.format(f"full_{table}_{event}", f"{event} ON {table}"))
             other.execute("COMMIT")
@@ -206,6 +210,10 @@ class World:
         store: names and ids.
         disk: the store's disk.
         refused: by node: why it gets no call.
+        left_at: by node: when it left, in seconds of the monotonic clock; 0 if not here.
+        unfit: by node: why it cannot be elected, although it is connected.
+        epochs: of each call that was sent.
+        rules: the rules for elections.
     """
 
     def __init__(
@@ -228,6 +236,10 @@ class World:
         self.directory = directory
         self.offers = StoredOffers()
         self.refused: dict[str, str] = {}
+        self.unfit: dict[str, str] = {}
+        self.left_at: dict[str, float] = {}
+        self.epochs: list[int] = []
+        self.rules = ElectionRules()
         self.disk = Disk(directory)
         self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0, now=lambda: self.now))
         self.placement = self._start()
@@ -243,6 +255,7 @@ class World:
             losses=lambda: self.lost,
             most_open=self._most_open,
             list_age_s=self._list_age_s,
+            rules=lambda _driver: self.rules,
             now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
@@ -266,6 +279,18 @@ class World:
     def why_refused(self, driver: str, name: str) -> str:
         return self.refused.get(name, "")
 
+    def seat(self, name: str, _driver: str) -> Seat:
+        if name in self.away:
+            return Seat("is away", self.left(name)[0])  # type: ignore[index]  # it is away
+        return Seat(self.unfit.get(name, ""))
+
+    def lease_s(self, _name: str) -> int:
+        return LEASE_S
+
+    def left(self, name: str) -> tuple[float, float] | None:
+        left = self.left_at.get(name, 0.0)
+        return (left, self.now - self.monotonic + left) if name in self.away else None
+
     def check(self, name: str, driver: str) -> None:
         if name not in self.reports:
             raise NodeUnknown(name)
@@ -279,6 +304,7 @@ class World:
     def call(self, name: str, call: Call, caller: Caller) -> _Reply:
         self.check(name, call.driver)
         self.calls.append((name, call.method, call.request))
+        self.epochs.append(call.epoch)
         return _Reply(self.vendors.get(name, lambda _: (b"", OK)), call, caller)
 
     # what a test does

@@ -1,0 +1,306 @@
+"""An agent that is without its hub for `--controller-lease` cancels its operations of shared drivers, and begins none.
+
+The agent is a process, the hub is the test's own, and between them is a link that the test stalls.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from common.errors import LeaseOver, status_of
+from common.limits import Limits
+from common.link import Link, Stream
+from common.listener import Listener, listen_tcp
+from common.messages import Kind, Reason
+from common.parsers import HostPort
+from common.reports import DriverReport, decode_reports
+from common.served_by_tasks import ServedByTasks
+from common.status import Code, Origin, Status
+from common.version import introduce
+from tests.lab.link import Link as Line
+from tests.support.bridge import Agent, Bridge
+from tests.support.requests import create
+from tests.support.vendor import Vendor
+from tests.support.waiting import until, wait_for
+
+CREATE, DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
+
+LEASE_S = 2.0
+
+LONG_S = 6.0
+"""The lease of a test in which it must not end: on a busy machine, a process may not run for a while."""
+
+LOST = "no answer of the hub for 2 s (--controller-lease)"
+
+
+class Hub(ServedByTasks):
+    """A hub with one agent, which calls as a test says.
+
+    Attributes:
+        reports: the agent's newest reports of its drivers.
+        link: the agent's newest link.
+        greetings: how many links there were.
+        lease_s: the length of the lease in the agent's hello.
+    """
+
+    origin = Origin.HUB
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.reports: list[DriverReport] = []
+        self.greetings = 0
+        self.lease_s = 0
+        self._listener = Listener(
+            listen_tcp(HostPort("127.0.0.1", 0)),
+            introduce("hub", "hub", instance="elects"),
+            self,
+            limits=Limits(keepalive_s=60.0),
+        )
+
+    @property
+    def address(self) -> str:
+        """Its address for agents."""
+        return self._listener.address
+
+    def call(self, method: str, request: bytes, *, epoch: int) -> Stream:
+        """Send a call of an epoch."""
+        assert self.link is not None
+        stream = Stream(self.link)
+        stream.id = self.link.start(
+            stream, Kind.CALL, request, subject="vendor.test", method=method, call="c", epoch=epoch
+        )
+        return stream
+
+    def greeted(self, link: Link) -> None:
+        """Accept the agent."""
+        link.accept()
+        self.link, self.lease_s = link, link.peer.controller_lease_s
+        self.greetings += 1
+
+    async def serve(self, stream: Stream) -> None:
+        """Read the agent's streams."""
+        async for message in stream:
+            if stream.opened is not None and stream.opened.kind == Kind.REPORT:
+                self.reports = decode_reports(message)
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Do nothing: the agent dials again."""
+
+    def draining(self, link: Link, message: str) -> None:
+        """Do nothing: the calls under way end."""
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """Forget it."""
+        if link is self.link:
+            self.link = None
+
+    async def __aenter__(self) -> Self:
+        await self._listener.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._listener.close()
+
+
+async def ended(stream: Stream) -> Status:
+    """The status of a call."""
+    async with asyncio.timeout(30):
+        async for _ in stream:
+            pass
+    assert stream.status is not None
+    stream.acknowledge(delivered=True)
+    return stream.status
+
+
+@dataclass
+class World:
+    """A hub, an agent and its vendor.
+
+    Attributes:
+        line: the line between hub and agent.
+        gate: lets the vendor answer its running creates.
+    """
+
+    hub: Hub
+    line: Line
+    agent: Agent
+    vendor: Vendor
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    async def running_create(self, name: str = "pvc-1") -> Stream:
+        """A CreateVolume of epoch 5 that hangs at the vendor."""
+        self.gate = self.vendor.hold("CreateVolume")
+        number = len(self.vendor.calls("CreateVolume")) + 1
+        stream = self.hub.call(CREATE, create(name).SerializeToString(), epoch=5)
+        await asyncio.to_thread(self.vendor.wait_for_call, "CreateVolume", number)
+        return stream
+
+    async def cancelled(self, *, within_s: float = 30.0) -> None:
+        """Wait until the agent has cancelled the vendor's call."""
+        (call,) = self.vendor.calls("CreateVolume")
+        await until(lambda: call.cancelled, "cancelled call", within_s=within_s)
+
+    async def logged(self, text: str) -> None:
+        """Wait for a line in the agent's log."""
+        await asyncio.to_thread(self.agent.wait_logged, text)
+
+    async def linked_again(self) -> None:
+        """Wait for the agent's second link."""
+        await until(lambda: self.hub.greetings > 1 and self.hub.link is not None, "second link")
+
+    def stop(self) -> None:
+        """Stop the agent's process as it stands."""
+        self.agent.process.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self.agent.process.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def lease_s() -> float:
+    """The length of the lease; a test may have another one."""
+    return LEASE_S
+
+
+@pytest.fixture
+async def world(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator[World]:
+    async with contextlib.AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(Hub())
+        line = await stack.enter_async_context(Line(to=hub.address))
+        vendor = stack.enter_context(Vendor(short_dir / "vendor.sock"))
+        bridge = stack.enter_context(Bridge(short_dir, tmp_path))
+        flags = (f"--controller-lease={lease_s:g}s", "--drain-timeout=15s")
+        agent = Agent("n1", line.address, [vendor.socket], short_dir, tmp_path, flags)
+        bridge.members.append(agent)
+        await asyncio.to_thread(agent.start)
+        await until(lambda: hub.link is not None, "link")
+        await asyncio.to_thread(
+            wait_for, lambda: agent.status()["drivers"][0]["services"], what="driver that the agent has asked"
+        )
+        yield World(hub, line, agent, vendor)
+
+
+async def test_the_hello_has_the_length_of_the_lease(world: World) -> None:
+    assert world.hub.lease_s == LEASE_S
+
+
+@pytest.mark.parametrize("lease_s", [LONG_S])
+async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_refused(world: World) -> None:
+    stream = await world.running_create()
+    await asyncio.sleep(LONG_S + 1)
+    assert not world.vendor.calls("CreateVolume")[0].cancelled
+    assert stream.status is None
+    old = world.hub.call(DELETE, b"\n\x02v1", epoch=4)
+    status = await ended(old)
+    assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
+    assert world.vendor.calls("DeleteVolume") == []
+    assert not world.agent.logged("no answer of the hub")
+
+
+async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(world: World) -> None:
+    await world.running_create()
+    world.line.stall()
+    began = time.monotonic()
+    await world.cancelled()
+    assert time.monotonic() - began > LEASE_S / 2  # a quarter of it may have gone by when the line stalled
+    await world.logged(f"{LOST}: 1 operations of shared drivers are cancelled, and no other begins")
+    status = await asyncio.to_thread(world.agent.status)
+    assert [LOST in problem for problem in status["problems"]] == [True]
+    assert status["operations"] == []
+    await world.line.cut()
+    world.line.heal()
+    await world.linked_again()
+    world.vendor.as_usual("CreateVolume")
+    assert (await ended(world.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=5))).ok
+    assert len(world.vendor.calls("CreateVolume")) == 2
+
+
+async def test_a_call_that_comes_out_of_a_partition_begins_only_when_the_hub_answers(world: World) -> None:
+    """The stall is longer than the lease and shorter than the keepalive: the link lives, and what it carried is old."""
+    running = await world.running_create()
+    world.line.stall()
+    stream = world.hub.call(DELETE, b"\n\x02v1", epoch=5)
+    await world.cancelled()
+    assert world.vendor.calls("DeleteVolume") == []
+    world.line.heal()
+    assert (await ended(stream)).ok
+    assert await ended(running) == status_of(LeaseOver("vendor.test", "n1"), Origin.EDGE)
+    assert world.hub.greetings == 1
+
+
+async def test_an_agent_that_was_stopped_across_the_lease_begins_no_call_that_came_meanwhile(world: World) -> None:
+    """The hub has given it up: it may have given the work to another node."""
+    assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
+    world.stop()
+    world.hub.call(DELETE, b"\n\x02v1", epoch=5)
+    assert world.hub.link is not None
+    await asyncio.sleep(LEASE_S / 2)
+    world.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
+    await asyncio.sleep(LEASE_S)
+    world.go_on()
+    await world.linked_again()
+    assert (await ended(world.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=7))).ok
+    assert world.vendor.calls("DeleteVolume") == []
+
+
+async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_begun(world: World) -> None:
+    await world.running_create()
+    world.stop()
+    await asyncio.sleep(LEASE_S / 2)
+    assert world.hub.link is not None
+    world.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
+    await asyncio.sleep(LEASE_S)
+    assert not world.vendor.calls("CreateVolume")[0].cancelled
+    world.go_on()
+    await world.cancelled()
+
+
+async def test_an_agent_that_was_stopped_goes_on_with_the_hubs_first_answer(world: World) -> None:
+    assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
+    world.stop()
+    stream = world.hub.call(DELETE, b"\n\x02v1", epoch=5)
+    await asyncio.sleep(1.5 * LEASE_S)
+    assert world.vendor.calls("DeleteVolume") == []
+    world.go_on()
+    assert (await ended(stream)).ok
+
+
+@pytest.mark.parametrize("lease_s", [LONG_S])
+async def test_an_agent_that_drains_finishes_its_operation_on_the_link(world: World) -> None:
+    stream = await world.running_create()
+    world.agent.ask_to_stop()
+    await world.logged("stopping: calls under way have 15 s to finish")
+    await asyncio.sleep(LONG_S + 1)
+    assert not world.vendor.calls("CreateVolume")[0].cancelled
+    world.gate.set()
+    assert (await ended(stream)).ok
+    await asyncio.to_thread(world.agent.process.wait_exit)
+
+
+async def test_an_agent_that_drains_without_its_hub_cancels_its_operation_when_the_lease_ends(world: World) -> None:
+    stream = await world.running_create()
+    stream.cancel()
+    await asyncio.sleep(0.2)
+    began = time.monotonic()
+    world.agent.ask_to_stop()
+    await world.cancelled()
+    await asyncio.to_thread(world.agent.process.wait_exit)
+    assert time.monotonic() - began < 10.0  # less than --drain-timeout
+
+
+async def test_the_hub_hears_that_the_driver_is_away_and_that_it_is_back(world: World) -> None:
+    await until(lambda: [report.away for report in world.hub.reports] == [""], "report")
+    await asyncio.to_thread(world.vendor.stop)
+    await until(lambda: "cannot connect to unix://" in world.hub.reports[0].away, "report of a driver that is away")
+    await asyncio.to_thread(world.vendor.start)
+    await until(lambda: not world.hub.reports[0].away, "report of a driver that is back")
+    assert world.hub.reports[0].answers

@@ -1,0 +1,542 @@
+"""Shared placement: one elected node serves a driver whose storage every node reaches, and nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.election import ElectionRules
+from cloud.placement.claim_store import NO_NAME, Claimed, HeldBy, Terms
+from cloud.placement.decisions import Mode
+from cloud.placement.sqlite_claims import SqliteClaims
+from common.csi import csi_pb2 as csi
+from common.errors import (
+    KnowledgeLost,
+    LinkLost,
+    NobodyServes,
+    NodeOffline,
+    NoNodeFits,
+    NoPlace,
+    OpenElsewhere,
+    PlacementNotKept,
+)
+from common.status import Code, Origin, Status
+from tests.unit.placement.world import DRIVER, LEASE_S, OK, World, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from cloud.node_call import Call
+    from tests.unit.placement.world import Asked
+
+FIRST = 1_000_000
+"""The epoch of the first election: its time."""
+
+BOUND_S = LEASE_S * 1.01 + 5.0
+"""After this time away, a node has surely stopped a create."""
+
+CREATED = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path, *(report(node, serves=True) for node in ("n1", "n2", "n3")))
+    world.placement.elections.want(DRIVER)
+    await world.placement.elections.look()
+    yield world
+    await world.placement.close()
+
+
+async def ask(world: World, method: str, request: Any = None, *, mode: str = Mode.SHARED, **how: Any) -> Asked:
+    return await world.ask(method, request, mode=mode, **how)
+
+
+def create(name: str = "pvc-1") -> csi.CreateVolumeRequest:
+    return csi.CreateVolumeRequest(name=name)
+
+
+def delete(volume: str = "vol-1") -> csi.DeleteVolumeRequest:
+    return csi.DeleteVolumeRequest(volume_id=volume)
+
+
+def publish(volume: str = "vol-1", node_id: str = "a") -> csi.ControllerPublishVolumeRequest:
+    return csi.ControllerPublishVolumeRequest(volume_id=volume, node_id=node_id)
+
+
+def unpublish(volume: str = "vol-1", node_id: str = "a") -> csi.ControllerUnpublishVolumeRequest:
+    return csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node_id)
+
+
+def loses(call: Call) -> tuple[bytes | None, Status]:
+    """The link is lost with the call under way."""
+    raise LinkLost("edge node n1", "cut")
+
+
+def answers(code: int, origin: str = Origin.VENDOR) -> Any:
+    return lambda _: (None, Status(code, "no", origin))
+
+
+def makes(_call: Call) -> tuple[bytes | None, Status]:
+    return CREATED, OK
+
+
+async def leave(world: World, node: str, *, for_s: float = 15.0) -> None:
+    """A node leaves, and the hub looks again after some time."""
+    world.away.add(node)
+    world.left_at[node] = world.monotonic
+    await later(world, for_s)
+
+
+async def later(world: World, seconds: float) -> None:
+    world.monotonic += seconds
+    world.now += seconds
+    await world.placement.elections.look()
+
+
+def elected(world: World) -> tuple[str, int]:
+    election = world.placement.elections.of(DRIVER)
+    assert election is not None
+    assert election.elected is not None
+    return election.elected.node, election.elected.epoch
+
+
+def held(world: World, key: str) -> list[str]:
+    return sorted(world.standing(key).name.open_at)
+
+
+# -------------------- who serves --------------------
+
+
+async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) -> None:
+    world.vendors["n1"] = makes
+    for method, request in (
+        ("CreateVolume", create()),
+        ("ControllerPublishVolume", publish()),
+        ("ListVolumes", csi.ListVolumesRequest()),
+        ("GetCapacity", csi.GetCapacityRequest()),
+        ("ControllerGetCapabilities", None),
+    ):
+        assert (await ask(world, method, request)).node == "n1"
+    assert world.epochs == [FIRST] * 5
+
+
+async def test_calls_of_drivers_without_an_election_have_no_epoch(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", serves=True))
+    await ask(world, "DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
+    assert world.epochs == [0]
+    await world.placement.close()
+
+
+@pytest.mark.parametrize("mode", [Mode.PINNED, Mode.AUTO, ""])
+async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_node(world: World, mode: str) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete(), mode=mode, wanted="n2")
+    world.vendors.clear()
+    assert (await ask(world, "ControllerPublishVolume", publish("vol-2"), mode=mode, wanted="n2")).node == "n2"
+    assert (await ask(world, "ControllerPublishVolume", publish("vol-3"), mode=mode)).node == "n1"
+
+
+async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await world.restart()
+    await world.placement.elections.look()
+    with pytest.raises(NobodyServes):  # not for long
+        await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
+    await world.placement.elections.look()
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
+
+
+async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", serves=True), report("n2"))
+    world.unfit["n1"] = "drains"
+    with pytest.raises(NobodyServes, match=r"n1 drains; edge node n2 has the driver without a controller"):
+        await ask(world, "ListVolumes", csi.ListVolumesRequest())
+    await world.placement.elections.look()
+    with pytest.raises(NobodyServes):
+        await ask(world, "CreateVolume", create())
+    await world.placement.close()
+
+
+async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world: World) -> None:
+    await leave(world, "n1", for_s=14.0)
+    with pytest.raises(NodeOffline):
+        await ask(world, "CreateVolume", create())
+    await later(world, 1.0)
+    assert elected(world)[0] == "n2"
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
+    assert world.epochs == [FIRST + 15]
+
+
+async def test_the_first_node_does_not_serve_again_when_it_is_back(world: World) -> None:
+    await leave(world, "n1")
+    world.away.clear()
+    await later(world, 1.0)
+    assert elected(world)[0] == "n2"
+
+
+async def test_a_restarted_hub_goes_on_with_the_last_election(world: World) -> None:
+    await leave(world, "n1")
+    world.away.clear()
+    world.now += 2.0
+    await world.restart()
+    world.placement.elections.want(DRIVER)
+    await world.placement.elections.look()
+    assert elected(world) == ("n2", FIRST + 17)
+
+
+async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_lost(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world.now -= 500.0
+    await leave(world, "n1")
+    assert elected(world) == ("n2", FIRST + 1)
+    world.now += 600.0
+    empty = World(tmp_path_factory.mktemp("empty"), report("n1", serves=True))
+    empty.now = world.now
+    empty.placement.elections.want(DRIVER)
+    await empty.placement.elections.look()
+    assert elected(empty)[1] > FIRST + 1
+    await empty.placement.close()
+
+
+async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: World) -> None:
+    world.store.losses.add("placement.db was damaged")  # type: ignore[attr-defined]  # it is the one in SQLite
+    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+        await ask(world, "ControllerPublishVolume", publish())
+    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).node == "n1"
+    await world.store.trust()
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
+
+
+async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(node, serves=True) for node in ("a", "gw-1", "gw-2")))
+    world.rules = ElectionRules(candidates=("gw-*",), prefer=("gw-2",))
+    world.placement.elections.want(DRIVER)
+    await world.placement.elections.look()
+    assert elected(world) == ("gw-2", FIRST)
+    await world.placement.close()
+
+
+async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) -> None:
+    world.disk.fill()
+    await leave(world, "n1")
+    assert elected(world) == ("n1", FIRST)
+    world.disk.empty()
+    await later(world, 1.0)
+    assert elected(world)[0] == "n2"
+
+
+async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_with_a_node_there(world: World) -> None:
+    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="")).node == "n1"
+    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="", wanted="n3")).node == "n3"
+
+
+async def test_before_the_first_election_the_reason_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", serves=True))
+    with pytest.raises(NobodyServes, match="edge node n1 is not elected yet"):
+        await ask(world, "CreateVolume", create())
+    await world.placement.close()
+
+
+async def test_sidecars_get_the_report_of_the_elected_node(world: World) -> None:
+    told = world.placement.report(DRIVER, "", Mode.SHARED)
+    assert told is not None
+    assert told.node == "n1"
+
+
+# -------------------- nothing runs twice --------------------
+
+
+async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer(world: World) -> None:
+    at_vendor: list[list[str]] = []
+
+    def vendor(_call: Call) -> tuple[bytes | None, Status]:
+        at_vendor.append(held(world, "DeleteVolume vol-1"))
+        return b"", OK
+
+    world.vendors["n1"] = vendor
+    await ask(world, "DeleteVolume", delete())
+    assert at_vendor == [["n1"]]
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_a_call_that_cannot_be_claimed_is_not_sent(world: World) -> None:
+    world.disk.fill()
+    with pytest.raises(PlacementNotKept):
+        await ask(world, "DeleteVolume", delete())
+    assert not world.calls
+
+
+async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await leave(world, "n1")
+    with pytest.raises(OpenElsewhere, match=r"DeleteVolume vol-1 .* on edge node n1") as caught:
+        await ask(world, "DeleteVolume", delete())
+    assert "csi-bridge forget n1" in str(caught.value)
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "ControllerPublishVolume", publish())
+    assert (await ask(world, "DeleteVolume", delete("vol-2"))).node == "n2"
+
+
+async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_the_old_node_answers(
+    world: World,
+) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "ControllerPublishVolume", publish())
+    await leave(world, "n1")
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "ControllerPublishVolume", publish(node_id="b"))
+    world.away.clear()
+    world.vendors.clear()
+    assert (await ask(world, "ControllerPublishVolume", publish(node_id="b"))).node == "n1"
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
+    assert (await ask(world, "ControllerPublishVolume", publish(node_id="b"))).node == "n2"
+    assert world.epochs[-3:] == [FIRST + 15] * 3
+
+
+@pytest.mark.parametrize("days", [1, 30])
+async def test_an_open_deletion_never_goes_on_elsewhere_by_time_alone(world: World, days: int) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await leave(world, "n1", for_s=days * 86_400.0)
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete())
+
+
+async def test_an_operator_settles_an_open_deletion_by_forgetting_the_node(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await leave(world, "n1")
+    await world.placement.forget("n1")
+    assert (await ask(world, "DeleteVolume", delete())).node == "n2"
+
+
+async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped_it(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "CreateVolume", create())
+    await leave(world, "n1", for_s=BOUND_S - 0.1)
+    with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped") as first:
+        await ask(world, "CreateVolume", create())
+    with pytest.raises(OpenElsewhere) as second:
+        await ask(world, "CreateVolume", create())
+    assert str(first.value) == str(second.value)
+    await later(world, 0.1)
+    world.vendors["n2"] = makes
+    assert (await ask(world, "CreateVolume", create())).node == "n2"
+    assert held(world, "CreateVolume pvc-1") == []
+
+
+async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "CreateVolume", create())
+    await leave(world, "n1", for_s=BOUND_S - 1.0)
+    world.left_at["n1"] = world.monotonic  # as `Nodes` does
+    await world.restart()
+    world.placement.elections.want(DRIVER)
+    await later(world, 2.0)
+    await later(world, 15.0)
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "CreateVolume", create())
+    await later(world, BOUND_S)
+    assert (await ask(world, "CreateVolume", create())).node == "n2"
+
+
+async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "CreateVolume", create())
+    await leave(world, "n1")
+    world.away.clear()
+    world.vendors["n1"] = makes
+    assert (await ask(world, "CreateVolume", create())).node == "n1"
+    assert world.epochs[-1] == FIRST + 15
+
+
+async def test_a_create_is_free_if_its_agent_says_that_it_runs_nothing_of_it(world: World) -> None:
+    world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.EDGE)
+    assert (await ask(world, "CreateVolume", create())).status.code == Code.UNAVAILABLE
+    assert held(world, "CreateVolume pvc-1") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "origin"),
+    [
+        (Code.UNAVAILABLE, Origin.VENDOR),
+        (Code.DEADLINE_EXCEEDED, Origin.VENDOR),
+        (Code.ABORTED, Origin.VENDOR),
+        (Code.CANCELLED, Origin.VENDOR),
+        (Code.DEADLINE_EXCEEDED, Origin.EDGE),
+        (Code.ABORTED, Origin.EDGE),
+    ],
+)
+async def test_a_create_stays_with_its_node_after_an_answer_that_is_not_final(
+    world: World, code: Code, origin: Origin
+) -> None:
+    world.vendors["n1"] = answers(code, origin)
+    await ask(world, "CreateVolume", create())
+    assert held(world, "CreateVolume pvc-1") == ["n1"]
+
+
+@pytest.mark.parametrize("code", [Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED, Code.INTERNAL])
+async def test_a_final_error_of_the_vendor_frees_the_key(world: World, code: Code) -> None:
+    world.vendors["n1"] = answers(code)
+    await ask(world, "CreateVolume", create())
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "CreateVolume pvc-1") == held(world, "DeleteVolume vol-1") == []
+
+
+async def test_a_deletion_stays_with_its_node_if_the_agent_cannot_say_what_the_vendor_does(world: World) -> None:
+    world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.EDGE)
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+
+
+@pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.ABORTED])
+async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: World, code: Code) -> None:
+    world.vendors["n1"] = answers(code, Origin.UNSENT)
+    told = await ask(world, "DeleteVolume", delete())
+    assert told.status == Status(code, "no", Origin.EDGE)
+    assert held(world, "DeleteVolume vol-1") == []
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    world.vendors["n1"] = answers(code, Origin.UNSENT)
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+
+
+async def test_a_node_whose_driver_is_gone_holds_nothing_that_came_meanwhile(world: World) -> None:
+    world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.UNSENT)
+    await ask(world, "ControllerPublishVolume", publish())
+    world.unfit["n1"] = "has lost the driver"
+    await later(world, 1.0)
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
+
+
+async def test_nodes_that_come_and_go_in_turn_are_elected_once_a_second_at_most(world: World) -> None:
+    for number in range(10):
+        world.unfit = {"n1": "drains", "n3": "drains"} if number % 2 else {"n2": "drains", "n3": "drains"}
+        await later(world, 0.25)
+    assert elected(world)[1] <= FIRST + 3
+
+
+async def test_an_id_with_the_words_of_a_key_is_another_volume(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "ControllerPublishVolume", publish(node_id="x to node y"))
+    await leave(world, "n1")
+    with pytest.raises(OpenElsewhere):
+        await ask(world, "DeleteVolume", delete())
+    assert (await ask(world, "DeleteVolume", delete("vol-1 to node x"))).node == "n2"
+
+
+async def test_a_call_with_endless_ids_is_not_sent(world: World) -> None:
+    with pytest.raises(NoNodeFits, match="a call whose id has"):
+        await ask(world, "ControllerPublishVolume", publish("v" * 3_000))
+    assert not world.calls
+
+
+async def test_a_call_that_was_not_sent_holds_nothing(world: World) -> None:
+    def never(_call: Call) -> tuple[bytes | None, Status]:
+        raise NodeOffline("n1", 0.0)
+
+    world.vendors["n1"] = never
+    with pytest.raises(NodeOffline):
+        await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_a_caller_who_leaves_keeps_the_call_open_and_a_retry_settles_it(world: World) -> None:
+    answer: asyncio.Future[tuple[bytes, Status]] = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
+    asking = asyncio.create_task(ask(world, "DeleteVolume", delete()))
+    while not world.calls:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+    world.vendors.clear()
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settles_all(world: World) -> None:
+    world.vendors["n1"] = answers(Code.UNAVAILABLE)
+    for node_id in ("a", "b"):
+        await ask(world, "ControllerPublishVolume", publish(node_id=node_id))
+    world.vendors.clear()
+    await ask(world, "ControllerUnpublishVolume", unpublish())
+    assert world.standing("ControllerPublishVolume vol-1 to node a").name.holds == {}
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+    await ask(world, "DeleteVolume", delete())
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_open_calls_are_open_after_a_restart_of_the_hub(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "ControllerPublishVolume", publish())
+    await world.restart()
+    assert held(world, "DeleteVolume vol-1") == ["n1"]
+
+
+async def test_a_request_that_cannot_be_read_is_not_sent(world: World) -> None:
+    class Garbage:
+        def SerializeToString(self) -> bytes:  # noqa: N802  # protobuf's name
+            return b"\xff"
+
+    with pytest.raises(NoPlace):
+        await ask(world, "DeleteVolume", Garbage())
+    assert not world.calls
+
+
+async def test_many_calls_about_one_volume_run_beside_each_other(world: World) -> None:
+    asked = await asyncio.gather(
+        *(ask(world, "ControllerPublishVolume", publish(node_id=str(number))) for number in range(20))
+    )
+    assert {each.node for each in asked} == {"n1"}
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_a_volume_that_one_node_made_is_attached_deleted_and_copied_by_the_next_one(world: World) -> None:
+    world.vendors["n1"] = makes
+    await ask(world, "CreateVolume", create(), delivered=False)
+    await leave(world, "n1")
+    for method, request in (
+        ("ControllerPublishVolume", publish()),
+        ("CreateSnapshot", csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1")),
+        ("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-1")),
+        ("CreateVolume", create()),
+        ("DeleteVolume", delete()),
+    ):
+        world.vendors["n2"] = makes if method == "CreateVolume" else answers(Code.OK)
+        assert (await ask(world, method, request)).node == "n2"
+
+
+async def test_two_hubs_never_send_calls_about_one_volume_to_two_nodes(tmp_path: Path) -> None:
+    first, second = (SqliteClaims(tmp_path, owner=owner, alone=False) for owner in "ab")
+    terms = Terms(is_shared=True)
+    one = await first.claim(DRIVER, "DeleteVolume vol-1", "n1", NO_NAME, terms)
+    two = await second.claim(DRIVER, "ControllerPublishVolume vol-1 to node a", "n2", NO_NAME, terms)
+    assert isinstance(one, Claimed)
+    assert isinstance(two, HeldBy)
+    assert two.entry.open_at == {"n1"}
+    assert isinstance(await second.claim(DRIVER, "DeleteVolume vol-2", "n2", NO_NAME, terms), Claimed)
+    await first.close()
+    await second.close()

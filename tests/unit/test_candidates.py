@@ -1,0 +1,121 @@
+"""The seats of edge nodes: which of them can be elected to serve a driver, and since when they are away."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.election import Seat
+from common.reports import DriverReport
+from tests.unit.test_edge_nodes import DRIVER, World, hello, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from common.link import Link
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+async def came(world: World, *, lease_s: int = 60) -> tuple[Link, Link]:
+    """The agent of n1 is connected, and says how long it goes on without its hub."""
+    links = await world.connected()
+    peer = links[0].session.peer
+    assert peer is not None
+    links[0].session.peer = replace(peer, controller_lease_s=lease_s)
+    return links
+
+
+def seat(world: World) -> Seat:
+    return world.nodes.seat("n1", DRIVER)
+
+
+async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: World) -> None:
+    await came(world)
+    assert seat(world) == Seat()
+    assert world.nodes.lease_s("n1") == 60
+    assert world.nodes.left("n1") is None
+
+
+@pytest.mark.parametrize("lease_s", [0, 86_401, 2**63 - 1])
+async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_serve(
+    world: World, lease_s: int
+) -> None:
+    await came(world, lease_s=lease_s)
+    assert seat(world).unfit == "has an agent that is older than elections: it announces no usable --controller-lease"
+    assert world.nodes.lease_s("n1") == 0
+    assert seat(world).away_since is None
+
+
+async def test_a_node_that_left_is_away_from_then_on(world: World) -> None:
+    at_hub, _ = await came(world)
+    before = time.monotonic()
+    world.nodes.disconnect("n1", at_hub)
+    away = seat(world).away_since
+    left = world.nodes.left("n1")
+    assert seat(world).unfit == "is away"
+    assert away is not None
+    assert left is not None
+    assert before <= away == left[0] <= time.monotonic()
+    assert world.nodes.lease_s("n1") == 0
+
+
+async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world: World) -> None:
+    await came(world)
+    before = time.monotonic()
+    again = await world.restart()
+    away = seat(again).away_since
+    assert away is not None
+    assert away >= before
+    await again.close()
+
+
+async def test_a_node_that_drains_cannot_serve(world: World) -> None:
+    at_hub, _ = await came(world)
+    at_hub.draining = True
+    assert seat(world) == Seat("drains")
+
+
+async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: World) -> None:
+    await came(world)
+    world.nodes.report("n1", [replace(report(), away="no such socket" + "x" * 1_000)])
+    assert seat(world).unfit.startswith("has lost the driver: no such socket")
+    assert len(seat(world).unfit) < 200
+    assert seat(world).away_since is None
+    world.nodes.report("n1", [report()])
+    assert seat(world) == Seat()
+
+
+async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: World) -> None:
+    await came(world)
+    world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
+    assert seat(world) == Seat("reports the driver no more")
+    world.nodes.report("n1", [])
+    assert seat(world) == Seat("reports the driver no more")
+
+
+async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_driver(world: World) -> None:
+    at_hub, _ = await came(world)
+    world.nodes.disconnect("n1", at_hub)
+    link = await world.come(hello(boot=2))
+    assert link.session.peer is not None
+    link.session.peer = replace(link.session.peer, controller_lease_s=60)
+    assert seat(world).unfit == "has not reported the driver since it connected"
+    assert seat(world).away_since is not None
+
+
+async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(world: World) -> None:
+    at_hub, _ = await came(world)
+    world.nodes.disconnect("n1", at_hub)
+    world.nodes.forget("n1")
+    assert seat(world) == Seat("is not known any more")
+    assert world.nodes.left("n1") is not None

@@ -1,0 +1,337 @@
+"""The controller lease: pongs renew it from the ping's sending, and what runs under it is lost with it. No time passes:
+the tests move the machine's clock and the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge.controller_lease import ControllerLease, boot_time
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Link:
+    """A link to a hub that answers when a test says."""
+
+    def __init__(self) -> None:
+        self.pings: list[Callable[[], None]] = []
+        self.sent = 0
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        self.pings = [answered]  # as in a session: a later one takes the place of an earlier one
+        self.sent += 1
+
+    def pong(self) -> None:
+        """Answer the last ping."""
+        self.pings.pop()()
+
+
+class Held:
+    """Something that runs under the lease."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+
+    def lose(self) -> None:
+        self.lost += 1
+
+
+class World:
+    """A lease of 60 s.
+
+    Attributes:
+        went_on: how many of those who waited for the lease have gone on.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        loop = asyncio.get_running_loop()
+        self._real, self._ahead_s = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: self._real() + self._ahead_s)
+        self.now = 1_000.0
+        self.lease = ControllerLease(60.0, clock=lambda: self.now)
+        self.link = Link()
+        self.went_on = 0
+
+    async def let_pass(self, seconds: float) -> None:
+        """Let time pass, a second at once."""
+        for _ in range(round(seconds)):
+            self.now += 1.0
+            self._ahead_s += 1.0
+            await settle()
+
+    async def suspend(self, seconds: float) -> None:
+        """Let time pass while neither the process nor the loop's clock goes on."""
+        self.now += seconds
+        await settle()
+
+    def go_on(self) -> None:
+        self.went_on += 1
+
+    def take(self) -> None:
+        """Get the lease on a new link."""
+        self.lease.up(self.link)
+        assert not self.lease.need()
+        self.link.pong()
+        assert self.lease.holds()
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+# -------------------- renewal --------------------
+
+
+async def test_a_link_without_epochs_has_no_pings_of_the_lease_and_no_timer(world: World) -> None:
+    world.lease.up(world.link)
+    await world.let_pass(300)
+    assert world.link.sent == 0
+    assert world.lease._timer is None
+    assert world.lease.problems() == []
+
+
+async def test_there_is_no_lease_before_the_first_pong(world: World) -> None:
+    world.lease.up(world.link)
+    assert not world.lease.need()
+    world.lease.wait(world.go_on)
+    assert (world.link.sent, world.went_on) == (1, 0)
+    world.link.pong()
+    assert world.lease.holds()
+    assert world.lease.need()
+    assert world.went_on == 1
+
+
+async def test_a_pong_renews_the_lease_from_the_sending_of_its_ping(world: World) -> None:
+    world.lease.up(world.link)
+    world.lease.need()
+    await world.let_pass(50)
+    world.link.pong()
+    await world.let_pass(9)
+    assert world.lease.holds()
+    await world.let_pass(1)
+    assert not world.lease.holds()
+
+
+async def test_a_pong_that_is_older_than_the_lease_is_none(world: World) -> None:
+    world.lease.up(world.link)
+    world.lease.need()
+    world.lease.wait(world.go_on)
+    await world.suspend(60)
+    world.link.pong()
+    assert not world.lease.holds()
+    assert world.went_on == 0
+    assert world.link.sent == 2  # because somebody waits
+    world.link.pong()
+    assert world.went_on == 1
+
+
+async def test_from_the_first_epoch_on_the_agent_pings_four_times_in_a_lease(world: World) -> None:
+    world.take()
+    for number in range(2, 12):
+        await world.let_pass(14)
+        assert world.link.pings == []
+        await world.let_pass(1)
+        assert world.link.sent == number
+        world.link.pong()
+    assert world.lease.holds()
+
+
+async def test_a_slow_pong_is_waited_for_and_counts(world: World) -> None:
+    world.take()
+    await world.let_pass(45)
+    assert world.link.sent == 2
+    world.link.pong()  # of the ping that was sent 30 s ago
+    await world.let_pass(29)
+    assert world.lease.holds()
+
+
+async def test_a_ping_without_a_pong_is_sent_again_once_its_pong_would_be_too_old(world: World) -> None:
+    world.lease.up(world.link)
+    world.lease.need()
+    await world.let_pass(59)
+    assert world.link.sent == 1
+    await world.let_pass(1)
+    assert world.link.sent == 2
+
+
+async def test_a_new_link_has_no_pings_until_an_epoch_comes_there(world: World) -> None:
+    world.take()
+    world.lease.down(world.link)
+    new = Link()
+    world.lease.up(new)
+    await world.let_pass(300)
+    assert new.sent == 0
+    assert not world.lease.need()
+    assert new.sent == 1
+    assert world.lease.problems() == []
+
+
+async def test_a_new_link_is_pinged_at_once_while_something_runs(world: World) -> None:
+    world.take()
+    held = Held()
+    world.lease.begin(held)
+    world.lease.down(world.link)
+    await world.let_pass(50)
+    new = Link()
+    world.lease.up(new)
+    new.pong()
+    await world.let_pass(14)
+    assert held.lost == 0
+    assert world.lease.holds()
+
+
+async def test_the_end_of_a_former_link_takes_nothing_from_the_present_one(world: World) -> None:
+    world.take()
+    former, new = world.link, Link()
+    world.lease.up(new)
+    world.lease.need()
+    world.lease.down(former)
+    new.pong()
+    await world.let_pass(15)
+    assert new.sent == 2
+
+
+async def test_a_pong_of_a_former_link_counts_from_its_ping_too(world: World) -> None:
+    world.take()
+    world.lease.begin(Held())
+    await world.let_pass(15)
+    former, new = world.link, Link()
+    world.lease.up(new)
+    await world.let_pass(44)
+    former.pong()
+    await world.let_pass(10)
+    assert world.lease.holds()
+    await world.let_pass(6)
+    assert not world.lease.holds()
+
+
+# -------------------- the end --------------------
+
+
+async def test_what_runs_is_lost_when_the_lease_ends_and_not_before(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.take()
+    held, ended = Held(), Held()
+    world.lease.begin(held)
+    world.lease.begin(ended)
+    world.lease.end(ended)
+    world.lease.down(world.link)
+    await world.let_pass(59)
+    assert held.lost == 0
+    assert world.lease.problems() == []
+    await world.let_pass(1)
+    assert (held.lost, ended.lost) == (1, 0)
+    said = "no answer of the hub for 60 s (--controller-lease)"
+    assert [said in text for text in world.lease.problems()] == [True]
+    assert f"{said}: 1 operations of shared drivers are cancelled" in caplog.text
+    await world.let_pass(300)
+    assert held.lost == 1
+    assert caplog.text.count(said) == 1
+    assert world.lease._timer is None
+
+
+async def test_the_end_of_the_lease_is_told_even_if_nothing_runs(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.take()
+    world.lease.down(world.link)
+    await world.let_pass(61)
+    assert "0 operations of shared drivers are cancelled" in caplog.text
+    assert world.lease.problems()
+    world.lease.up(world.link)
+    assert world.lease.problems() == []
+
+
+async def test_a_lease_that_ended_on_a_link_that_lives_comes_back_with_a_pong(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.take()
+    await world.let_pass(76)
+    assert not world.lease.holds()
+    world.lease.wait(world.go_on)
+    world.link.pong()
+    assert world.lease.problems() == []
+    assert world.went_on == 1
+    assert "the hub answers again: operations of shared drivers may begin" in caplog.text
+
+
+async def test_time_in_a_suspend_counts(world: World) -> None:
+    world.take()
+    held = Held()
+    world.lease.begin(held)
+    await world.suspend(3_600)
+    assert not world.lease.holds()  # at once
+    assert held.lost == 0
+    world.now -= 1.0
+    await world.let_pass(1)  # the loop's clock stood still: the next look is a second away at most
+    assert held.lost == 1
+
+
+async def test_nothing_is_lost_before_its_begin_has_returned(world: World) -> None:
+    world.take()
+    await world.suspend(60)
+    held = Held()
+    world.lease.begin(held)
+    assert held.lost == 0
+    await world.let_pass(1)
+    assert held.lost == 1
+
+
+async def test_a_pong_does_not_bring_back_what_ran_before_the_end(world: World) -> None:
+    """As after a stop of the process: the loop reads the answers of a hub first, and looks at its timers later."""
+    world.take()
+    held = Held()
+    world.lease.begin(held)
+    await world.let_pass(15)
+    world.now += 100  # stopped with a ping on its way
+    world.link.pong()
+    assert held.lost == 1
+    assert not world.lease.holds()
+
+
+# -------------------- those who wait --------------------
+
+
+async def test_one_who_has_left_does_not_go_on(world: World) -> None:
+    world.lease.up(world.link)
+    world.lease.wait(world.go_on)
+    world.lease.leave(world.go_on)
+    world.lease.need()
+    world.link.pong()
+    assert world.went_on == 0
+
+
+async def test_a_coroutine_waits_for_the_lease(world: World) -> None:
+    task = asyncio.create_task(world.lease.held())
+    await settle()
+    assert not task.done()
+    world.lease.up(world.link)
+    world.link.pong()
+    await task
+    await world.lease.held()
+
+
+async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(world: World) -> None:
+    world.lease.up(world.link)
+    task = asyncio.create_task(world.lease.held())
+    await settle()
+    task.cancel()
+    world.link.pong()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert not world.lease._waiting
+
+
+async def test_the_clock_is_the_machines_which_goes_on_in_a_suspend() -> None:
+    with open("/proc/uptime") as file:  # noqa: ASYNC230, PTH123  # no disk
+        uptime = float(file.read().split()[0])
+    assert abs(boot_time() - uptime) < 60
