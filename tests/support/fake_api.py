@@ -141,7 +141,9 @@ class FakeApi:
             half = found if subresource else merged
             merged = {**{name: part for name, part in half.items() if name != "status"}}
             merged |= {"status": status} if status is not None else {}
-        if merged["metadata"].get("deletionTimestamp") and not merged["metadata"].get("finalizers"):
+        meta = merged["metadata"]
+        waits = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+        if meta.get("deletionTimestamp") and not waits:
             self.drop(resource.kind, name, namespace)
             return merged
         return found if merged == found else self.put(merged)

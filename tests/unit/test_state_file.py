@@ -11,7 +11,7 @@ import pytest
 
 import cloud
 import edge
-from cloud import identity_cache
+from cloud import fences, identity_cache
 from cloud.sources.manifests import claim_sizes, good_manifests
 from common.errors import NewerState
 from common.state_file import Form, read_state, write_state
@@ -26,6 +26,7 @@ FORMS = {
     ".version": good_manifests.FORM,
     "claim-sizes.json": claim_sizes.FORM,
     "drivers.json": driver_file.FORM,
+    "fences.json": fences.FORM,
     "home.json": home.FORM,
     "identity-*.json": identity_cache.FORM,
     "instance.json": instance.FORM,
