@@ -14,7 +14,7 @@ It needs no task: whatever has to happen next happens when its event comes. Rule
 
 import asyncio
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from common.accounting import Account
 from common.errors import CallError, OperationLimit, status_of
@@ -28,6 +28,9 @@ from edge.drivers import Driver
 from edge.operations import Operation, Operations, Told, identify
 
 log = logging.getLogger("csi_bridge.edge")
+
+_LATER_S: Final = 5.0
+"""So much later than the agent's own limit comes the driver's deadline: the agent's error says what to do."""
 
 
 class Callee(Protocol):
@@ -128,7 +131,7 @@ class HubCall(IdleReceiver):
 
     def _perform(self, request: bytes, operation: Operation | None) -> None:
         frame, agent = self._frame, self._agent
-        limit_s = agent.operations.limit_s
+        limit_s = agent.operations.limit_s + _LATER_S
         if frame.epoch:
             agent.heed(frame)
         if operation is None:
