@@ -14,10 +14,13 @@ Rules:
   driver waits for the most preferred node, for as long as a takeover does.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
+
+from common.parsers import is_driver_name
 
 TAKEOVER_S: Final = 15.0
 """The default of `--takeover-after`. An agent whose network or process has just restarted is back within 10 s
@@ -142,9 +145,9 @@ def node_set(text: str) -> NodeSet:
     Raises:
         ValueError: it is none.
     """
-    driver, separator, rest = text.partition("=")
+    driver, _, rest = text.partition("=")
     patterns = tuple(rest.split(","))
-    if not (driver and separator and all(patterns)):
+    if not (is_driver_name(driver) and all(map(_PATTERN.fullmatch, patterns))):
         raise ValueError("must be DRIVER=NODE,..., and a node's name may have the wildcards * and ?")
     return NodeSet(driver, patterns)
 
@@ -153,6 +156,9 @@ def patterns_of(driver: str, sets: Iterable[NodeSet]) -> tuple[str, ...]:
     """The patterns of a driver in the values of a flag, in their order."""
     return tuple(pattern for each in sets if each.driver == driver for pattern in each.patterns)
 
+
+_PATTERN: Final = re.compile(r"[a-z0-9.*?-]{1,253}")
+"""A node's name (RFC 1123), with wildcards."""
 
 SHOWN: Final = 5
 """A message names at most this many nodes."""

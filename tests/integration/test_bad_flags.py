@@ -87,7 +87,9 @@ WRONG = {
         "d.example=unix:///x.sock,colour=red",
         "d.example=unix:///x.sock,nodeid=n1,nodeid=n2",
         "d.example=unix:///x.sock,nodeid=n1,placement=local",
+        "d.example=unix:///x.sock,nodeid=n1,placement=shared",
     ),
+    "DRIVER=NODE,...": ("", "d.example", "d.example=", "=n1", "d.example=n1,", "d.example=N 1", "a/b=n1"),
     "PATTERN": ("", "two\nlines", "a\x00b"),
     "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }
@@ -104,6 +106,8 @@ OUT_OF_BOUNDS = {
     "max_nodes": ("0", "1000001"),
     "max_open_creates": ("0", "10000001"),
     "capacity_grace_s": ("25h",),
+    "takeover_after_s": ("999ms", "25h"),
+    "controller_lease_s": ("999ms", "25h"),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),

@@ -108,7 +108,7 @@ def test_a_node_set_is_read_from_its_text_and_has_that_text() -> None:
     assert str(node_set("nfs.csi=gw-1,gw-*")) == "nfs.csi=gw-1,gw-*"
 
 
-@pytest.mark.parametrize("text", ["", "nfs.csi", "nfs.csi=", "=n1", "nfs.csi=n1,,n2"])
+@pytest.mark.parametrize("text", ["", "nfs.csi", "nfs.csi=", "=n1", "nfs.csi=n1,,n2", "nfs.csi=N1", "a/b=n1"])
 def test_a_text_that_is_no_node_set_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be DRIVER=NODE"):
         node_set(text)
