@@ -35,6 +35,8 @@ def _install(site: Site) -> None:
     site.type(page.under("## 2. Certificates"))
     site.type(page.plain("kubectl label node edge-1"))
     site.type(page.under("## 3. The cloud"))
+    # A later step of the page changes what an earlier one applied: a ready pod may be about to be replaced.
+    site.kubectl("-n", "csi-bridge", "rollout", "status", "statefulset/csi-bridge-hub", f"--timeout={_LIMIT_S:g}s")
     site.wait_ready("csi-bridge", "csi-bridge-hub-0")
 
     site.join("edge-1")
