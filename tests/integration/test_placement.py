@@ -181,8 +181,8 @@ def test_capacity_is_that_of_the_segments_node_or_of_the_largest_node(site: Site
     assert (free("n1"), free("n2"), free()) == (5, 7, 7)
     gate = site.vendors["n2"].hold("GetCapacity")
     assert (free("n2"), free()) == (7, 7)  # its last answer
+    site.agents["n2"].kill()  # before the held call ends: its answer would be the last one
     gate.set()
-    site.agents["n2"].kill()
     wait_for(lambda: not site.create("v", "n2").ok, what="word of n2's end")
     assert (free("n2"), free()) == (7, 7)  # within --capacity-grace
 
