@@ -35,7 +35,7 @@ def begin(store: Store, losses: Sequence[Losses], source: Source | None, *, sett
     Args:
         store: knows whether the state directory was empty.
         losses: get the loss.
-        source: the PersistentVolumes; None: the hub follows none.
+        source: the PersistentVolumes of a cluster; None: the hub follows none.
         settled: called when it is certain whether there is a loss.
     """
     if not store.is_new:
