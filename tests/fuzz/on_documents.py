@@ -15,6 +15,7 @@ from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, r
 from common.objects import Object, Ref, Stamp, encode_body
 from common.pod_fact import read_volumes
 from common.reports import decode_reports, encode_reports, vendor_version
+from common.topology import segment_of
 from tests.fuzz.cutter import Cutter
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def reports(data: bytes) -> None:
         assert decode_reports(encode_reports(found)) == found
     for report in found:
         vendor_version(report)
-        Fleet({report.node: _member(report)})
+        Fleet({report.node: _member(report, segment_of(report.node))})
 
 
 def facts(data: bytes) -> None:

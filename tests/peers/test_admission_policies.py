@@ -226,8 +226,11 @@ def abandon(users: Users, control_plane: ControlPlane, namespace: str) -> Iterat
         )
         yield
     finally:
+        # The binding stays, and binds nothing. The API server may hear of a new policy before it hears of the old
+        # binding's end: the policy would be in force, and then for a moment not.
         for each in made:
-            api.delete(each["kind"], each["metadata"]["name"], namespace=each["metadata"].get("namespace"))
+            if each["kind"] != "ValidatingAdmissionPolicyBinding":
+                api.delete(each["kind"], each["metadata"]["name"], namespace=each["metadata"].get("namespace"))
         for each in api.all("PersistentVolume"):
             api.delete_now("PersistentVolume", each["metadata"]["name"])
 
