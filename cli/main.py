@@ -146,7 +146,7 @@ def edge_volumes(**question: Any) -> None:
     settings=asking(
         "CALL",
         option("--driver", type=Text(driver_name, "NAME"), required=True, help="Name of the driver."),
-        option("--node", type=NODE, help="Edge node that gets the call. Needed if the driver runs on several."),
+        option("--node", type=NODE, help="Edge node that gets the call. If unset, the hub chooses."),
     )
 )
 @click.argument("method")
@@ -421,9 +421,9 @@ def audit(settings: OperatorSettings, output: str, driver: str | None, delete: s
 
     The hub compares PersistentVolumes and VolumeSnapshotContents, its own records, the lists of the nodes' drivers, and
     their mounts. An orphan is a volume that nobody refers to. A ghost is a PersistentVolume whose volume is gone. A
-    stray is mounted, and no pod wants it. A doubt is a create whose outcome is not known. Nodes that are away, and
-    drivers that cannot list, are shown as not asked. Nothing is changed without --delete. For the log of who did what
-    see `audit-log`.
+    stray is mounted, and no pod wants it. A doubt is a create whose outcome is not known, or, with
+    --placement=shared, another change. Nodes that are away, and drivers that cannot list, are shown as not asked.
+    Nothing is changed without --delete. For the log of who did what see `audit-log`.
     """
     from cli import audit as of_hub
 

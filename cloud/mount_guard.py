@@ -1,7 +1,7 @@
 """The mount guard: holds a ControllerUnpublishVolume back while its node has the volume mounted, or may have.
 
-Kubernetes detaches by force six minutes after a node was last Ready. The node may be cut off, and write on. Then the
-volume must not go to a second writer.
+Kubernetes detaches a volume by force six minutes after its last pod on a node is gone, if the node is not Ready. The
+node may be cut off, and write on. Then the volume must not go to a second writer.
 
 Rules:
 

@@ -202,9 +202,9 @@ class NoRoute(CallError):
     def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
         self.driver, self.candidates = driver, candidates or {}
         super().__init__(
-            f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set --nodeid "
-            f"on the proxy driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget NODE "
-            f"[DRIVER] on the hub's host"
+            f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set "
+            f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
+            f"the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
             if candidates
             else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
             f"its --driver names the driver's socket"

@@ -3,7 +3,7 @@
     orphan   a node lists it, or the ledger has it as made; and nothing refers to it
     ghost    an object refers to it, and each node that can have it has sent a whole list without it
     stray    an agent tells that it is mounted, and that no pod wants it
-    doubt    the ledger holds a name for a create whose outcome is not known, and no such create runs
+    doubt    the ledger holds a name for a call whose outcome is not known, and no such call runs
 
 Rules:
 

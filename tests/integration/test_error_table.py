@@ -258,9 +258,9 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
     with Vendor(short_dir / "second.sock") as second:
         world.bridge.start_agent("n2", second.socket)
         expected = unavailable(
-            "driver vendor.test runs on several edge nodes (n1; n2) and the call names none; set --nodeid on the proxy "
-            "driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget NODE [DRIVER] on the "
-            "hub's host",
+            "driver vendor.test runs on several edge nodes (n1; n2) and the call names none; set --placement=local or "
+            "shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs the driver, run "
+            "csi-bridge forget NODE [DRIVER] on the hub's host",
         )
         wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == expected

@@ -106,8 +106,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         Code.UNAVAILABLE,
         (
             "driver dir.csi runs on several edge nodes (n7; n8, which is offline) and the call names none; set "
-            "--nodeid on the proxy driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget "
-            "NODE [DRIVER] on the hub's host"
+            "--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
+            "the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
         ),
     ),
     KnowledgeLost: (
