@@ -276,10 +276,10 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
 def forget(settings: OperatorSettings, node: str, driver: str, *, abandon_volumes: bool, yes: bool) -> None:
     """Let the hub forget a node, or one driver of it.
 
-    Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
-    is connected, or while its agent still reports the driver. Volumes on the node are not deleted. With
-    --abandon-volumes and --yes, the PersistentVolumes, claims, attachments and snapshots of the node's own storage are
-    released first, except those that are to be retained.
+    Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. First switch the machine off:
+    other nodes go on with its open calls. The hub refuses while the node is connected, or while its agent still reports
+    the driver. Volumes on the node are not deleted. With --abandon-volumes and --yes, the PersistentVolumes, claims,
+    attachments and snapshots of the node's own storage are released first, except those that are to be retained.
     """
     from cli import abandon, order
 

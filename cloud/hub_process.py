@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from cloud import first_start
 from cloud.abandon.abandonment import Abandonment
 from cloud.absences import Absences
 from cloud.admission import Role
+from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.election import ElectionRules
@@ -162,14 +163,20 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     tasks.start(_watch(made, revocations, authorities, audit), name="watch of certificates and fences")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+    made.placement.elections.stop()
     for listener in listeners:
         listener.stop_accepting()
     if join is not None:
         join.drain()
+    await _drain(made, served, settings.drain_timeout_s)
+
+
+async def _drain(made: "Assembled", served: Sequence[Serving], limit_s: float) -> None:
+    """Let calls under way finish, for so long."""
     for each in served:
         each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(settings.drain_timeout_s):
+        async with asyncio.timeout(limit_s):
             await asyncio.gather(made.hub.drain(), *(each.drain() for each in served))
 
 

@@ -59,8 +59,12 @@ class Mounts:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every object was read once. Before that, nothing of the below proves anything."""
-        return self._source.is_ready
+        """Whether every object of a cluster was read once. Before that, nothing of the below proves anything.
+
+        Manifests need not be ready: a directory that is empty, or was never good as a whole, never is. Then the links
+        and the nodes' own facts tell all that is known.
+        """
+        return self._source.is_ready or self._node_state is None
 
     def has_node(self, node: str) -> bool:
         """Whether there is a Node of this name."""

@@ -18,6 +18,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from cloud.mount_guard import UNPUBLISH, MountGuard
 from cloud.node_call import Call, Reply
@@ -194,6 +195,8 @@ class Passage:
             return
         if message is not None:
             self._account.response_bytes += len(message)
+        if status.origin == Origin.UNSENT:  # for the placement alone
+            status = replace(status, origin=Origin.EDGE)
         try:
             self._link.end(self._frame.stream, status, message)
         except Exception as error:  # noqa: BLE001  # the caller's limits may refuse the message

@@ -73,6 +73,7 @@ class Succession:
         self._check_old(old, what)
         if self._segments.value_of(new) != value:  # else an earlier order did not get to its end
             await self._check_new(old, new, what)
+        self._placement.check_settled(old)  # before the first write: nothing has changed then
         self._audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
         try:
             await self._segments.replace(old, new)
@@ -113,9 +114,12 @@ class Succession:
             name = own[0]["metadata"]["name"]
             raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")
         ledger, inherited = (await self._placement.books()).ledger, {handle_of(it) for it in left}
+        is_shared = self._placement.elections.had  # such storage is no node's own
         made = [place for place, holding in ledger.holdings if place[2] == new and holding.is_made]
-        strange = [str(thing) for driver, thing, _ in made if (driver, thing.id) not in inherited]
-        strange += [name for _, name, hold in ledger.holds if hold.node == new]
+        strange = [
+            str(thing) for driver, thing, _ in made if (driver, thing.id) not in inherited and not is_shared(driver)
+        ]
+        strange += [name for driver, name, hold in ledger.holds if hold.node == new and not is_shared(driver)]
         if strange:
             raise OperatorRefused(what, f"{new} has volumes of its own, such as {strange[0]}")
 

@@ -274,7 +274,8 @@ class OpenElsewhere(CallError):
         self.driver, self.key, self.node, self.until = driver, key, node, until
         super().__init__(
             f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: it "
-            f"goes on when {node} answers{until}; if {node} is gone for good, csi-bridge forget {node}"
+            f"goes on when {node} answers{until}; if {node} is gone for good, switch its machine off, then "
+            f"csi-bridge forget {node}"
         )
 
 

@@ -120,7 +120,12 @@ class Abandonment:
             if holding.is_made:
                 makers.setdefault((thing.kind, (driver, thing.id)), set()).add(its)
         return Records(
-            alone=frozenset(handle for (kind, handle), nodes in makers.items() if kind == SNAPSHOT and nodes == {node}),
+            alone=frozenset(
+                handle
+                for (kind, handle), nodes in makers.items()
+                # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
+                if kind == SNAPSHOT and nodes == {node} and not self._placement.elections.had(handle[0])
+            ),
             elsewhere=frozenset(
                 handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}
             ),

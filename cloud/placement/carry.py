@@ -16,7 +16,7 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cloud.node_call import Call, Caller, Reply
@@ -29,7 +29,7 @@ from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made, settled_with
 from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
-from common.status import Code, Origin, Status
+from common.status import Code, Status
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
@@ -263,8 +263,6 @@ class CarriedCall:
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self._caller.failed(error)
             return
-        if status.origin == Origin.UNSENT:
-            status = replace(status, origin=Origin.EDGE)
         if work is None:
             self._caller.ended(status, self._message)
         else:

@@ -92,6 +92,7 @@ class Elections:
         """The elections in the store; None: they have not been read."""
         self._subscribers: list[Callable[[str], None]] = []
         self._news = asyncio.Event()
+        self._is_over = False
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with the driver's name after each election."""
@@ -126,6 +127,10 @@ class Elections:
         """Look again soon: a node has changed."""
         self._news.set()
 
+    def stop(self) -> None:
+        """Hold no more elections: the hub drains, and the links end one after the other."""
+        self._is_over = True
+
     async def follow(self) -> None:
         """Hold the elections, until cancelled."""
         await self.look()
@@ -138,6 +143,8 @@ class Elections:
 
     async def look(self) -> None:
         """Hold each election that is due."""
+        if self._is_over:
+            return
         try:
             if self._last is None:
                 self._last = await self._store.elections()

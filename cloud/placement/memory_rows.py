@@ -205,12 +205,12 @@ class MemoryRows:
             lists -= {(its_node, kind) for its_node, kind in lists if _concerns(node, driver, its, its_node)}
 
     def move(self, node: str, successor: str) -> None:
-        """Give all names and ids of a node to its successor, and drop the node's lists."""
+        """See `ClaimStore`."""
         held = [
             (driver, name, owner, hold)
             for (driver, name), holds in self._holds.items()
             for owner, hold in holds.items()
-            if hold.node == node
+            if hold.node == node and not (hold.lease_s or about(name))
         ]
         things = [(driver, dict(nodes[node])) for driver, nodes in self._nodes.items() if node in nodes]
         self.forget(node, "")

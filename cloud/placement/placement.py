@@ -263,9 +263,17 @@ class Placement:
         Raises:
             PlacementNotKept: the store cannot be written, or calls to the node are not settled. Nothing is moved.
         """
+        self.check_settled(node)
+        await self.claims.move(node, successor)
+
+    def check_settled(self, node: str) -> None:
+        """Check that no create of a node runs, and none waits to be recorded.
+
+        Raises:
+            PlacementNotKept: it is not so.
+        """
         if self._pending.knows(node, ""):
             raise PlacementNotKept("the claim store", f"creates on edge node {node} are not settled yet; try again")
-        await self.claims.move(node, successor)
 
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""

@@ -158,7 +158,8 @@ class SqliteRows:
             self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
 
     def move(self, node: str, successor: str) -> None:
-        """Give all names and ids of a node to its successor, and drop the node's lists."""
+        """See `ClaimStore`."""
+        self._database.execute("DELETE FROM holds WHERE node = ? AND (lease_s > 0 OR kind <> '')", (node,))
         for table in ("holds", "things"):
             sql = f"UPDATE OR REPLACE {table} SET node = ? WHERE node = ?"  # noqa: S608  # our own words
             self._database.execute(sql, (successor, node))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.abandon.release import NotReleased, Pass
+from cloud.placement.requests import SNAPSHOT, Thing
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.operator_orders import Released
@@ -36,7 +37,7 @@ class FakeRelease:
         self.may_go_on.set()
 
     async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
-        assert not records.alone
+        self.records = records
         assert owner("d", "csi-bridge.io/node", node) == node
         self.runs.append(is_dry)
         self.began.set()
@@ -72,6 +73,16 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         cut(world.links[-1])
         await settle()
         yield Site(world, release)
+
+
+async def test_a_snapshot_of_storage_that_every_node_reaches_is_not_the_nodes_own(site: Site) -> None:
+    await site.order("deny", subject="n1")
+    for driver in ("disk.example", "nfs.example"):
+        made = Thing(SNAPSHOT, "snap-1")
+        site.world.placement.claims.record_later(driver, "n1", made, "CreateSnapshot s")
+    site.world.placement.elections.want("nfs.example")
+    await site.abandon(sure=False)
+    assert site.release.records.alone == {("disk.example", "snap-1")}
 
 
 async def test_a_node_that_may_come_back_is_not_abandoned(site: Site) -> None:

@@ -143,7 +143,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         Code.UNAVAILABLE,
         (
             "DeleteVolume vol-1 of driver dir.csi has an open outcome on edge node n1, which is away or takes no "
-            "calls: it goes on when n1 answers; if n1 is gone for good, csi-bridge forget n1"
+            "calls: it goes on when n1 answers; if n1 is gone for good, switch its machine off, then csi-bridge forget "
+            "n1"
         ),
     ),
     NobodyServes: (

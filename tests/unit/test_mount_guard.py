@@ -210,6 +210,13 @@ def test_before_the_hub_has_read_all_objects_nothing_is_detached(world: MountWor
     assert "the hub has not read all objects yet" in world.held("n2")
 
 
+def test_manifests_that_were_never_good_as_a_whole_hold_nothing_of_a_connected_node(tmp_path: Path) -> None:
+    world = MountWorld(tmp_path, has_cluster=False)
+    world.source.is_ready = False  # as with an empty directory: it may be the wrong one
+    world.agent("n2")
+    assert not world.held("n2")
+
+
 # -------------------- the node of a call --------------------
 
 

@@ -167,6 +167,15 @@ class Reader:
         self._link.received(data)
 
 
+@pytest.mark.parametrize("method", [CREATE, METADATA])
+async def test_the_caller_is_not_told_that_an_agent_sent_nothing_to_the_driver(world: World, method: str) -> None:
+    async def refuses(stream: Stream) -> None:
+        stream.end(Status(Code.UNAVAILABLE, "no driver", Origin.UNSENT))
+
+    await with_driver(world, serve=refuses)
+    assert await answer(ask(await proxy(world), method)) == ([], Status(Code.UNAVAILABLE, "no driver", Origin.EDGE))
+
+
 async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for(world: World) -> None:
     gate = asyncio.Event()
 

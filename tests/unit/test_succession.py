@@ -207,6 +207,13 @@ async def test_a_node_with_a_create_under_way_is_no_successor(site: Site) -> Non
     assert "new has volumes of its own" in await site.replace()
 
 
+async def test_a_node_with_a_call_of_a_shared_driver_under_way_is_a_successor(site: Site) -> None:
+    await site.order("deny", subject="old")
+    site.world.placement.elections.want("nfs.example")
+    await site.world.placement.claims.claim("nfs.example", "DeleteVolume v", "new", NO_NAME)
+    assert await site.replace() == ""
+
+
 async def test_an_order_that_was_cut_off_after_its_first_step_goes_on(site: Site) -> None:
     await site.order("deny", subject="old")
     move, failures = site.world.placement.claims.move, [OSError("killed")]

@@ -411,7 +411,7 @@ async def test_a_deletion_stays_with_its_node_if_the_agent_cannot_say_what_the_v
 async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: World, code: Code) -> None:
     world.vendors["n1"] = answers(code, Origin.UNSENT)
     told = await ask(world, "DeleteVolume", delete())
-    assert told.status == Status(code, "no", Origin.EDGE)
+    assert told.status == Status(code, "no", Origin.UNSENT)
     assert held(world, "DeleteVolume vol-1") == []
     world.vendors["n1"] = loses
     with pytest.raises(LinkLost):
