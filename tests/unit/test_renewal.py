@@ -247,10 +247,11 @@ async def test_a_hub_that_issues_lives_of_a_second_is_asked_less_and_less_often(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=1.0, most_s=600.0))
+    monkeypatch.setattr("edge.renewal._SHORT_S", 50.0)
     asked = []
     for number in range(60):  # dials of a hub that takes the link and ends it
-        world.now = time.time() + 2 * LIFE_S + 3 * number  # the last certificate has ended
-        world.hub.life_s = 2 * LIFE_S + 2.0 + 3 * number
+        world.now = time.time() + 2 * LIFE_S + 30 * number  # the last certificate has ended
+        world.hub.life_s = 2 * LIFE_S + 20.0 + 30 * number  # a busy machine makes keys slowly
         world.up_s += 1.0
         await world.renewal.before_dial()
         asked.append(len(world.hub.asked))

@@ -26,7 +26,7 @@ def test_of_several_nodes_none_is_guessed_and_all_are_named_in_order() -> None:
         route("d", "", {"n2", "n10", "n1"})
     assert error.value.candidates == {"n1": True, "n10": False, "n2": True}
     assert "(n1; n10, which is offline; n2)" in str(error.value)
-    assert "set --nodeid" in str(error.value)
+    assert "set --placement=local or shared, or --nodeid" in str(error.value)
     assert "csi-bridge forget NODE [DRIVER]" in str(error.value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -144,7 +145,7 @@ async def test_the_old_machine_gets_nothing_if_it_comes_back_under_its_name(site
 async def test_the_succession_survives_a_restart_and_ends_with_the_successor(site: Site, tmp_path: Path) -> None:
     await site.order("deny", subject="old")
     await site.replace()
-    with sqlite3.connect(tmp_path / "hub.db") as database:
+    with closing(sqlite3.connect(tmp_path / "hub.db")) as database:
         rows = [StoredSegment(*row) for row in database.execute("SELECT key, value, driver, node FROM segments")]
     known = UniqueSegments(Stored(rows), NO_KEYS)
     assert known.value_of("new") == "old"
