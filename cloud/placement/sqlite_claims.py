@@ -116,6 +116,8 @@ class SqliteClaims:
         """The changes that memory has and the file may lack, in the order in which the file gets them."""
         self._forgetting: list[list[tuple[Hashable, _Later, Statement]]] = []
         """For each order to forget that waits for the file: the changes of the group `…_later` since it came."""
+        self._ending: set[asyncio.Task[Any]] = set()
+        """The changes that go on to their end, whoever waits for them."""
         self._epochs = itertools.count(1)
         try:
             self.losses = Losses(state_dir / "placement.losses")
@@ -191,16 +193,16 @@ class SqliteClaims:
                 self._remember(lambda rows: writer(rows).write(driver, node, stamped))
             return result
 
-        return await _to_the_end(record()) if new else Claimed({})
+        return await self._to_the_end(record()) if new else Claimed({})
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """See `ClaimStore`."""
         writer, told = self._next_writer(), list(things)
-        await _to_the_end(self._change(lambda rows: writer(rows).listed(driver, node, kind, told, began=began)))
+        await self._to_the_end(self._change(lambda rows: writer(rows).listed(driver, node, kind, told, began=began)))
 
     async def forget(self, node: str, driver: str = "") -> None:
         """See `ClaimStore`."""
-        await _to_the_end(self._forget(node, driver))
+        await self._to_the_end(self._forget(node, driver))
 
     async def _forget(self, node: str, driver: str) -> None:
         waiting = {key: it for key, it in self._later.items() if it.node == node and driver in ("", it.driver)}
@@ -222,7 +224,7 @@ class SqliteClaims:
         """See `ClaimStore`."""
         if any(later.node == node for later in self._later.values()):
             raise PlacementNotKept(str(self._path), f"changes of edge node {node} wait to be written; try again")
-        await _to_the_end(self._change(lambda rows: rows.move(node, successor)))
+        await self._to_the_end(self._change(lambda rows: rows.move(node, successor)))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""
@@ -276,11 +278,19 @@ class SqliteClaims:
             self._remember(lambda rows: rows.set_elected(driver, last))
             return last
 
-        return await _to_the_end(elect())
+        return await self._to_the_end(elect())
 
     async def close(self) -> None:
-        """See `ClaimStore`."""
+        """See `ClaimStore`. A change whose caller has left may still have something to write: it comes first."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self._writer.close()
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let work end even if its caller is cancelled: memory must get each change that the disk gets."""
+        task = asyncio.ensure_future(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return await asyncio.shield(task)
 
     def _next_writer(self) -> Callable[[Rows], Writer]:
         """The hub's next write, for the rows of the file and of the memory."""
@@ -326,8 +336,3 @@ class SqliteClaims:
         self._memory = SqliteRows(database).in_memory()
         highest = "SELECT max(epoch) FROM (SELECT epoch FROM holds UNION ALL SELECT epoch FROM things)"
         self._epochs = itertools.count((database.execute(highest).fetchone()[0] or 0) + 1)
-
-
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Let work end even if its caller is cancelled: memory must get each change that the disk gets."""
-    return await asyncio.shield(asyncio.ensure_future(work))
