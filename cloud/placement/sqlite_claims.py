@@ -289,8 +289,13 @@ class SqliteClaims:
         """Let work end even if its caller is cancelled: memory must get each change that the disk gets."""
         task = asyncio.ensure_future(work)
         self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.exception()  # a caller that has left does not hear of it, and asyncio would log it as a bug
 
     def _next_writer(self) -> Callable[[Rows], Writer]:
         """The hub's next write, for the rows of the file and of the memory."""
