@@ -325,7 +325,7 @@ def _claim(name: str, namespace: str, volume: str) -> dict[str, Any]:
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}},
-            "storageClassName": "none-such",
+            "storageClassName": "not-of-volumes",  # else a controller-manager binds it to one of the test's
             **({"volumeName": volume} if volume else {}),
         },
     }
