@@ -27,8 +27,8 @@ from cloud.abandon.release import NotReleased, Pass
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
 from cloud.sources.source import Source
-from cloud.upsync.ownership import find, is_made
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import is_made
+from cloud.upsync.write_api import WriteApi, find
 from common.operator_orders import BLOCKS, GOES, KEPT, RELEASED, Released
 
 _PAGE: Final = 250

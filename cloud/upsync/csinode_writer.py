@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.ownership import find, remember_drivers, written_drivers
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import remember_drivers, written_drivers
+from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]

@@ -11,8 +11,8 @@ Rules:
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.ownership import find, is_made
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import is_made
+from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 KIND: Final = "Farewell"

@@ -13,8 +13,8 @@ from typing import Final
 
 from cloud.kube import RESOURCES, Body
 from cloud.node_marks import AGENT, EDGE
-from cloud.upsync.ownership import find, is_made, unmarked
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import is_made, unmarked
+from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 KIND: Final = "Kubelet"

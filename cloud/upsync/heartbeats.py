@@ -22,8 +22,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.ownership import find, is_made
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import is_made
+from cloud.upsync.write_api import WriteApi, find
 from common.backoff import Backoff
 from common.errors import timestamp
 

@@ -24,8 +24,8 @@ from typing import Any, Final
 from cloud.kube import RESOURCES, Body
 from cloud.node_marks import OURS
 from cloud.upsync.in_use import InUse
-from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
+from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 from common.quantity import parse_bytes
 from common.topology import NODE_SEGMENT

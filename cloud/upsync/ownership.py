@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import Body, KubeError, Resource
+Body = dict[str, Any]
 
 MADE_BY: Final = "csi-bridge.io/made-by"
 HUB: Final = "hub"
@@ -12,27 +12,6 @@ HUB: Final = "hub"
 
 _DRIVERS: Final = "csi-bridge.io/drivers"
 """The annotation with the names of the drivers whose entries the hub wrote: a JSON list."""
-
-
-class Reader(Protocol):
-    """The part of `cloud.kube.Kube` that `find` uses."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-
-async def find(api: Reader, resource: Resource, name: str, namespace: str = "") -> Body | None:
-    """An object; None if there is none.
-
-    Raises:
-        KubeError: the API server refused, or did not answer.
-    """
-    try:
-        return await api.get(resource, name, namespace)
-    except KubeError as error:
-        if not error.is_missing:
-            raise
-        return None
 
 
 def is_made(node: Body) -> bool:

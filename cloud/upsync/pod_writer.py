@@ -19,8 +19,8 @@ from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
 from cloud.upsync.event_writer import EventWriter
-from cloud.upsync.ownership import find, is_made
-from cloud.upsync.write_api import WriteApi
+from cloud.upsync.ownership import is_made
+from cloud.upsync.write_api import WriteApi, find
 from common.errors import timestamp
 from common.objects import Ref
 from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten

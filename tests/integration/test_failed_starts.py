@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,3 +95,10 @@ async def test_an_agent_that_cannot_start_leaves_nothing_open(short_dir: Path, t
     with pytest.raises(SettingsError):
         await agent.run(EDGE_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
+
+
+def test_a_hub_without_a_cluster_needs_no_client_of_kubernetes() -> None:
+    """It is in the extra [cloud], and takes 27 MB."""
+    code = "import sys, cloud.hub_process; print([it for it in ('aiohttp', 'kubernetes') if it in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
