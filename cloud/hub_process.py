@@ -133,7 +133,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
     cluster = part.source if part.release is not None else None  # no provisioner writes into a directory of manifests
-    first_start.begin(store, (store.losses, claims.losses), cluster, settled=made.reports.look_again)
+    first_start.begin(store, claims, cluster, settled=made.reports.look_again)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
