@@ -19,7 +19,7 @@ from cloud.abandon.own_storage import Handle, Records
 from cloud.abandon.release import NotReleased, Pass, Release
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from cloud.placement.requests import SNAPSHOT, VOLUME
+from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME
 from cloud.trust.audit_log import Audit, Event
 from cloud.trust.denials import Denials
 from cloud.unique_segments import UniqueSegments
@@ -119,13 +119,12 @@ class Abandonment:
         for (driver, thing, its), holding in (await self._placement.books()).ledger.holdings:
             if holding.is_made:
                 makers.setdefault((thing.kind, (driver, thing.id)), set()).add(its)
+        # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
+        had = self._placement.elections.had
+        alone = {key for key, nodes in makers.items() if nodes == {node} and not had(key[1][0])}
         return Records(
-            alone=frozenset(
-                handle
-                for (kind, handle), nodes in makers.items()
-                # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
-                if kind == SNAPSHOT and nodes == {node} and not self._placement.elections.had(handle[0])
-            ),
+            alone=frozenset(handle for kind, handle in alone if kind == SNAPSHOT),
+            groups=frozenset(handle for kind, handle in alone if kind == GROUP),
             elsewhere=frozenset(
                 handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}
             ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.abandon.release import NotReleased, Pass
-from cloud.placement.requests import SNAPSHOT, Thing
+from cloud.placement.requests import GROUP, SNAPSHOT, Thing
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.operator_orders import Released
@@ -78,11 +78,12 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 async def test_a_snapshot_of_storage_that_every_node_reaches_is_not_the_nodes_own(site: Site) -> None:
     await site.order("deny", subject="n1")
     for driver in ("disk.example", "nfs.example"):
-        made = Thing(SNAPSHOT, "snap-1")
-        site.world.placement.claims.record_later(driver, "n1", made, "CreateSnapshot s")
+        for made in (Thing(SNAPSHOT, "snap-1"), Thing(GROUP, "group-1")):
+            site.world.placement.claims.record_later(driver, "n1", made, "CreateVolumeGroupSnapshot s")
     site.world.placement.elections.want("nfs.example")
     await site.abandon(sure=False)
     assert site.release.records.alone == {("disk.example", "snap-1")}
+    assert site.release.records.groups == {("disk.example", "group-1")}
 
 
 async def test_a_node_that_may_come_back_is_not_abandoned(site: Site) -> None:
