@@ -374,13 +374,12 @@ class NotListed(CallError):
 
 
 class TokenUnknown(CallError):
-    """The page token is for no list that the hub has: it is too old, or of another hub process. Begin again."""
+    """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
 
-    def __init__(self, method: str) -> None:
-        self.method = method
-        super().__init__(
-            f"the hub has no list for this starting_token of {method.rpartition('/')[2]}; begin again without one"
-        )
+    def __init__(self, method: str, node: str = "") -> None:
+        self.method, self.node = method, node
+        whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
+        super().__init__(f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one")
 
 
 class FieldMissing(CallError):

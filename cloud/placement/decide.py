@@ -21,6 +21,7 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                               surely stopped it
                            4. the node that an operator names
                            5. the elected node
+                           6. it is the next page of a list of another node: refuse (`TokenUnknown`)
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -73,6 +74,7 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
+from cloud.placement.page_tokens import node_of
 from cloud.placement.requests import (
     GET_CAPACITY,
     LISTED_BY,
@@ -99,6 +101,7 @@ from common.errors import (
     NotWhole,
     OpenElsewhere,
     SourceElsewhere,
+    TokenUnknown,
     TooManyOpen,
     timestamp,
 )
@@ -118,7 +121,7 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
     is_placed = is_local(fleet, wanted, mode)
-    if not (is_placed or changes(method) or (mode == Mode.SHARED and has_key(method))):
+    if not (is_placed or changes(method) or (mode == Mode.SHARED and (has_key(method) or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
@@ -195,6 +198,8 @@ def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     node = ask.wanted or elected.node
+    if node_of(ask.asked.token) not in ("", node):
+        raise TokenUnknown(ask.method, node_of(ask.asked.token))
     if not ask.name:
         return Send(node, now.fleet.members.get(node), epoch=elected.epoch)
     if now.lost_claims and len(now.fleet) > 1:
