@@ -7,8 +7,10 @@ Rules:
 * The new node gets the old one's segment in place of its own one, because a Node's label has one value. So it must not
   have volumes of its own yet: theirs would be of no node. Those in the old one's segment are not its own: a hub that
   has lost its records gets the same order again.
-* The same order goes on after a crash. First the segments are written to the disk, then names and ids, and last the hub
-  forgets the old node. Between the steps the volumes have no node that is connected.
+* A kubelet labels its Node by itself (`edge.kubelet_relay`). So a node whose kubelet does is no successor.
+* The same order goes on after a crash, and until then the old node gets no other successor. First the segments are
+  written to the disk, then names and ids, and last the hub forgets the old node. Between the steps the volumes have no
+  node that is connected.
 """
 
 import logging
@@ -24,6 +26,7 @@ from cloud.trust.denials import Denials
 from cloud.unique_segments import UniqueSegments
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
+from common.objects import Ref
 from common.operator_orders import Done, Replace
 from common.topology import NODE_SEGMENT
 
@@ -69,23 +72,29 @@ class Succession:
         what = f"edge node {new} does not replace {old}"
         if old == new:
             raise OperatorRefused(what, "they are one node; to give its name to a new machine, see docs/trust.md")
-        value = self._segments.value_of(old)
         self._check_old(old, what)
-        if self._segments.value_of(new) != value:  # else an earlier order did not get to its end
+        begun = self._segments.successor_of(old)
+        if begun not in ("", new):
+            why = f"an order to replace it by {begun} was cut off; first run csi-bridge replace {old} {begun} again"
+            raise OperatorRefused(what, why)
+        if not begun and self._segments.value_of(new) != self._segments.value_of(old):  # else an older hub was cut off
             await self._check_new(old, new, what)
         self._placement.check_settled(old)  # before the first write: nothing has changed then
         self._audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
         try:
-            await self._segments.replace(old, new)
+            if not begun:
+                await self._segments.replace(old, new)
         except WriteFailed as error:
             raise OperatorRefused(what, f"that cannot be written to the disk: {error}") from error
         await self._placement.move(old, new)
         await self._forget(old)
+        self._segments.end_replacement(old)
         self._nodes.judge_again()
         for driver in self._nodes.drivers_of(new):
             self._placement.changed(driver)
         self._part.write_again(new)
         log.warning("an operator made edge node %s the successor of %s, with its volumes", new, old)
+        value = self._segments.value_of(new)
         return Done(
             said=[
                 f"edge node {new} has the volumes of {old}, and its segment {NODE_SEGMENT}={value}",
@@ -106,6 +115,9 @@ class Succession:
             raise OperatorRefused(what, f"{new} is denied")
         if self._segments.value_of(new) != new:
             raise OperatorRefused(what, f"{new} is the successor of {self._segments.value_of(new)} already")
+        if self._has_label(new):
+            why = f"its kubelet labels its Node {NODE_SEGMENT}={new}; give the machine the name {old} instead"
+            raise OperatorRefused(what, why)
         volumes = self._volumes(what)
         left = own_volumes(volumes, old, self._owner)
         if not (left or self._nodes.knows(old) or await self._placement.knows(old)):
@@ -122,6 +134,13 @@ class Succession:
         strange += [name for driver, name, hold in ledger.holds if hold.node == new and not is_shared(driver)]
         if strange:
             raise OperatorRefused(what, f"{new} has volumes of its own, such as {strange[0]}")
+
+    def _has_label(self, node: str) -> bool:
+        """Whether a kubelet has given its Node the node's own segment as a label."""
+        body = self._part.source.body(Ref("Node", "", node)) if self._part.source is not None else None
+        if body is None or self._part.mounts.kubelet_state(node) is None:
+            return False
+        return NODE_SEGMENT in (body["metadata"].get("labels") or {})
 
     def _volumes(self, what: str) -> list[Body]:
         """All PersistentVolumes; none if the hub follows none."""
