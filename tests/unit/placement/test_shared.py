@@ -405,6 +405,59 @@ async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: Wor
     assert (await ask(world, "CreateVolume", create())).node == "n2"
 
 
+async def another_machine(world: World, node: str) -> None:
+    """The node left with a call under way, and another machine has its name now."""
+    await leave(world, node, for_s=1.0)
+    world.machines[node] = "another"
+    world.away.discard(node)
+    await later(world, 0.0)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call(
+    world: World, *, is_restarted: bool
+) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await another_machine(world, "n1")
+    if is_restarted:
+        await world.restart()
+        world.placement.elections.want(DRIVER)
+        await world.placement.elections.look()
+    world.vendors.clear()
+    for method, request in (("DeleteVolume", delete()), ("ControllerPublishVolume", publish())):
+        with pytest.raises(OpenElsewhere, match="another machine that had the name of edge node n1"):
+            await ask(world, method, request)
+    assert (await ask(world, "DeleteVolume", delete("vol-2"))).node == "n1"
+    world.machines.clear()  # the first machine is back
+    assert (await ask(world, "DeleteVolume", delete())).node == "n1"
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
+
+
+async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name_now(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await another_machine(world, "n1")
+    world.vendors.clear()
+    assert (await ask(world, "DeleteVolume", delete(), mode="", wanted="n1")).status.ok
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_stopped_it(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "CreateVolume", create())
+    await another_machine(world, "n1")
+    world.vendors["n1"] = makes
+    with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped"):
+        await ask(world, "CreateVolume", create())
+    await later(world, BOUND_S)
+    assert (await ask(world, "CreateVolume", create())).node == "n1"
+    assert held(world, "CreateVolume pvc-1") == []
+
+
 async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> None:
     world.vendors["n1"] = loses
     with pytest.raises(LinkLost):
