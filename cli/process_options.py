@@ -241,15 +241,16 @@ HUB_OPTIONS = Options(
         "--candidates",
         type=Text(node_set, "DRIVER=NODE,..."),
         multiple=True,
-        help="With --placement=shared: the nodes that may be elected to serve a driver; * and ? are wildcards. Unset: "
-        "every node that runs it.",
+        help="With --placement=shared: the nodes that may be elected to serve a driver. NODE is a name, with the "
+        "wildcards * and ?, or a label of the Node: label:KEY=VALUE, or label:KEY. Only labels that no node may set "
+        "itself. Unset: every node that runs the driver.",
     ),
     option(
         "--prefer",
         type=Text(node_set, "DRIVER=NODE,..."),
         multiple=True,
-        help="With --placement=shared: the nodes that an election prefers, the most preferred first. An elected node "
-        "stays while it serves.",
+        help="With --placement=shared: the nodes that an election prefers, the most preferred first, as names or "
+        "labels. An elected node stays while it serves.",
     ),
     _tuning(
         "--takeover-after",

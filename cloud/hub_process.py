@@ -301,12 +301,14 @@ def assemble(
         capacity_grace_s=capacity_grace_s,
         list_age_s=list_age_s,
         rules=election_rules,
+        labels=part.node_labels,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
     reports = ReportStreams(nodes, placement, rights, metrics)
     placement.elections.subscribe(reports.changed)
+    placement.elections.announce(part.elected)
     policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(

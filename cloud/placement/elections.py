@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, why_nobody
+from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
 from cloud.placement.claim_store import ClaimStore, Hold
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
@@ -77,6 +77,7 @@ class Elections:
         *,
         fleet: Callable[[str], Fleet],
         rules: Callable[[str], ElectionRules],
+        labels: Callable[[str], Mapping[str, str] | None],
         now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -88,21 +89,27 @@ class Elections:
             metrics: shows them.
             fleet: the nodes that run a driver.
             rules: the operator's rules for a driver.
+            labels: the labels of a node's Node, none without a Node; None: the hub has not read the Nodes yet.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self._nodes, self._store, self._metrics, self._fleet, self._rules = nodes, store, metrics, fleet, rules
-        self._now, self._monotonic = now, monotonic
+        self._labels, self._now, self._monotonic = labels, now, monotonic
         self._drivers: dict[str, DriverElection] = {}
         self._last: Mapping[str, Elected] | None = None
         """The elections in the store; None: they have not been read."""
         self._subscribers: list[Callable[[str], None]] = []
+        self._announce: list[Callable[[str, Elected], None]] = []
         self._news = asyncio.Event()
         self._is_over = False
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with the driver's name after each election."""
         self._subscribers.append(changed)
+
+    def announce(self, told: Callable[[str, Elected], None]) -> None:
+        """Call `told` with each election that this hub holds. A new epoch for the same node is none."""
+        self._announce.append(told)
 
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
@@ -165,9 +172,11 @@ class Elections:
             again = replace(last, epoch=self._next_epoch(last))
             self._apply(it, await self._store.elect(it.driver, again, last))
         rules, now = self._rules(it.driver), self._monotonic()
-        if it.elected is not None and rules.admits(it.elected.node) and not self.seat(it.driver, it.elected.node).unfit:
-            it.served = now
-            return
+        if it.elected is not None:
+            seat = self.seat(it.driver, it.elected.node)
+            if not seat.unfit and rules.admits(it.elected.node, seat):
+                it.served = now
+                return
         if it.held is not None and now - it.held < LEAST_S:
             return
         choice = choose(it.elected, self.seats(it.driver), rules, served=it.served, now=now)
@@ -175,6 +184,8 @@ class Elections:
             new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
             self._apply(it, await self._store.elect(it.driver, new, it.elected))
             it.served = it.held = now
+            for told in self._announce if it.elected == new else ():
+                told(it.driver, new)
 
     def _next_epoch(self, last: Elected | None) -> int:
         return max(int(self._now()), last.epoch + 1 if last is not None else 1)
@@ -197,7 +208,8 @@ class Elections:
         member = self._fleet(driver).members.get(node)
         if member is None:
             return Seat("is not known any more")
-        return self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
+        seat = self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
+        return seat._replace(labels=self._labels(node))
 
     def seats(self, driver: str, most: int | None = None) -> dict[str, Seat]:
         """The candidates for a driver, fit or not, in the order of their names; at most so many."""
@@ -284,7 +296,8 @@ class DriverElection:
 
     def describe(self) -> ElectionStatus:
         """The election, for operators."""
-        it = self.elected
+        it, seats, rules = self.elected, self._elections.seats(self.driver), self._elections.rules(self.driver)
+        beside = others(it.node if it is not None else "", seats, rules)
         return ElectionStatus(
             driver=self.driver,
             node=it.node if it is not None else "",
@@ -292,4 +305,8 @@ class DriverElection:
             since=time_of(it.since) if it is not None else None,
             why=it.why if it is not None else "",
             trouble=self.trouble(),
+            lease_s=self.lease_s(it.node) if it is not None else 0,
+            standby=beside.standby,
+            unfit=beside.unfit,
+            unmatched=rules.unmatched(seats),
         )

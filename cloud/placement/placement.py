@@ -97,6 +97,7 @@ class Placement:
         capacity_grace_s: float = GRACE_S,
         list_age_s: float = LIST_AGE_S,
         rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
+        labels: Callable[[str], Mapping[str, str] | None] = lambda _node: {},
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,6 +116,7 @@ class Placement:
             capacity_grace_s: how long the last capacity of a node that is away counts.
             list_age_s: how long the last list of a node that is away counts.
             rules: the operator's rules for the elections of a driver.
+            labels: the labels of a node's Node; None: the hub has not read the Nodes yet.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
@@ -135,7 +137,7 @@ class Placement:
         self._pending = Pending(claims, now=now)
         self._most_open = most_open
         self.elections = Elections(
-            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, now=now, monotonic=monotonic
+            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, now=now, monotonic=monotonic
         )
 
     # ---- questions ---------------------------------------------------------------------------------------------------

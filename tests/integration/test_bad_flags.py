@@ -89,7 +89,17 @@ WRONG = {
         "d.example=unix:///x.sock,nodeid=n1,placement=local",
         "d.example=unix:///x.sock,nodeid=n1,placement=shared",
     ),
-    "DRIVER=NODE,...": ("", "d.example", "d.example=", "=n1", "d.example=n1,", "d.example=N 1", "a/b=n1"),
+    "DRIVER=NODE,...": (
+        "",
+        "d.example",
+        "d.example=",
+        "=n1",
+        "d.example=n1,",
+        "d.example=N 1",
+        "a/b=n1",
+        "d.example=label:",
+        "d.example=label:example.com/site=a b",
+    ),
     "PATTERN": ("", "two\nlines", "a\x00b"),
     "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }

@@ -407,8 +407,6 @@ def cloud(
     in_hub: bool,
 ) -> Iterator[Cloud]:
     """The cloud's part of deploy/. In one pod it is the whole overlay, applied."""
-    for lease in control_plane.api.all("Lease", namespace="csi-bridge"):  # of sidecars of an earlier test
-        control_plane.api.delete("Lease", lease["metadata"]["name"], namespace="csi-bridge")
     if not in_hub:
         yield Cloud(control_plane, supervisor, peer)
         return

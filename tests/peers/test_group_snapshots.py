@@ -71,7 +71,7 @@ def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str
 
 
 @pytest.fixture
-def names(control_plane: ControlPlane, claims: Claims) -> Iterator[dict[str, str]]:
+def names(control_plane: ControlPlane, claims: Claims) -> dict[str, str]:
     """The names of the Nodes, as kubelets and the drivers' registrations would leave them."""
     api, key = control_plane.api, f"topology.{claims.storage_class}/node"
     found = {node: f"{node}-{claims.namespace}" for node in _NODES}
@@ -79,10 +79,7 @@ def names(control_plane: ControlPlane, claims: Claims) -> Iterator[dict[str, str
         api.create(manifests.node(name))
         api.patch("Node", name, {"metadata": {"labels": {key: node}}})
         api.create(manifests.csi_node(name, drivers={claims.storage_class: node}, topology_keys=[key]))
-    yield found
-    for name in found.values():
-        api.delete("CSINode", name)
-        api.delete("Node", name)
+    return found
 
 
 @pytest.fixture

@@ -274,6 +274,48 @@ async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_
     await world.placement.close()
 
 
+async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(node, serves=True) for node in ("a", "b", "c")))
+    world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
+    world.placement.elections.want(DRIVER)
+    await later(world, 1.0)
+    election = world.placement.elections.of(DRIVER)
+    assert election is not None
+    assert election.elected is None
+    assert "has labels that the hub has not read" in election.trouble()
+    world.labels = {"b": {"storage": "nfs"}, "c": {"storage": "nfs"}}
+    await later(world, 1.0)
+    assert elected(world)[0] == "b"
+    told = election.describe()
+    assert (told.standby, told.unfit, told.lease_s) == (["c"], {}, LEASE_S)
+    world.labels = None  # as after a restart of the hub: the elected node goes on
+    await later(world, 60.0)
+    assert elected(world)[0] == "b"
+    assert election.is_served()
+    world.labels = {"c": {"storage": "nfs"}}
+    await later(world, 1.0)
+    assert elected(world)[0] == "c"
+    assert election.describe().unfit == {"a": "is not among --candidates", "b": "is not among --candidates"}
+    await world.placement.close()
+
+
+async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_none(world: World) -> None:
+    told: list[str] = []
+
+    def listen() -> None:
+        world.placement.elections.announce(lambda driver, it: told.append(f"{driver} {it.node}: {it.why}"))
+
+    listen()
+    await leave(world, "n1")
+    assert told == [f"{DRIVER} n2: edge node n1 was away for 15 s"]
+    await world.restart()
+    listen()
+    world.placement.elections.want(DRIVER)
+    await later(world, 1.0)
+    assert elected(world)[0] == "n2"
+    assert len(told) == 1
+
+
 async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) -> None:
     world.disk.fill()
     await leave(world, "n1")

@@ -215,6 +215,7 @@ class World:
         unfit: by node: why it cannot be elected, although it is connected.
         epochs: of each call that was sent.
         rules: the rules for elections.
+        labels: the labels of the Nodes; None: they have not been read.
     """
 
     def __init__(
@@ -242,6 +243,7 @@ class World:
         self.machines: dict[str, str] = {}
         self.epochs: list[int] = []
         self.rules = ElectionRules()
+        self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
         self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0, now=lambda: self.now))
         self.placement = self._start()
@@ -258,6 +260,7 @@ class World:
             most_open=self._most_open,
             list_age_s=self._list_age_s,
             rules=lambda _driver: self.rules,
+            labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
             now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
