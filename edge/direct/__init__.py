@@ -1,0 +1,9 @@
+"""Volumes whose file system the pod's runtime mounts: Kata Containers' direct-assigned volumes.
+
+The agent hands the runtime a block device, and mounts nothing on the host. An agent imports this package when its
+first such volume comes; any other agent never does. Read in this order:
+
+* `errors`: the errors, by their cause.
+* `mount_info`: what the runtime reads about one volume, byte for byte as Kata writes it.
+* `store`: Kata's directory with these files.
+"""
