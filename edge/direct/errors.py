@@ -4,8 +4,16 @@
     ├── VolumePathRefused   the path cannot be a direct volume's: use another root directory
     ├── MountInfoBroken     a mountInfo.json that a runtime would not read either
     ├── VolumeInUse         a running sandbox uses the volume's present mountInfo.json: stop the pod first
-    └── StoreFailed         the file system refused
+    ├── StoreFailed         the file system refused
+    └── ShimError           a question to the runtime of a running sandbox has no good answer
+        ├── NoSandbox         nobody to ask: no sandbox that runs is known to use the volume
+        ├── ShimGone          no answer: what was asked for may have happened
+        ├── BadReply          an answer that is not Kata's: what was asked for may have happened
+        ├── ShimRefused       an error of the shim or its guest
+        └── Unsupported       this runtime does not do that; another try helps only after an upgrade
 """
+
+from pathlib import Path
 
 from common.errors import BridgeError
 
@@ -51,3 +59,51 @@ class StoreFailed(DirectVolumeError):
     def __init__(self, what: str, error: OSError) -> None:
         self.errno = error.errno
         super().__init__(f"cannot {what}: {error.strerror or error}")
+
+
+class ShimError(DirectVolumeError):
+    """A question to the runtime of a running sandbox has no good answer."""
+
+
+class NoSandbox(ShimError):
+    """No sandbox that runs is known to use the volume."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        super().__init__(
+            f"no running sandbox is known that uses device {device}: its pod has not started, or its runtime does not "
+            f"record its sandboxes"
+        )
+
+
+class ShimGone(ShimError):
+    """The shim gave no answer. It may have done what it was asked for."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"the runtime at {path} gave no answer: {why}")
+
+
+class BadReply(ShimError):
+    """The shim's answer is not Kata's. It may have done what it was asked for."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"the answer of the runtime at {path} cannot be used: {why}")
+
+
+class ShimRefused(ShimError):
+    """The shim or its guest answered with an error.
+
+    Attributes:
+        status: the HTTP status.
+        text: the shim's own text.
+    """
+
+    def __init__(self, path: Path, status: int, text: str) -> None:
+        self.path, self.status, self.text = path, status, text
+        super().__init__(f"the runtime at {path} answered with {status}: {text}")
+
+
+class Unsupported(ShimError):
+    """The runtime does not do what it was asked for."""

@@ -24,6 +24,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
 from edge.direct.mount_info import MountInfo
@@ -88,6 +89,11 @@ class DirectVolumeStore:
     def __init__(self, root: Path = KATA_ROOT) -> None:
         """Read and make nothing yet."""
         self.root = root
+
+    @classmethod
+    def below(cls, run_dir: Path) -> Self:
+        """Return the store of a host whose /run is at this path."""
+        return cls(run_dir / KATA_ROOT.relative_to("/run"))
 
     def add(self, volume_path: str, info: MountInfo, *, is_live: Callable[[str], bool]) -> None:
         """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.
