@@ -1,16 +1,16 @@
 """The errors of direct volumes, by their cause and by what the caller can do.
 
-    DirectVolumeError
-    ├── VolumePathRefused   the path cannot be a direct volume's: use another root directory
-    ├── MountInfoBroken     a mountInfo.json that a runtime would not read either
-    ├── VolumeInUse         a running sandbox uses the volume's present mountInfo.json: stop the pod first
-    ├── StoreFailed         the file system refused
-    └── ShimError           a question to the runtime of a running sandbox has no good answer
-        ├── NoSandbox         nobody to ask: no sandbox that runs is known to use the volume
-        ├── ShimGone          no answer: what was asked for may have happened
-        ├── BadReply          an answer that is not Kata's: what was asked for may have happened
-        ├── ShimRefused       an error of the shim or its guest
-        └── Unsupported       this runtime does not do that; another try helps only after an upgrade
+DirectVolumeError
+├── VolumePathRefused   the path cannot be a direct volume's: use another root directory
+├── MountInfoBroken     a mountInfo.json that a runtime would not read either
+├── VolumeInUse         a running sandbox uses the volume's present mountInfo.json: stop the pod first
+├── StoreFailed         the file system refused
+└── ShimError           a question to the runtime of a running sandbox has no good answer
+    ├── NoSandbox         nobody to ask: no sandbox that runs is known to use the volume
+    ├── ShimGone          no answer: what was asked for may have happened
+    ├── BadReply          an answer that is not Kata's: what was asked for may have happened
+    ├── ShimRefused       an error of the shim or its guest
+    └── Unsupported       this runtime does not do that; another try helps only after an upgrade
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """A mount info: what a runtime needs to mount one direct volume in its guest.
 
-The JSON is that of Kata's Go package (src/runtime/pkg/direct-volume), byte for byte. runtime-rs reads the same keys since
-Kata 3.3.0. Two rules keep one file good for both runtimes:
+The JSON is that of Kata's Go package (src/runtime/pkg/direct-volume), byte for byte. runtime-rs reads the same keys
+since Kata 3.3.0. Two rules keep one file good for both runtimes:
 
 * `volume-type` is `directvol`, for a block device and for a disk image. The Go runtime does not read it, and runtime-rs
   refuses other words.

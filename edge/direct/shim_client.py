@@ -51,6 +51,9 @@ _BYTES, _INODES = 1, 2
 
 _LARGEST_COUNT = 2**63 - 1
 
+_LONGEST_TEXT = 500
+"""An error quotes this much of a shim's text."""
+
 _NOT_DONE = ("unimplemented", "not implemented", "is not supported")
 """What an error says if the guest's agent lacks the request: the words of Kata ≥ 4.0, and those of an older agent."""
 
@@ -150,7 +153,7 @@ class ShimClient:
 
 async def _exchange(path: Path, request: bytes) -> bytes:
     """Send a request, and read to the end of the connection."""
-    reader, writer = await asyncio.open_unix_connection(path)
+    reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         writer.write(request)
         answer = bytearray()
@@ -179,7 +182,7 @@ def _parse(path: Path, answer: bytes, method: str) -> tuple[int, bytes]:
     try:
         response.begin()
         return response.status, response.read()
-    except (HTTPException, ValueError) as error:
+    except (HTTPException, OverflowError, ValueError) as error:
         raise BadReply(path, f"it is no whole answer of HTTP ({type(error).__name__})") from error
 
 
@@ -187,7 +190,7 @@ def _check(path: Path, status: int, body: bytes) -> None:
     """Check that the shim did what it was asked for."""
     if status == 200:
         return
-    text = body.decode("utf-8", "replace").strip()
+    text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]
     if status in {404, 405, 501} or any(words in text.lower() for words in _NOT_DONE):
         raise Unsupported(f"the runtime at {path} does not do that: {status} {text}".strip())
     raise ShimRefused(path, status, text)
@@ -199,20 +202,36 @@ def _read_stats(path: Path, body: bytes) -> VolumeStats:
         raise Unsupported(f"the runtime at {path} gives its usage in a form that only people can read")
     try:
         found = json.loads(body)
-        counts: dict[str, int] = {}
-        for usage in found.get("usage") or []:
-            available, total, used = (_count(usage, key) for key in ("available", "total", "used"))
-            if usage.get("unit") == _BYTES:
-                counts |= {"available_bytes": available, "capacity_bytes": total, "used_bytes": used}
-            elif usage.get("unit") == _INODES:
-                counts |= {"inodes_free": available, "inodes": total, "inodes_used": used}
-        condition = found.get("volume_condition")
-        if condition is None:
-            return VolumeStats(**counts)
-        abnormal = condition.get("abnormal") is True
-        return VolumeStats(**counts, abnormal=abnormal, message=str(condition.get("message", "")))
+        counts = {usage.get("unit"): _counts(usage) for usage in found.get("usage") or []}
+        abnormal, message = _condition(found.get("volume_condition"))
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise BadReply(path, "it is not the usage of a volume") from error
+    free_bytes, capacity_bytes, used_bytes = counts.get(_BYTES, (0, 0, 0))
+    inodes_free, inodes, inodes_used = counts.get(_INODES, (0, 0, 0))
+    return VolumeStats(
+        available_bytes=free_bytes,
+        capacity_bytes=capacity_bytes,
+        used_bytes=used_bytes,
+        inodes_free=inodes_free,
+        inodes=inodes,
+        inodes_used=inodes_used,
+        abnormal=abnormal,
+        message=message,
+    )
+
+
+def _condition(found: dict[str, Any] | None) -> tuple[bool | None, str]:
+    """Return whether a volume is abnormal, None if the guest does not tell, and the text."""
+    if found is None:
+        return None, ""
+    message = str(found.get("message", ""))
+    message.encode()  # JSON can contain half a surrogate pair, which no Event can hold
+    return found.get("abnormal") is True, message
+
+
+def _counts(usage: dict[str, Any]) -> tuple[int, int, int]:
+    """Return what is available, the total, and what is used."""
+    return _count(usage, "available"), _count(usage, "total"), _count(usage, "used")
 
 
 def _count(usage: dict[str, Any], key: str) -> int:

@@ -46,7 +46,7 @@ _NEW = ".new-"
 _DIR_MODE = 0o700
 _FILE_MODE = 0o600
 _TRIES = 16
-"""How often a write is tried again because another process removed the directory meanwhile."""
+"""How often a change is tried if other processes write and remove the same volume at once."""
 
 
 def volume_path_of(target: Path) -> str:
@@ -112,8 +112,9 @@ class DirectVolumeStore:
         check_volume_path(volume_path)
         content = info.encode()
         with _told(f"write the mount info of {volume_path} below {self.root}"):
-            if self._read(volume_path) == content:
-                return
+            with suppress(MountInfoBroken):  # too large to be read: it is replaced
+                if self._read(volume_path) == content:
+                    return
             for sandbox_id in self.sandbox_ids(volume_path):
                 if is_live(sandbox_id):
                     raise VolumeInUse(volume_path, sandbox_id)
@@ -259,11 +260,18 @@ def _make_dirs(path: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Remove a directory of files. It is no removal of a tree: a directory in it is an error."""
-    with suppress(FileNotFoundError):
-        for name in os.listdir(folder):  # noqa: PTH208  # only the names
-            with suppress(FileNotFoundError):
-                (folder / name).unlink()
-        folder.rmdir()
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            for name in os.listdir(folder):  # noqa: PTH208  # only the names
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not tries_left:
+                raise
+        else:
+            return
 
 
 def _path_of(key: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +15,6 @@ from tests.support.fake_shim import FakeShim, Flavour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 DEVICE = "/dev/sdf"
 USAGE = {
@@ -152,6 +151,9 @@ async def test_an_error_of_the_shim_is_told_in_its_words(client: ShimClient, go:
         (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":true,"unit":1}]}', BadReply),
         (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":9223372036854775808,"unit":1}]}', BadReply),
         (b'HTTP/1.1 200 OK\r\n\r\n{"usage":7}', BadReply),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"volume_condition":{"message":"\\ud800"}}', BadReply),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n{}", BadReply),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"F" * 30 + b"\r\n", BadReply),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 60_000, BadReply),
     ],
     ids=[
@@ -173,6 +175,9 @@ async def test_an_error_of_the_shim_is_told_in_its_words(client: ShimClient, go:
         "bool",
         "2**63",
         "no list",
+        "half a pair",
+        "a huge length",
+        "a huge chunk",
         "deep",
     ],
 )
@@ -219,7 +224,12 @@ async def test_a_thousand_requests_good_and_bad_leave_no_descriptor_open(client:
                 assert raw is not None
 
     await ask_each_way()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(250):
         await ask_each_way()
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the fake shim's threads close theirs in their own time
+    assert descriptors() <= before + 2  # the fake shim's threads close theirs in their own time
+
+
+def descriptors() -> int:
+    """The number of descriptors that this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))

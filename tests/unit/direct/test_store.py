@@ -169,6 +169,12 @@ def test_a_large_file_is_not_read(store: DirectVolumeStore) -> None:
         store.get(PATH)
 
 
+def test_a_large_file_is_replaced(store: DirectVolumeStore) -> None:
+    (put(store) / "mountInfo.json").write_bytes(b" " * 65_537)
+    put(store)
+    assert store.get(PATH) == EXT4
+
+
 def test_a_link_in_the_place_of_the_file_is_not_followed(store: DirectVolumeStore, tmp_path: Path) -> None:
     file = put(store) / "mountInfo.json"
     file.rename(tmp_path / "elsewhere")
