@@ -80,6 +80,7 @@ WRONG = {
     "PATH": ("", "a\0b"),
     "JSON": ("", "{", "[]", "7", "[" * 100_000),
     "TEXT": ("", "two\nlines", "a\x00b"),
+    "NAME=FLAVOUR:VERSION": ("kata", "kata=qemu:3.20", "kata=go", "kata=go:2.4", "=go:3.20", ""),
     "KEY,...": ("-a", "a/b/c", "a=b", "zone,"),
     "wss://HOST:PORT": ("ws://h:1", "wss://h", "h:1", "wss://:1", ""),
     "KEY=VALUE,...": ("edge", "a=b=c", "-a=b", "a=b,a=c"),
