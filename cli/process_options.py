@@ -15,6 +15,7 @@ from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, duration_or_forever, host_port, node_name, octal_mode, unix_path, words
+from edge.runtimes import direct_runtime
 from edge.settings import AgentFlags
 
 PATH = FilePath(readable=False, path_type=Path)
@@ -454,6 +455,20 @@ EDGE_OPTIONS = Options(
         default="1m",
         help="Time between two publications of a volume whose driver wants them (requiresRepublish). The agent adds up "
         "to half of it.",
+    ),
+    option(
+        "--direct-runtime",
+        type=Text(direct_runtime, "NAME=FLAVOUR:VERSION"),
+        multiple=True,
+        help="A RuntimeClass whose pods may have volumes that the runtime mounts in its guest (Kata direct volumes), "
+        "with go or rs (runtime-rs) and Kata's version: kata=go:3.20. File systems that the guest mounts may follow: "
+        "kata=go:3.20:ext4. Without this flag no volume is deferred.",
+    ),
+    _tuning(
+        "--direct-run-dir",
+        type=PATH,
+        default="/run",
+        help="Directory below which these runtimes keep their direct volumes and sandboxes.",
     ),
     option(
         "--status",

@@ -362,7 +362,12 @@ class World:
             boot=self.boot,
             selinux=True,
             stats_interval_s=self.stats_interval_s,
+            **self.more(),
         )
+
+    def more(self) -> dict[str, Any]:
+        """Return further arguments of the manager."""
+        return {}
 
     # ---- objects
 
