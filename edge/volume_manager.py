@@ -261,7 +261,11 @@ class VolumeManager:
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever the result of `describe` may have changed. Returns a function that ends this."""
+        """Call `callback` whenever the result of `describe` may have changed, but for usage and health.
+
+        Returns:
+            A function that ends this.
+        """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, why_nobody
-from cloud.placement.claim_store import ClaimStore
+from cloud.placement.claim_store import ClaimStore, Hold
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
 from common.logs import of_peer
@@ -56,8 +56,14 @@ class Nodes(Protocol):
     def lease_s(self, name: str) -> int:
         """The lease that a connected node's agent announces; 0: none."""
 
-    def left(self, name: str) -> tuple[float, float] | None:
-        """When a node left, in seconds of the monotonic clock and since the epoch; None while it is connected."""
+    def machine(self, name: str) -> str:
+        """The instance of a node's agent that was connected last; empty if the node is not known."""
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        """When a node, or a machine of its name, left: in seconds of the monotonic clock and since the epoch.
+
+        None while it is connected.
+        """
 
 
 class Elections:
@@ -205,15 +211,22 @@ class Elections:
         """See `decisions.Election`."""
         return self._nodes.lease_s(node)
 
-    def stops(self, node: str, lease_s: int) -> tuple[float, float] | None:
-        """When a node has surely stopped a call, in the monotonic clock and since the epoch; None while connected."""
-        left = self._nodes.left(node)
-        bound_s = lease_s * DRIFT + MARGIN_S
+    def machine(self, node: str) -> str:
+        """See `decisions.Election`."""
+        return self._nodes.machine(node)
+
+    def stops(self, hold: Hold) -> tuple[float, float] | None:
+        """When a machine has surely stopped a call, in the monotonic clock and since the epoch.
+
+        None while it is connected, or if the call goes on without the hub.
+        """
+        left = self._nodes.left(hold.node, hold.machine) if hold.lease_s else None
+        bound_s = hold.lease_s * DRIFT + MARGIN_S
         return (left[0] + bound_s, left[1] + bound_s) if left is not None else None
 
-    def has_stopped(self, node: str, lease_s: int) -> bool:
+    def has_stopped(self, hold: Hold) -> bool:
         """See `decisions.Election`."""
-        at = self.stops(node, lease_s)
+        at = self.stops(hold)
         return at is not None and self._monotonic() >= at[0]
 
 
@@ -242,14 +255,18 @@ class DriverElection:
         """See `decisions.Election`."""
         return self._elections.lease_s(node)
 
-    def stops_at(self, node: str, lease_s: int) -> float:
+    def machine(self, node: str) -> str:
         """See `decisions.Election`."""
-        at = self._elections.stops(node, lease_s)
+        return self._elections.machine(node)
+
+    def stops_at(self, hold: Hold) -> float:
+        """See `decisions.Election`."""
+        at = self._elections.stops(hold)
         return at[1] if at is not None else float("inf")
 
-    def has_stopped(self, node: str, lease_s: int) -> bool:
+    def has_stopped(self, hold: Hold) -> bool:
         """See `decisions.Election`."""
-        return self._elections.has_stopped(node, lease_s)
+        return self._elections.has_stopped(hold)
 
     def epoch(self) -> float:
         """The number of the last election, for a metric; 0: there was none."""

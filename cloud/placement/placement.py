@@ -49,6 +49,7 @@ from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
 from cloud.placement.node_lists import LIST_AGE_S, NodeLists
 from cloud.placement.offers import Offers
+from cloud.placement.page_tokens import PageCaller, for_driver
 from cloud.placement.pending import Books, Pending
 from cloud.placement.requests import LISTINGS, Thing
 from cloud.placement.sweeps import Sweeps
@@ -335,6 +336,9 @@ class Placement:
                 raise error
 
     def _send(self, call: Call, caller: Caller, ask: Ask, send: Send, attempt: Attempt | None = None) -> Reply:
+        if ask.is_shared and call.method in LISTINGS:
+            call = call._replace(request=for_driver(call.method, call.request))
+            caller = PageCaller(caller, call.method, send.node)
         if send.passes:
             return self._nodes.call(send.node, call._replace(epoch=send.epoch) if send.epoch else call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)

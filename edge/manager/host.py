@@ -213,7 +213,7 @@ class VolumeHost:
         in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`
             (docs/csi-contract.md#volumesinuse-comes-before-staging). Not called for a volume that may be staged.
         in_use_changed: called when the node's `volumesInUse` may have changed.
-        changed: called when the volumes' report may have changed.
+        changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
         direct: returns the deferred volumes. The first call imports their package.

@@ -217,7 +217,8 @@ class VolumeTask:
 
     async def _take(self, step: Step, target: Target) -> None:
         self.doing = step, target
-        self._host.changed()
+        if step is not Step.STATS:  # 300 volumes are read every minute, and nobody who is told hears of their usage
+            self._host.changed()
         try:
             await self._do[step](target)
         except VolumeError as error:
@@ -231,7 +232,8 @@ class VolumeTask:
                 self._troubles.pop(target, None)
         finally:
             self.doing = None
-            self._host.changed()
+            if step is not Step.STATS:
+                self._host.changed()
 
     def _failed(self, step: Step, target: Target, error: VolumeError) -> None:
         now = self._host.clock.monotonic()

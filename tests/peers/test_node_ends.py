@@ -149,7 +149,7 @@ def test_a_stateful_set_moves_on_after_its_node_is_abandoned(
     site.first.kill()  # type: ignore[attr-defined]  # as above
     site.add_node("n2")
 
-    assert "it may come back" in site.forget(first).stderr
+    assert "may come back; first run csi-bridge deny" in site.forget(first).stderr
     assert by_hand("deny", first, site.hub).returncode == 0
     listed = site.forget(first)
     assert listed.returncode == 0, listed.stderr

@@ -211,6 +211,7 @@ class World:
         disk: the store's disk.
         refused: by node: why it gets no call.
         left_at: by node: when it left, in seconds of the monotonic clock; 0 if not here.
+        machines: by node: the instance of its agent, if it is not the first one.
         unfit: by node: why it cannot be elected, although it is connected.
         epochs: of each call that was sent.
         rules: the rules for elections.
@@ -238,6 +239,7 @@ class World:
         self.refused: dict[str, str] = {}
         self.unfit: dict[str, str] = {}
         self.left_at: dict[str, float] = {}
+        self.machines: dict[str, str] = {}
         self.epochs: list[int] = []
         self.rules = ElectionRules()
         self.disk = Disk(directory)
@@ -287,9 +289,12 @@ class World:
     def lease_s(self, _name: str) -> int:
         return LEASE_S
 
-    def left(self, name: str) -> tuple[float, float] | None:
-        left = self.left_at.get(name, 0.0)
-        return (left, self.now - self.monotonic + left) if name in self.away else None
+    def machine(self, name: str) -> str:
+        return self.machines.get(name, f"of {name}")
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        left, is_gone = self.left_at.get(name, 0.0), name in self.away or machine not in ("", self.machine(name))
+        return (left, self.now - self.monotonic + left) if is_gone else None
 
     def check(self, name: str, driver: str) -> None:
         if name not in self.reports:
