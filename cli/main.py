@@ -146,7 +146,7 @@ def edge_volumes(**question: Any) -> None:
 def direct() -> None:
     """Show and change volumes that pods' runtimes mount.
 
-    These are Kata Containers' direct-assigned volumes.
+    These are Kata Containers' direct-assigned volumes. The agent adds and removes those of its pods by itself.
     """
 
 

@@ -74,6 +74,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         Check("state directory", lambda: asyncio.to_thread(check_state, settings.state_dir)),
         *_kubelet_checks(settings),
         *_driver_checks(state, own=settings.registration == "own"),
+        *_runtime_checks(settings),
         *(known("problem", warning(text, _LOG)) for text in state.problems),
         *(_volume_checks(volumes) if settings.registration == "own" else ()),
     ]
@@ -308,6 +309,15 @@ def check_registered(drivers: Sequence[DriverSocket], registered: Sequence[Mappi
         do = "look at the logs of its node-driver-registrar and of the agent; it must answer NodeGetInfo"
         return warning(f"no volume of these drivers can be mounted here: {listed(missing)}", do)
     return ok(f"the CSINode has an entry for {listed(entries)}")
+
+
+def _runtime_checks(settings: AgentSettings) -> list[Check]:
+    """The checks of the runtimes that mount volumes in their guests. Most nodes have none, and import nothing."""
+    if not settings.direct_runtime:
+        return []
+    from cli.doctor.direct import direct_checks
+
+    return direct_checks(settings.direct_runtime, settings.direct_run_dir)
 
 
 def _volume_checks(volumes: NodeVolumes) -> list[Check]:

@@ -7,8 +7,8 @@ DirectVolumeError
 ├── StoreFailed         the file system refused
 └── ShimError           a question to the runtime of a running sandbox has no good answer
     ├── NoSandbox         nobody to ask: no sandbox that runs is known to use the volume
-    ├── ShimGone          no answer: what was asked for may have happened
-    ├── BadReply          an answer that is not Kata's: what was asked for may have happened
+    ├── ShimGone          no answer: it may have carried out the request
+    ├── BadReply          an answer that is not Kata's: it may have carried out the request
     ├── ShimRefused       an error of the shim or its guest
     └── Unsupported       this runtime does not do that; another try helps only after an upgrade
 """
@@ -77,7 +77,7 @@ class NoSandbox(ShimError):
 
 
 class ShimGone(ShimError):
-    """The shim gave no answer. It may have done what it was asked for."""
+    """The shim gave no answer. It may have carried out the request."""
 
     def __init__(self, path: Path, why: str) -> None:
         self.path, self.why = path, why
@@ -85,7 +85,7 @@ class ShimGone(ShimError):
 
 
 class BadReply(ShimError):
-    """The shim's answer is not Kata's. It may have done what it was asked for."""
+    """The shim's answer is not Kata's. It may have carried out the request."""
 
     def __init__(self, path: Path, why: str) -> None:
         self.path, self.why = path, why
@@ -106,4 +106,4 @@ class ShimRefused(ShimError):
 
 
 class Unsupported(ShimError):
-    """The runtime does not do what it was asked for."""
+    """The runtime does not serve the request."""

@@ -108,7 +108,7 @@ class ShimClient:
             size_bytes: its new size.
 
         Raises:
-            ShimGone: there is no answer; the guest may have done it, and asking again is safe.
+            ShimGone, BadReply: the guest may have done it; asking again is safe.
             ShimError: any other: the guest has not done it.
         """
         path = self._find(sandbox_ids, device)

@@ -51,6 +51,7 @@ def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(wo
     assert found["sidecars"][1].startswith(f"connections to {world.proxy.socket}: 1;")
     assert found["driver"][1].startswith(f"driver vendor.test {world.vendor.identity.version} ")
     assert "same time" in found["clock"][1]
+    assert "sandboxes" not in found, "the agent hands no volume to a runtime"
 
     bridge.hub.kill()
     agent.wait_connected(False)
@@ -154,6 +155,20 @@ def test_a_driver_that_the_kubelet_calls_directly_says_when_that_is_wrong(bridge
     agent.wait_connected()
     level, what = findings(f"--status=unix://{agent.socket}")["relay"]
     assert (level, "right unless its proxy driver runs with --placement=local" in what) == ("ok", True)
+
+
+def test_the_runtimes_that_mount_volumes_are_looked_at_if_the_agent_has_such(
+    bridge: Bridge, short_dir: Path, vendor: Vendor
+) -> None:
+    bridge.start_hub()
+    agent = bridge.start_agent(
+        "n1", vendor.socket, flags=("--direct-runtime=kata=go:4.1", f"--direct-run-dir={short_dir}")
+    )
+    found = findings(f"--status=unix://{agent.socket}")
+    assert {"runtime", "tools"} <= found.keys()
+    store = short_dir / "kata-containers" / "shared" / "direct-volumes"
+    assert found["direct volumes"] == ("ok", f"{store} is made with the first direct volume")
+    assert found["sandboxes"] == ("ok", "0 direct volumes are in use by a running sandbox that is known")
 
 
 def listed(command: str, hub: Hub) -> Any:
