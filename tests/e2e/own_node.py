@@ -11,6 +11,7 @@ from cli.edge_volumes import ask
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from tests.e2e.node import Node
+from tests.support.guest import Guest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,13 +36,15 @@ class OwnNode(Node):
     ) -> None:
         super().__init__(name, directory, logs, bridge=bridge, peer=peer)
         self.root = directory / "root"
+        self.run_dir = directory / "run"
+        """Where the runtime of pods with the RuntimeClass `kata` looks for its direct volumes."""
         self._api = api
 
     def start(self) -> None:
         """Boot the machine, start the agent, and wait until the hub has made the Node."""
         self.root.mkdir()
         self.machine.boot()
-        self.start_agent()
+        self.start_agent("--direct-runtime=kata=go:3.20", f"--direct-run-dir={self.run_dir}")
         self._api.wait_until("Node", self.name, lambda _: True, what="made", timeout_s=_KNOWN_LIMIT_S)
 
     def has_volumes(self, pod: Object) -> bool:
@@ -60,6 +63,11 @@ class OwnNode(Node):
                 status = {"phase": "Running", "conditions": [*conditions, *ready]}
                 meta = pod["metadata"]
                 self._api.patch_status("Pod", meta["name"], {"status": status}, namespace=meta["namespace"])
+
+    def guest(self, pod: Object, volume: str) -> Guest:
+        """A guest that mounts a volume of a pod."""
+        (found,) = (it for it in self.volumes() if (it["uid"], it["volume"]) == (pod["metadata"]["uid"], volume))
+        return Guest(self.run_dir, Path(found["path"]), inside=self.machine.inside)
 
     def write(self, pod: Object, name: str, text: str) -> None:
         """Write where the volume is published."""

@@ -139,6 +139,7 @@ class Tenant:
         *claims: str,
         devices: Iterable[str] = (),
         inline: Mapping[str, Object] | None = None,
+        annotations: Mapping[str, str] | None = None,
         wait: bool = True,
         **spec: Any,
     ) -> Object:
@@ -150,6 +151,7 @@ class Tenant:
             claims: those that it uses as file systems.
             devices: those that it uses as block devices.
             inline: inline volumes: name → CSI source.
+            annotations: the pod's.
             wait: whether to wait until it has its volumes.
             spec: further fields of the pod's spec.
 
@@ -162,7 +164,7 @@ class Tenant:
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": self.namespace},
+            "metadata": {"name": name, "namespace": self.namespace, "annotations": dict(annotations or {})},
             "spec": {
                 "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
                 **_pod_spec((*claims, *inline), devices),

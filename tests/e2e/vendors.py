@@ -22,6 +22,7 @@ class Vendor:
         pinned: the node that serves all calls of the sidecars, where the driver's processes share one state directory,
             as the nodes of a SAN or an NFS server do. None: each node has storage of its own.
         csi_driver: the spec of its CSIDriver.
+        annotations: of its CSIDriver.
         watched: whether all that its nodes ask of it is recorded, on its way.
         relayed: whether kubelets call it through the agent's relay.
         proxy_flags: of its proxy driver.
@@ -32,6 +33,7 @@ class Vendor:
     nodes: tuple[str, ...]
     pinned: str | None
     csi_driver: Mapping[str, Any] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     watched: bool = False
     relayed: bool = False
     proxy_flags: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ class Vendor:
         return {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "CSIDriver",
-            "metadata": {"name": self.name},
+            "metadata": {"name": self.name, "annotations": dict(self.annotations)},
             "spec": dict(self.csi_driver),
         }
 
@@ -113,3 +115,13 @@ LVM = Vendor(
 
 PAST_THE_RELAY = replace(LVM, name="past.csi", nodes=("k1",), relayed=False)
 """The same, but the kubelet calls the driver itself, and so nobody says where its volumes are."""
+
+DISK = Vendor(
+    name="disk.csi",
+    flags=("--fs=image", "--raw", "--no-topology", "--no-attach"),
+    nodes=(OWN,),
+    pinned=OWN,
+    csi_driver={"attachRequired": False, "fsGroupPolicy": "File"},
+    annotations={"csi-bridge.io/direct-volumes": "true"},
+)
+"""Disks of a node without a kubelet, which a pod's runtime may mount in its guest."""

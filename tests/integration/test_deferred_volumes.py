@@ -70,6 +70,25 @@ def test_the_guest_gets_the_device_and_finds_its_data_again(node: DeferringNode)
     node.end("data", pod_name="again")
 
 
+def test_the_runtime_knows_a_volume_by_its_path_without_symbolic_links(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+        real = Path(directory, "real")
+        real.mkdir()
+        node.root.symlink_to(real)
+        node.start()
+        target = node.add("data")
+        assert target.is_relative_to(node.root)
+        assert node.told() == [folder(node.run_dir, real / target.relative_to(node.root)).name]
+        with node.guest("data") as inside:
+            (inside / "file").write_text("hello")
+        node.agent.kill()
+        node.restart_agent()
+        node.wait_published("data")
+        node.put("data", phase="Succeeded")
+        wait_for(lambda: node.told() == [], what="the end of the direct volume", instead=node.tell)
+        wait_for(lambda: node.volumes("data") == [], what="the end of the volume", instead=node.tell)
+
+
 def test_the_command_names_the_runtime_of_a_deferred_volume(node: DeferringNode) -> None:
     node.add("data")
     shown = by_hand("edge", "volumes", f"--status=unix://{node.agent.socket}").stdout

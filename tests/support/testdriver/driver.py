@@ -14,11 +14,14 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 from examples.dirdriver.settings import SettingsError
 from examples.dirdriver.topology import topology_key
+from tests.support.testdriver.access import Layout
 from tests.support.testdriver.pool import Pool
 from tests.support.testdriver.records import Group, Node, Phase, Snapshot, Volume
 from tests.support.testdriver.settings import Settings
@@ -90,14 +93,22 @@ class Driver:
         capacity = record.capacity_bytes if record else self.settings.capacity_bytes
         return max(0, capacity - self.used_bytes(tables, node))
 
-    def volume(self, volume_id: str) -> Volume:
+    def volume(self, volume_id: str, capability: pb.VolumeCapability | None = None) -> Volume:
         """A volume that callers know of.
+
+        Args:
+            volume_id: which.
+            capability: how it is used. With `--raw`, an image that was made for mounting serves as a block device, too.
 
         Raises:
             CsiError: NOT_FOUND.
         """
         with self.state.reading() as tables:
-            return ready_volume(tables, volume_id)
+            volume = ready_volume(tables, volume_id)
+        is_raw = self.settings.raw and capability is not None and capability.HasField("block")
+        if is_raw and volume.layout is Layout.FILESYSTEM:
+            return replace(volume, layout=Layout.BLOCK, fs_type="")
+        return volume
 
     def is_made(self, found: Volume | Snapshot | Group, forget: Callable[[], None]) -> bool:
         """Whether what holds a name is READY. What was given up half made is forgotten, and the name is free.

@@ -42,8 +42,8 @@ class Inventory:
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_capabilities:
             raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
-        volume = self._driver.volume(volume_id)
         for capability in request.volume_capabilities:
+            volume = self._driver.volume(volume_id, capability)
             if reason := access.unfit(capability, volume.layout, volume.fs_type):
                 return pb.ValidateVolumeCapabilitiesResponse(message=reason)
         confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(

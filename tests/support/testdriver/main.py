@@ -58,6 +58,7 @@ class Size(click.ParamType[int]):
 @click.option(
     "--volume-condition/--no-volume-condition", default=False, help="Whether ListVolumes tells an old CSI's condition."
 )
+@click.option("--raw/--no-raw", default=False, help="Whether a volume made for mounting can be a block device.")
 @click.option("--mount-group/--no-mount-group", default=False, help="Whether the driver applies a pod's fsGroup.")
 @click.option("--mutable-parameter", multiple=True, help="A name that ControllerModifyVolume accepts (repeatable).")
 @click.option(

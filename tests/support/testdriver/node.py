@@ -62,7 +62,7 @@ class Node:
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_path:
             raise errors.invalid("volume_path is missing: the CSI spec requires it")
-        volume = driver.volume(volume_id)
+        volume = driver.volume(volume_id, request.volume_capability)
         staging = self._staging(volume)
         # The kubelet names a block volume's device or its own link to it: any path will do.
         if staging is None or not (volume.layout is Layout.BLOCK or self._is_at(volume, Path(request.volume_path))):

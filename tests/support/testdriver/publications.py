@@ -42,7 +42,7 @@ class Publications:
             mounts.require_mount_right("publish a volume")
             volume = inline_volume(self._driver, request)
         else:
-            volume = self._driver.volume(volume_id)
+            volume = self._driver.volume(volume_id, request.volume_capability)
         access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
         try:
             self._publish(volume, self._staged(volume, request), target, request)

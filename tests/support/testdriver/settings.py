@@ -33,6 +33,7 @@ class Settings(base.Settings):
         metadata: whether SnapshotMetadata is served.
         multi_writer: whether the node and the controller know the single-node modes of CSI 1.5.
         volume_condition: whether lists of volumes say in what condition they are, as before CSI 1.13.
+        raw: whether a volume that was made for mounting can be a block device, as the disk of a SAN.
         mount_group: whether the driver applies a pod's fsGroup, and the CO leaves it alone.
         mutable_parameters: names that ControllerModifyVolume accepts; none turns it off.
         metadata_ranges: ranges that every snapshot pretends to have; 0 tells the truth.
@@ -53,6 +54,7 @@ class Settings(base.Settings):
     metadata: bool = True
     multi_writer: bool = True
     volume_condition: bool = False
+    raw: bool = False
     mount_group: bool = False
     mutable_parameters: tuple[str, ...] = ()
     metadata_ranges: int = 0

@@ -33,7 +33,7 @@ class Stagings:
         path = names.require_path("staging_target_path", request.staging_target_path)
         if not request.HasField("volume_capability"):
             raise errors.invalid("volume_capability is missing: the CSI spec requires it")
-        volume = self._driver.volume(volume_id)
+        volume = self._driver.volume(volume_id, request.volume_capability)
         if not Path(path).is_dir():
             raise errors.precondition("staging_target_path is not a directory; the caller makes it (CSI spec)")
         bring_up(self._driver, volume, Path(path), request.volume_capability)
