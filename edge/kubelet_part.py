@@ -372,10 +372,13 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
             stop_s=settings.fence_stop_s,
             reset=reset,
             boot=read_boot(),
-            watchdog=WatchdogKeeper(settings.state_dir, settings.root_dir, reset),
+            watchdog=WatchdogKeeper(settings.state_dir, settings.root_dir, reset, settings.log_format),
         )
     except OSError as error:
         raise SettingsError("--state-dir", str(settings.state_dir), f"cannot be used: {error}") from error
+    except ValueError as error:
+        why = f"fence.json in it is damaged ({error}), and nobody knows what to fence; reboot the machine and remove it"
+        raise SettingsError("--state-dir", str(settings.state_dir), why) from error
 
 
 def _take_root(root: Path) -> int:

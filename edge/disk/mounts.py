@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -38,12 +38,15 @@ class Mount:
         root: the part of the file system that is mounted.
         path: the mount point.
         shared: mounts below it appear in other mount namespaces too.
+        source: what was mounted, such as `server:/export/a`. Two directories of one NFS server may have the same device
+            and the same root, and differ in this alone.
     """
 
     device: str
     root: str
     path: str
     shared: bool = False
+    source: str = field(default="", compare=False)
 
 
 class MountTable:
@@ -103,9 +106,10 @@ def parse(text: str) -> list[Mount]:
     # Not splitlines(): it also cuts at characters that the kernel does not escape. The kernel escapes the newline.
     for line in filter(None, text.split("\n")):
         _, _, device, root, path, rest = line.split(" ", 5)
-        _, *optional = rest.partition(" - ")[0].split(" ")
-        shared = any(field.startswith("shared:") for field in optional)
-        found.append(Mount(device, _unescaped(root), _unescaped(path), shared))
+        own, _, of_system = rest.partition(" - ")
+        shared = any(tag.startswith("shared:") for tag in own.split(" ")[1:])
+        source = _unescaped(of_system.partition(" ")[2].partition(" ")[0])
+        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, source))
     return found
 
 

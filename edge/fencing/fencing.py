@@ -111,11 +111,14 @@ class Fencing:
         Raises:
             NewerState: a newer agent wrote the plan.
             OSError: the files cannot be opened.
+            ValueError: the plan is damaged. Then nobody knows what to fence, and the hub counts on it.
         """
         self._state_dir, self._root, self._mode = state_dir, root, mode
         self._reset, self._boot, self._clock, self._stop = reset, boot, clock, stop
         self._keeper = f"{os.getpid()}-{clock():.3f}"
-        plan = self._read()
+        plan = read_plan(state_dir)
+        if plan is not None and plan.boot != boot:
+            plan = None
         self._held = {VolumeKey(held.driver, held.handle): held for held in plan.volumes} if plan is not None else {}
         self.lease_s, self.stop_s = lease_s, stop_s
         if plan is not None and plan.volumes:
@@ -136,14 +139,6 @@ class Fencing:
         """More volumes are to be fenced."""
         self._watchdog = watchdog
         self._writing = asyncio.Lock()
-
-    def _read(self) -> Plan | None:
-        try:
-            plan = read_plan(self._state_dir)
-        except ValueError as error:
-            log.warning("the plan of volumes to fence is damaged (%s): volumes that are mounted now are kept", error)
-            return None
-        return plan if plan is not None and plan.boot == self._boot else None
 
     @property
     def _shared(self) -> LeaseFile:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from edge.disk.mounts import Mount, parse
 
-Part = tuple[str, str]
-"""The device of a file system as `major:minor`, and the directory in it that is the volume."""
+Part = tuple[str, str, str]
+"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
 
 _PROC = Path("/proc")
 
@@ -65,7 +65,7 @@ def kill(pid: int) -> None:
 
 def parts_of(mounts: Collection[Mount]) -> set[Part]:
     """The parts of file systems that are mounted there."""
-    return {(mount.device, mount.root) for mount in mounts}
+    return {(mount.device, mount.root, mount.source) for mount in mounts}
 
 
 def _pids() -> Iterator[int]:
@@ -88,7 +88,7 @@ def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str], *, i
     except OSError:
         return None
     for mount in parse(text):
-        if not any(mount.device == device and _is_within(mount.root, root) for device, root in parts):
+        if not any(_is_of(mount, part) for part in parts):
             continue
         is_copy = any(mount.path.endswith(point) for point in points)
         is_kubelets = any(part in mount.path for part in _KUBELETS)
@@ -121,6 +121,11 @@ def _use(pid: int, points: Collection[str]) -> str:
 
 def _is_below(path: str, points: Collection[str]) -> bool:
     return any(path == point or f"{point}/" in path or path.endswith(point) for point in points)
+
+
+def _is_of(mount: Mount, part: Part) -> bool:
+    device, root, source = part
+    return (mount.device, mount.source) == (device, source) and _is_within(mount.root, root)
 
 
 def _is_within(path: str, base: str) -> bool:

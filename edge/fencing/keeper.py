@@ -28,14 +28,16 @@ class WatchdogKeeper:
         pid: the id of a process that watches; None while none does.
     """
 
-    def __init__(self, state_dir: Path, root: Path, reset: Path | None) -> None:
+    def __init__(self, state_dir: Path, root: Path, reset: Path | None, log_format: str = "auto") -> None:
         """Start nothing yet.
 
         Args:
             state_dir: the agent's.
             root: `--root-dir`.
             reset: the file that resets the machine; None: it is never reset.
+            log_format: the agent's `--log-format`.
         """
+        self._log_format = log_format
         self._paths = (state_dir.absolute(), root.absolute(), reset or "")
         self.pid: int | None = None
 
@@ -57,7 +59,7 @@ class WatchdogKeeper:
             await asyncio.sleep(_START_AGAIN_S)
 
     async def _run_once(self, name: str, stop_s: float, ready: Callable[[], Awaitable[None]]) -> None:
-        pid, told = self._start([*map(str, self._paths), f"{stop_s:g}", name])
+        pid, told = self._start([*map(str, self._paths), f"{stop_s:g}", name, self._log_format])
         if await in_own_thread(told, name="start of the watchdog") == READY:
             self.pid = pid
             await ready()

@@ -101,7 +101,7 @@ class _Stop:
 
     def cut(self) -> None:
         """Delete the devices that are these volumes' alone."""
-        for device in {device for device, _ in self._parts}:
+        for device in {device for device, _, _ in self._parts}:
             switch = _switch(device, {mount.device for mount in self._others()})
             if switch is not None and str(switch) not in self.done.cut:
                 log.error("a volume cannot be unmounted in time: its device is deleted by %s", switch)

@@ -1,6 +1,8 @@
 """The watchdog: a process that fences this node's volumes when its agent has died or hangs.
 
-    python -m edge.fencing.watchdog STATE_DIR ROOT_DIR RESET STOP_S KEEPER      (RESET is empty: no reset)
+    python -m edge.fencing.watchdog STATE_DIR ROOT_DIR RESET STOP_S KEEPER [LOG_FORMAT]
+
+RESET is empty if the machine is never to be reset.
 
 Rules:
 
@@ -10,6 +12,7 @@ Rules:
 * It outlives its agent while there are volumes to fence. It ends when a later agent has taken the plan over.
 """
 
+import json
 import logging
 import os
 import sys
@@ -112,11 +115,36 @@ def run(watchdog: Watchdog) -> None:
         time.sleep(_LOOK_S)
 
 
+class _JsonLines(logging.Formatter):
+    """Writes lines like the agent's (`common.logs`), without its asyncio."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "ts": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exc"] = self.formatException(record.exc_info)
+        return json.dumps(line, separators=(",", ":"))
+
+
+def _log_as(log_format: str) -> None:
+    """Log to the agent's standard error, in the format of `--log-format`."""
+    is_text = log_format == "text" or (log_format != "json" and sys.stderr.isatty())
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s") if is_text else _JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.raiseExceptions = False  # the agent's log may be gone
+
+
 def main(argv: list[str]) -> None:
     """Run the watchdog of the command line."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.raiseExceptions = False  # the agent's log may be gone
-    state_dir, root, reset, stop_s, keeper = argv
+    state_dir, root, reset, stop_s, keeper, *log_format = argv
+    _log_as("".join(log_format))
     watchdog = Watchdog(
         Path(state_dir), Path(root), Path(reset) if reset else None, float(stop_s), keeper, os.getppid()
     )

@@ -150,6 +150,8 @@ class Node:
     def write(self, stamp: str, kind: str) -> None:
         """Start a writer on the published volume."""
         path = self.wait_published()
+        if self.writer is not None:
+            self.writer.kill()
         self._writers += 1
         words: list[object] = [sys.executable, "-c", WRITER, path / "stamps", stamp, kind]
         if kind == "container":

@@ -324,6 +324,12 @@ def test_a_damaged_plan_is_told_as_such(tmp_path: Path, content: str) -> None:
         read_plan(tmp_path)
 
 
+async def test_an_agent_does_not_start_on_a_damaged_plan(machine: Machine) -> None:
+    (machine.directory / "fence.json").write_text("{")
+    with pytest.raises(ValueError, match="Expecting property name"):
+        await machine.start()
+
+
 def test_two_processes_share_the_end_of_the_lease(tmp_path: Path) -> None:
     one, other = LeaseFile(tmp_path), LeaseFile(tmp_path)
     assert (other.ends_at, other.marked_at) == (0.0, 0.0)

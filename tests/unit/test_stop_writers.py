@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge.disk.layout import Layout, handle_hash
-from edge.fencing.holders import holders
+from edge.disk.mounts import parse
+from edge.fencing.holders import _is_of, holders, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import Stopped, _Ends, _switch, stop_writers
 
@@ -69,6 +70,13 @@ def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
     assert done == Stopped()
     assert len(looks) == 2
     assert not (tmp_path / "reset").exists()
+
+
+def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
+    line = "36 35 0:50 / /data rw - nfs4 server:/export/{} rw"
+    one, other = (parse(line.format(name))[0] for name in ("a", "b"))
+    (part,) = parts_of([one])
+    assert (_is_of(one, part), _is_of(other, part)) == (True, False)
 
 
 def test_a_device_without_a_switch_is_not_deleted() -> None:
