@@ -119,7 +119,7 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
                     f"{volume.namespace}/{volume.pod}",
                     volume.volume,
                     volume.driver,
-                    volume.state,
+                    volume.state + (f", deferred to the runtime ({volume.runtime})" if volume.runtime else ""),
                     shown(volume.since) if volume.since else "-",
                     volume.path,
                 )

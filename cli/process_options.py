@@ -15,6 +15,7 @@ from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, duration_or_forever, host_port, node_name, octal_mode, unix_path, words
+from edge.runtimes import direct_runtime
 from edge.settings import AgentFlags
 
 PATH = FilePath(readable=False, path_type=Path)
@@ -241,15 +242,16 @@ HUB_OPTIONS = Options(
         "--candidates",
         type=Text(node_set, "DRIVER=NODE,..."),
         multiple=True,
-        help="With --placement=shared: the nodes that may be elected to serve a driver; * and ? are wildcards. Unset: "
-        "every node that runs it.",
+        help="With --placement=shared: the nodes that may be elected to serve a driver. NODE is a name, with the "
+        "wildcards * and ?, or a label of the Node: label:KEY=VALUE, or label:KEY. Only labels that no node may set "
+        "itself. Unset: every node that runs the driver.",
     ),
     option(
         "--prefer",
         type=Text(node_set, "DRIVER=NODE,..."),
         multiple=True,
-        help="With --placement=shared: the nodes that an election prefers, the most preferred first. An elected node "
-        "stays while it serves.",
+        help="With --placement=shared: the nodes that an election prefers, the most preferred first, as names or "
+        "labels. An elected node stays while it serves.",
     ),
     _tuning(
         "--takeover-after",
@@ -453,6 +455,20 @@ EDGE_OPTIONS = Options(
         default="1m",
         help="Time between two publications of a volume whose driver wants them (requiresRepublish). The agent adds up "
         "to half of it.",
+    ),
+    option(
+        "--direct-runtime",
+        type=Text(direct_runtime, "NAME=FLAVOUR:VERSION"),
+        multiple=True,
+        help="A RuntimeClass whose pods may have volumes that the runtime mounts in its guest (Kata direct volumes), "
+        "with go or rs (runtime-rs) and Kata's version: kata=go:3.20. File systems that the guest mounts may follow: "
+        "kata=go:3.20:ext4. Without this flag no volume is deferred.",
+    ),
+    _tuning(
+        "--direct-run-dir",
+        type=PATH,
+        default="/run",
+        help="Directory below which these runtimes keep their direct volumes and sandboxes.",
     ),
     option(
         "--status",

@@ -7,11 +7,14 @@ from cloud.kube import RESOURCES, KubeError, Page, Resource
 from cloud.placement.requests import SNAPSHOT, VOLUME
 from cloud.references import (
     CONTENT,
+    GROUP_CONTENT,
     PERSISTENT_VOLUME,
     References,
     of_content,
+    of_group,
     of_volume,
     waiting_claims,
+    waiting_groups,
     waiting_snapshots,
 )
 from cloud.sources.source import Source
@@ -46,13 +49,29 @@ class ClusterReferences:
         except KubeError as error:
             found.unread[VOLUME] = f"the PersistentVolumes cannot be read: {error}"
         try:
-            async for bodies in self._pages(CONTENT):
-                for body in bodies:
-                    found.add(of_content(body))
-                found.waiting |= waiting_snapshots(bodies)
+            await self._add_snapshots(found)
         except KubeError as error:
-            found.unread[SNAPSHOT] = _why_no_contents(error)
+            found.unread[SNAPSHOT] = _why_unread(CONTENT, error)
+            return found
+        try:
+            await self._add_groups(found)
+        except KubeError as error:
+            if not error.is_missing:  # a cluster without group snapshots
+                found.unread[SNAPSHOT] = _why_unread(GROUP_CONTENT, error)
         return found
+
+    async def _add_snapshots(self, found: References) -> None:
+        async for bodies in self._pages(CONTENT):
+            for body in bodies:
+                found.add(of_content(body))
+            found.waiting |= waiting_snapshots(bodies)
+
+    async def _add_groups(self, found: References) -> None:
+        async for bodies in self._pages(GROUP_CONTENT):
+            for key, reference in (it for body in bodies for it in of_group(body)):
+                if key not in found.named:
+                    found.add((key, reference))
+            found.waiting |= waiting_groups(bodies)
 
     async def _pages(self, kind: str) -> AsyncIterator[list[dict[str, Any]]]:
         more = ""
@@ -64,9 +83,9 @@ class ClusterReferences:
                 return
 
 
-def _why_no_contents(error: KubeError) -> str:
+def _why_unread(kind: str, error: KubeError) -> str:
     if error.is_missing:
-        return "the cluster has no VolumeSnapshotContents"
+        return f"the cluster has no {kind}s"
     if error.is_forbidden:
-        return "the hub may not list VolumeSnapshotContents; apply deploy/cloud/base/hub-rbac.yaml again"
-    return f"the VolumeSnapshotContents cannot be read: {error}"
+        return f"the hub may not list {kind}s; apply deploy/cloud/base/hub-rbac.yaml again"
+    return f"the {kind}s cannot be read: {error}"

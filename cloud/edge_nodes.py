@@ -387,12 +387,21 @@ class Nodes:
         node = self._nodes.get(name)
         return _lease_s(node.visit) if node is not None and node.visit is not None else 0
 
-    def left(self, name: str) -> tuple[float, float] | None:
-        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
+    def machine(self, name: str) -> str:
+        """The instance of a node's agent that was connected last; empty if the node is not known."""
+        node = self._nodes.get(name)
+        return node.stored.instance if node is not None else ""
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives.
+
+        With a machine (`Hello.instance`), only a link of this one counts. Another one has none before that has ended.
+        """
         node = self._nodes.get(name)
         if node is None:
             return self._began
-        return node.left if node.visit is None and node.earlier is None else None
+        is_gone = node.visit is None and node.earlier is None
+        return node.left if is_gone or machine not in ("", node.stored.instance) else None
 
     @property
     def connected(self) -> int:

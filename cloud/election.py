@@ -12,19 +12,28 @@ Rules:
 * If no other node can serve, the elected one stays. It goes on when it is back, with the same epoch.
 * Of several nodes that can serve, the first pattern of `--prefer` decides, then the name. The first election of a
   driver waits for the most preferred node, for as long as a takeover does.
+* A pattern is a name with wildcards, or a label of the Node as the cluster has it: nothing that an agent says counts.
+  While the hub has not read the Nodes yet, the elected node stays, and no other one is elected by `--candidates` with
+  labels.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from cloud.node_marks import is_label
 from common.parsers import is_driver_name
 
 TAKEOVER_S: Final = 15.0
 """The default of `--takeover-after`. An agent whose network or process has just restarted is back within 10 s
 (`common.uplink`); a sidecar's call waits for 10 to 15 s before its first retry."""
+
+
+FIRST: Final = "first election"
+"""The cause of a driver's first election."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +59,12 @@ class Seat(NamedTuple):
     Attributes:
         unfit: why it cannot serve now, in words; empty if it can.
         away_since: its last sign of life, in seconds of the monotonic clock, if it is only away; else None.
+        labels: those of its Node, none without a Node; None: the hub has not read the Nodes yet.
     """
 
     unfit: str = ""
     away_since: float | None = None
+    labels: Mapping[str, str] | None = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,8 @@ class NodeSet:
 
     Attributes:
         driver: the driver.
-        patterns: node names, with the wildcards of `fnmatch`.
+        patterns: node names, with the wildcards of `fnmatch`, or labels: `label:KEY=VALUE`, or `label:KEY` for any
+            value.
     """
 
     driver: str
@@ -71,6 +83,10 @@ class NodeSet:
     def __str__(self) -> str:
         """The text that `node_set` reads."""
         return f"{self.driver}={','.join(self.patterns)}"
+
+    def label_keys(self) -> list[str]:
+        """The keys of its labels."""
+        return [_label_of(each)[0] for each in self.patterns if each.startswith(_LABEL)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +103,25 @@ class ElectionRules:
     prefer: tuple[str, ...] = ()
     takeover_s: float = TAKEOVER_S
 
-    def admits(self, node: str) -> bool:
-        """Whether a node may serve."""
-        return not self.candidates or any(fnmatchcase(node, each) for each in self.candidates)
+    def lacks(self, labels: Mapping[str, str] | None) -> bool:
+        """Whether the labels of a node are missing to tell candidates from other nodes."""
+        return labels is None and any(each.startswith(_LABEL) for each in self.candidates)
 
-    def rank(self, node: str) -> tuple[int, str]:
+    def unmatched(self, seats: Mapping[str, Seat]) -> list[str]:
+        """The patterns that fit no node, sorted; none while labels are missing."""
+        if any(seat.labels is None for seat in seats.values()):
+            return []
+        patterns = sorted({*self.candidates, *self.prefer})
+        return [it for it in patterns if not any(fits(it, node, seat.labels) for node, seat in seats.items())]
+
+    def admits(self, node: str, seat: Seat) -> bool:
+        """Whether a node may serve, as far as the hub knows."""
+        is_open = not self.candidates or self.lacks(seat.labels)
+        return is_open or any(fits(each, node, seat.labels) for each in self.candidates)
+
+    def rank(self, node: str, seat: Seat) -> tuple[int, str]:
         """The place of a node among those that can serve; the lowest one serves."""
-        liked = (at for at, each in enumerate(self.prefer) if fnmatchcase(node, each))
+        liked = (at for at, each in enumerate(self.prefer) if fits(each, node, seat.labels))
         return next(liked, len(self.prefer)), node
 
 
@@ -117,18 +145,41 @@ def choose(
             of the monotonic clock. A node that comes and goes, and serves never, has its last link only a moment ago.
         now: in seconds of the monotonic clock.
     """
-    fit = sorted((node for node in seats if _why_not(node, seats, rules) == ""), key=rules.rank)
+    if any(rules.lacks(seat.labels) for seat in seats.values()):
+        return None
+    ranks = sorted(rules.rank(node, seats[node]) for node in seats if not _why_not(node, seats, rules))
+    fit = [node for _, node in ranks]
     if present is None:
-        is_best = bool(fit) and (not rules.prefer or rules.rank(fit[0])[0] == 0)
-        return Choice(fit[0], "first election") if fit and (is_best or now - served >= rules.takeover_s) else None
+        is_best = bool(fit) and (not rules.prefer or ranks[0][0] == 0)
+        return Choice(fit[0], FIRST) if fit and (is_best or now - served >= rules.takeover_s) else None
     if not fit or present.node in fit:
         return None
     seat = seats.get(present.node)
-    if seat is not None and seat.away_since is not None and rules.admits(present.node):
+    if seat is not None and seat.away_since is not None and rules.admits(present.node, seat):
         if now - min(seat.away_since, served) < rules.takeover_s:
             return None
         return Choice(fit[0], f"edge node {present.node} was away for {rules.takeover_s:g} s")
     return Choice(fit[0], f"edge node {present.node} {_why_not(present.node, seats, rules)}")
+
+
+class Others(NamedTuple):
+    """The nodes beside the elected one.
+
+    Attributes:
+        standby: the first ones that could take over now.
+        unfit: without such a node, why the first ones could not, by node.
+    """
+
+    standby: list[str]
+    unfit: dict[str, str]
+
+
+def others(elected: str, seats: Mapping[str, Seat], rules: ElectionRules) -> Others:
+    """The nodes beside the elected one, for people."""
+    told = [(node, _why_not(node, seats, rules)) for node in sorted(seats) if node != elected]
+    standby = [node for node, why in told if not why]
+    unfit = {} if standby else dict(told[:SHOWN])
+    return Others(standby[:SHOWN], unfit)
 
 
 def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:
@@ -147,9 +198,20 @@ def node_set(text: str) -> NodeSet:
     """
     driver, _, rest = text.partition("=")
     patterns = tuple(rest.split(","))
-    if not (is_driver_name(driver) and all(map(_PATTERN.fullmatch, patterns))):
-        raise ValueError("must be DRIVER=NODE,..., and a node's name may have the wildcards * and ?")
+    if not (is_driver_name(driver) and all(map(_is_pattern, patterns))):
+        raise ValueError(
+            "must be DRIVER=NODE,..., where NODE is a node's name, with the wildcards * and ?, or a label of its Node: "
+            "label:example.com/site=north, or label:example.com/site for any value"
+        )
     return NodeSet(driver, patterns)
+
+
+def fits(pattern: str, node: str, labels: Mapping[str, str] | None) -> bool:
+    """Whether a pattern names a node with these labels; None: they are not known."""
+    if not pattern.startswith(_LABEL):
+        return fnmatchcase(node, pattern)
+    key, value = _label_of(pattern)
+    return labels is not None and key in labels and value in {None, labels[key]}
 
 
 def patterns_of(driver: str, sets: Iterable[NodeSet]) -> tuple[str, ...]:
@@ -160,6 +222,9 @@ def patterns_of(driver: str, sets: Iterable[NodeSet]) -> tuple[str, ...]:
 _PATTERN: Final = re.compile(r"[a-z0-9.*?-]{1,253}")
 """A node's name (RFC 1123), with wildcards."""
 
+_LABEL: Final = "label:"
+"""The beginning of a pattern that is a label: no node's name has a colon."""
+
 SHOWN: Final = 5
 """A message names at most this many nodes."""
 
@@ -168,4 +233,19 @@ def _why_not(node: str, seats: Mapping[str, Seat], rules: ElectionRules) -> str:
     seat = seats.get(node)
     if seat is None:
         return "is not known any more"
-    return seat.unfit if rules.admits(node) else "is not among --candidates"
+    if rules.lacks(seat.labels):
+        return "has labels that the hub has not read from the cluster yet"
+    return seat.unfit if rules.admits(node, seat) else "is not among --candidates"
+
+
+def _is_pattern(text: str) -> bool:
+    if not text.startswith(_LABEL):
+        return _PATTERN.fullmatch(text) is not None
+    key, value = _label_of(text)
+    return is_label(key, value or "")
+
+
+def _label_of(pattern: str) -> tuple[str, str | None]:
+    """The key and the value of a pattern that is a label; None: any value."""
+    key, equals, value = pattern.removeprefix(_LABEL).partition("=")
+    return key, value if equals else None

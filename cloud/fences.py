@@ -7,6 +7,8 @@ Rules:
 * A node that comes back after its fence may still have volumes mounted that were detached from it meanwhile, and
   another node may write to them now. The hub cannot undo that. It says so in its log, its audit log and its status,
   until the node reports these volumes unmounted, or an operator says `unfence`.
+* A fence ends with the node: once neither hub nor cluster knows the node (`forget`), nothing is held back for it, and a
+  machine that takes its name later has none of its mounts.
 * A fence counts at once, in memory. The order has succeeded only when the disk has it, too.
 """
 
@@ -143,23 +145,25 @@ class Fences:
         return Done(said=[f"node {node} is no longer fenced", "volumes that were detached meanwhile stay detached"])
 
     async def look(self) -> None:
-        """Note the nodes that are back, and settle the fences of those that use none of their volumes any more."""
+        """Note the nodes that are back. End the fences of those that use none of their volumes, or that are gone."""
         if not self._fences or not self._mounts.is_ready:
             return
-        settled = []
-        for fence in list(self._fences.values()):
-            if not self._is_back(fence):
+        ended = {}
+        for node, fence in self._fences.items():
+            if not self._absences.knows(node):
+                ended[node] = "nobody knows it any more"
+            elif not self._is_back(fence):
                 continue
-            if self._is_settled(fence):
-                settled.append(fence.node)
-            elif fence.node not in self._back:
-                self._back.add(fence.node)
+            elif self._is_settled(fence):
+                ended[node] = "it is back, and uses none of the volumes that it used before"
+            elif node not in self._back:
+                self._back.add(node)
                 log.error("%s", self._warning(fence))
-                self._audit.add(Event.FENCE, who=fence.node, ended="the node is back")
-        for node in settled:
+                self._audit.add(Event.FENCE, who=node, ended="the node is back")
+        for node, why in ended.items():
             del self._fences[node]
-            log.info("node %s is back after its fence, and uses none of the volumes that it used before", node)
-        if settled:
+            log.info("the fence of node %s ends: %s", node, why)
+        if ended:
             await self._save()
 
     def problems(self) -> Iterator[str]:

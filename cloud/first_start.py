@@ -6,15 +6,17 @@ Rules:
   earlier hub. Then the records of that hub are lost: the hub notes a loss, which `csi-bridge trust` settles.
 * A PersistentVolume that a person has written is none, and neither is one without this segment. So a first install
   beside static volumes, or in KubeEdge's place, is not stopped.
+* A volume that this hub has made is none: until a cluster can be read, an hour may go by, and the hub makes volumes.
 * Until the hub has read all PersistentVolumes once, the loss counts as possible, also after a restart meanwhile: a file
   in the state directory says that the first look is still due.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from cloud.kinds.fields import Body
-from cloud.losses import Losses
+from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Source
 from cloud.store import Store
 from common.node_selector import choices
@@ -29,12 +31,12 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _DOUBT = "the state directory was empty, and the hub has not read all PersistentVolumes yet"
 
 
-def begin(store: Store, losses: Sequence[Losses], source: Source | None, *, settled: Callable[[], None]) -> None:
+def begin(store: Store, claims: SqliteClaims, source: Source | None, *, settled: Callable[[], None]) -> None:
     """Look for earlier volumes as soon as the source is ready, if this is a first start.
 
     Args:
-        store: knows whether the state directory was empty.
-        losses: get the loss.
+        store: knows whether the state directory was empty. Its losses get the loss.
+        claims: know the volumes that this hub has made. Their losses get the loss, too.
         source: the PersistentVolumes of a cluster; None: the hub follows none.
         settled: called when it is certain whether there is a loss.
     """
@@ -43,13 +45,14 @@ def begin(store: Store, losses: Sequence[Losses], source: Source | None, *, sett
     if source is None:
         store.end_first_start()
         return
+    losses = (store.losses, claims.losses)
     for each in losses:
         each.put_in_doubt(_DOUBT)
 
     def look(_refs: frozenset[Ref] = frozenset()) -> None:
         if not source.is_ready or not store.is_new:
             return
-        found = _earlier(source)
+        found = _earlier(source, claims)
         for each in losses:
             if each.doubt and found:  # no doubt any more: an operator has settled it meanwhile
                 each.add(found)
@@ -61,11 +64,11 @@ def begin(store: Store, losses: Sequence[Losses], source: Source | None, *, sett
     look()
 
 
-def _earlier(source: Source) -> str:
+def _earlier(source: Source, claims: SqliteClaims) -> str:
     """A sentence about a volume of an earlier hub; empty if there is none."""
     for ref in sorted(source.refs(_KIND), key=lambda ref: ref.name):
         body = source.body(ref)
-        if body is not None and (value := _own_segment(body)):
+        if body is not None and (value := _own_segment(body)) and not _is_made(body, claims):
             driver = body["spec"]["csi"]["driver"]
             return (
                 f"the state directory was empty, but PersistentVolume {ref.name} of driver {driver} was made on edge "
@@ -83,3 +86,11 @@ def _own_segment(body: Body) -> str:
     terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
     found = (value for term in terms for key, values in choices(term) if key == NODE_SEGMENT for value in values)
     return next(found, "")
+
+
+def _is_made(body: Body, claims: SqliteClaims) -> bool:
+    """Whether this hub has made the volume of a PersistentVolume."""
+    csi = body["spec"]["csi"]
+    thing = Thing(VOLUME, str(csi.get("volumeHandle", "")))
+    standing = claims.glance(csi["driver"], "", (thing,))
+    return standing is not None and bool(standing.ids[thing].made or standing.ids[thing].deleted)

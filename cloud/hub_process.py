@@ -11,6 +11,7 @@ from functools import partial
 
 from cloud import first_start
 from cloud.abandon.abandonment import Abandonment
+from cloud.abandon.node_ends import NodeEnds
 from cloud.absences import Absences
 from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
@@ -134,7 +135,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
     cluster = part.source if part.release is not None else None  # no provisioner writes into a directory of manifests
-    first_start.begin(store, (store.losses, claims.losses), cluster, settled=made.reports.look_again)
+    first_start.begin(store, claims, cluster, settled=made.reports.look_again)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
@@ -301,12 +302,14 @@ def assemble(
         capacity_grace_s=capacity_grace_s,
         list_age_s=list_age_s,
         rules=election_rules,
+        labels=part.node_labels,
     )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
     reports = ReportStreams(nodes, placement, rights, metrics)
     placement.elections.subscribe(reports.changed)
+    placement.elections.announce(part.elected)
     policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(
@@ -320,27 +323,16 @@ def assemble(
         generations=generations,
         audit=audit,
     )
-    abandonment = Abandonment(
-        nodes,
-        placement,
-        denials,
-        judge.segments,
-        part.release,
-        forget_facts=part.sync.forget,
+    ends_of_nodes = NodeEnds(
+        nodes=nodes,
+        placement=placement,
+        denials=denials,
+        segments=judge.segments,
         forget=orders.forget_known,
         audit=audit,
     )
-    orders.add(AbandonOrder, abandonment.order)
-    succession = Succession(
-        nodes,
-        placement,
-        denials,
-        judge.segments,
-        part,
-        forget=orders.forget_known,
-        audit=audit,
-    )
-    orders.add(ReplaceOrder, succession.order)
+    orders.add(AbandonOrder, Abandonment(ends_of_nodes, part.release, part.sync.forget).order)
+    orders.add(ReplaceOrder, Succession(ends_of_nodes, part).order)
     leaks = LeakAudit(nodes, placement, part, metrics, grace_s=audit_grace_s)
     orders.add(LeakOrder, leaks.order)
     absences = Absences(nodes, part.mounts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.election import ElectionRules, NodeSet, patterns_of
-from cloud.node_marks import Labels, Taints
+from cloud.node_marks import Labels, Taints, is_reserved
 from cloud.served_driver import ServedDriver
 from cloud.unique_segments import UniqueKeys
 from common.endpoint import Endpoint, is_loopback
@@ -78,6 +78,7 @@ class HubSettings(ProcessSettings):
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)
         self._check_served()
+        self._check_labels()
         if self.uds_group is not None and not self.uds_allow_uid:
             raise SettingsError("--uds-group", self.uds_group, "needs at least one --uds-allow-uid")
         if self.uds_allow_uid and self.uds_group is None:
@@ -99,6 +100,21 @@ class HubSettings(ProcessSettings):
                 raise SettingsError("--serve", served, "needs a socket of its own")
             names.add(served.name)
             sockets.add(served.endpoint)
+
+    def _check_labels(self) -> None:
+        for flag, sets in (("--candidates", self.candidates), ("--prefer", self.prefer)):
+            for each in sets:
+                if each.label_keys() and self.kubeconfig is None:
+                    why = "labels are those of a cluster's Nodes, and this hub follows no cluster: needs --kubeconfig"
+                    raise SettingsError(flag, each, why)
+        for each in self.candidates:
+            for key in each.label_keys():
+                if not is_reserved(key):
+                    why = (
+                        f"a node may set the label {key} on its own Node, and become a candidate by it; use a label "
+                        f"that only administrators set, such as node-restriction.kubernetes.io/…, or names"
+                    )
+                    raise SettingsError("--candidates", each, why)
 
     def uds_gid(self) -> int | None:
         """The number of the group.

@@ -84,6 +84,10 @@ RESOURCES: Final = {
         Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
         Resource("VolumeSnapshotContent", "apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents"),
         Resource("VolumeSnapshot", "apis/snapshot.storage.k8s.io/v1", "volumesnapshots", namespaced=True),
+        Resource("VolumeGroupSnapshotContent", "apis/groupsnapshot.storage.k8s.io/v1", "volumegroupsnapshotcontents"),
+        Resource(
+            "VolumeGroupSnapshot", "apis/groupsnapshot.storage.k8s.io/v1", "volumegroupsnapshots", namespaced=True
+        ),
         Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses"),
         Resource("Secret", "api/v1", "secrets", namespaced=True),
         Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),

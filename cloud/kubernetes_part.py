@@ -19,6 +19,7 @@ from cloud.sync_part import SyncPart
 from cloud.upsync import farewell, handover
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
+from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
@@ -88,7 +89,8 @@ async def following(
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
-        parts: tuple[_Part, ...] = (cluster, table, facts, hearts, sync)
+        elections = ElectionEvents(kube, cluster)
+        parts: tuple[_Part, ...] = (cluster, table, facts, hearts, sync, elections)
         try:
             yield SyncPart(
                 source=cluster,
@@ -101,7 +103,9 @@ async def following(
                 node_facts=table.node_facts,
                 release=ClusterRelease(kube, cluster),
                 write_again=facts.write_again,
+                elected=elections.add,
             )
         finally:
+            await elections.close()
             await hearts.close()
             await facts.close()

@@ -24,6 +24,18 @@ AGENT: Final = "agent"
 
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
+_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
+_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+"""Domains in which a kubelet sets labels of its Node."""
+
+_KUBELET_LABELS: Final = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
+    "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
+"""Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
+
 _LONGEST_PREFIX_CHARS: Final = 253
 _LONGEST_NAME_CHARS: Final = 63
 _PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -80,7 +92,7 @@ def labels(text: str) -> Labels:
     found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
-        if not equals or not _is_key(key) or not _is_value(value):
+        if not equals or not is_label(key, value):
             raise ValueError(
                 "must be labels of Kubernetes like example.com/site=north,example.com/rack=7; empty for none"
             )
@@ -113,6 +125,28 @@ def taints(text: str) -> Taints:
             raise ValueError("must not give one key the same effect twice")
         found[key, effect] = Taint(key, value, effect)
     return Taints(tuple(found.values()))
+
+
+def is_label(key: str, value: str) -> bool:
+    """Whether Kubernetes takes a key and a value as those of a label."""
+    return _is_key(key) and _is_value(value)
+
+
+def is_reserved(label: str) -> bool:
+    """Whether a node may not set a label of its own Node: it is the bridge's, or a kubelet may not set it either.
+
+    Source: kubernetes plugin/pkg/admission/noderestriction.
+    """
+    domain, slash, _ = label.partition("/")
+    if slash and _is_within(domain, (OURS,)):
+        return label != NODE_SEGMENT
+    if not slash or not _is_within(domain, _KUBERNETES):
+        return False
+    return label not in _KUBELET_LABELS and not _is_within(domain, _KUBELETS)
+
+
+def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
+    return any(domain == it or domain.endswith(f".{it}") for it in domains)
 
 
 def _is_key(text: str) -> bool:

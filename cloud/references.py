@@ -1,4 +1,4 @@
-"""The references: the PersistentVolumes and VolumeSnapshotContents, each with the volume or snapshot that it names.
+"""The references: the PersistentVolumes, VolumeSnapshotContents and VolumeGroupSnapshotContents, with what they name.
 
 The leak audit (`cloud.leaks`) reads them before it asks the nodes for their lists, and again afterwards.
 
@@ -7,11 +7,12 @@ Rules:
 * A reading is whole or it fails: what is missing in a whole one does not exist.
 * Only the few fields that the audit needs are kept: a site may have 100,000 of them.
 * A claim that has no volume yet is a reference, too: the provisioner repeats its CreateVolume, and gets the volume that
-  an earlier one has made.
+  an earlier one has made. So is a VolumeSnapshot or VolumeGroupSnapshot for the snapshotter.
+* A VolumeGroupSnapshotContent refers to the snapshots of its group that have no VolumeSnapshotContent yet.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from common.quantity import parse_bytes
 
 PERSISTENT_VOLUME: Final = "PersistentVolume"
 CONTENT: Final = "VolumeSnapshotContent"
+GROUP_CONTENT: Final = "VolumeGroupSnapshotContent"
 
 _SLICE: Final = 250
 """Objects that are read before the loop gets a turn: two milliseconds."""
@@ -36,10 +38,10 @@ class Reference(NamedTuple):
     """An object that names a volume or a snapshot.
 
     Attributes:
-        kind: `PERSISTENT_VOLUME` or `CONTENT`.
+        kind: `PERSISTENT_VOLUME`, `CONTENT` or `GROUP_CONTENT`.
         name: its name.
         uid: its UID.
-        owner: namespace and name of the claim or VolumeSnapshot that it is for; empty if there is none.
+        owner: namespace and name of the claim, VolumeSnapshot or VolumeGroupSnapshot that it is for; empty: none.
         since: when it was made, in seconds since the epoch; 0 if that is not known.
         size_bytes: the size of its volume; 0 if that is not known.
         is_leaving: whether it is being removed, and its volume with it or before it.
@@ -67,7 +69,7 @@ class References:
 
     Attributes:
         named: the objects that name a thing.
-        waiting: the claims and VolumeSnapshots that have no thing yet: namespace and name, by UID.
+        waiting: the claims, VolumeSnapshots and VolumeGroupSnapshots without a thing yet: namespace and name, by UID.
         unread: why the objects for a kind of things could not be read, by this kind.
         is_in_files: whether the objects come from a directory of manifests.
     """
@@ -175,6 +177,34 @@ def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
         snapshot = _part(_part(body, "spec"), "volumeSnapshotRef")
         if of_content(body) is None and snapshot.get("uid"):
             found[str(snapshot["uid"])] = f"snapshot {snapshot.get('namespace')}/{snapshot.get('name')}"
+    return found
+
+
+def of_group(body: Body) -> Iterator[tuple[Key, Reference]]:
+    """The snapshots of a VolumeGroupSnapshotContent; none if it has none yet."""
+    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
+    group = _part(spec, "volumeGroupSnapshotRef")
+    reference = Reference(
+        GROUP_CONTENT,
+        str(metadata.get("name", "")),
+        str(metadata.get("uid", "")),
+        owner=f"group snapshot {group.get('namespace')}/{group.get('name')}" if group else "",
+        since=_seconds(metadata.get("creationTimestamp")),
+        is_leaving=bool(metadata.get("deletionTimestamp")),
+    )
+    handles = [it.get("snapshotHandle") for it in status.get("volumeSnapshotInfoList") or ()]
+    handles += _part(_part(spec, "source"), "groupSnapshotHandles").get("volumeSnapshotHandles") or ()
+    for handle in dict.fromkeys(filter(None, handles)):
+        yield (str(spec.get("driver", "")), Thing(SNAPSHOT, str(handle))), reference
+
+
+def waiting_groups(bodies: Iterable[Body]) -> dict[str, str]:
+    """The VolumeGroupSnapshots of VolumeGroupSnapshotContents that have no snapshots yet, by UID."""
+    found = {}
+    for body in bodies:
+        group = _part(_part(body, "spec"), "volumeGroupSnapshotRef")
+        if group.get("uid") and not any(of_group(body)):
+            found[str(group["uid"])] = f"group snapshot {group.get('namespace')}/{group.get('name')}"
     return found
 
 

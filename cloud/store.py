@@ -12,6 +12,7 @@ Rules:
 import logging
 import os
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -162,8 +163,8 @@ class Store:
         """Write a unique segment soon, in the writer's thread."""
         self._writer.put(segment[:3], ("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(segment)))
 
-    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
-        """Give all segments of a node to its successor, and one more; on the disk when this returns.
+    async def move_segments(self, node: str, successor: str, more: Sequence[StoredSegment]) -> None:
+        """Give all segments of a node to its successor, and some more; on the disk when this returns.
 
         Raises:
             WriteFailed: nothing is written.
@@ -171,7 +172,7 @@ class Store:
 
         def move(database: sqlite3.Connection) -> None:
             database.execute("UPDATE segments SET node = ? WHERE node = ?", (successor, node))
-            database.execute("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(more))
+            database.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", more)
 
         await self._writer.transact(move)
 

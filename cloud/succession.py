@@ -7,23 +7,22 @@ Rules:
 * The new node gets the old one's segment in place of its own one, because a Node's label has one value. So it must not
   have volumes of its own yet: theirs would be of no node. Those in the old one's segment are not its own: a hub that
   has lost its records gets the same order again.
-* The same order goes on after a crash. First the segments are written to the disk, then names and ids, and last the hub
-  forgets the old node. Between the steps the volumes have no node that is connected.
+* A kubelet labels its Node by itself (`edge.kubelet_relay`). So a node whose kubelet does is no successor.
+* The same order goes on after a crash, and until then the old node gets no other successor. First the segments are
+  written to the disk, then names and ids, and last the hub forgets the old node. Between the steps the volumes have no
+  node that is connected.
 """
 
 import logging
 
-from cloud.abandon.abandonment import Forget
+from cloud.abandon.node_ends import NodeEnds
 from cloud.abandon.own_storage import Body, handle_of, own_volumes
-from cloud.edge_nodes import Nodes
-from cloud.placement.placement import Placement
 from cloud.references import PERSISTENT_VOLUME
 from cloud.sync_part import SyncPart
-from cloud.trust.audit_log import Audit, Event
-from cloud.trust.denials import Denials
-from cloud.unique_segments import UniqueSegments
+from cloud.trust.audit_log import Event
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
+from common.objects import Ref
 from common.operator_orders import Done, Replace
 from common.topology import NODE_SEGMENT
 
@@ -33,30 +32,9 @@ log = logging.getLogger("csi_bridge.hub")
 class Succession:
     """Carries out the order."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        placement: Placement,
-        denials: Denials,
-        segments: UniqueSegments,
-        part: SyncPart,
-        *,
-        forget: Forget,
-        audit: Audit,
-    ) -> None:
-        """For one hub.
-
-        Args:
-            nodes: the nodes that it knows.
-            placement: the names and ids that nodes have.
-            denials: the nodes that may not connect.
-            segments: the topology segments that belong to one node each.
-            part: the objects and facts.
-            forget: forgets a node.
-            audit: takes the orders.
-        """
-        self._nodes, self._placement, self._denials, self._segments = nodes, placement, denials, segments
-        self._part, self._forget, self._audit = part, forget, audit
+    def __init__(self, ends: NodeEnds, part: SyncPart) -> None:
+        """For one hub, with its parts, and its objects and facts."""
+        self._ends, self._part = ends, part
 
     async def order(self, order: Replace, by: str) -> Done:
         """Make a node the successor of another one.
@@ -65,27 +43,33 @@ class Succession:
             OperatorRefused: the old one may come back, the new one cannot be its successor, or the disk is full.
             PlacementNotKept: names and ids cannot be moved now; the same order goes on.
         """
-        old, new = order.node, order.successor
+        ends, segments, old, new = self._ends, self._ends.segments, order.node, order.successor
         what = f"edge node {new} does not replace {old}"
         if old == new:
             raise OperatorRefused(what, "they are one node; to give its name to a new machine, see docs/trust.md")
-        value = self._segments.value_of(old)
-        self._check_old(old, what)
-        if self._segments.value_of(new) != value:  # else an earlier order did not get to its end
+        ends.check(old, what)
+        begun = segments.successor_of(old)
+        if begun not in ("", new):
+            why = f"an order to replace it by {begun} was cut off; first run csi-bridge replace {old} {begun} again"
+            raise OperatorRefused(what, why)
+        if not begun and segments.value_of(new) != segments.value_of(old):  # else an older hub was cut off
             await self._check_new(old, new, what)
-        self._placement.check_settled(old)  # before the first write: nothing has changed then
-        self._audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
+        ends.placement.check_settled(old)  # before the first write: nothing has changed then
+        ends.audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
         try:
-            await self._segments.replace(old, new)
+            if not begun:
+                await segments.replace(old, new)
         except WriteFailed as error:
             raise OperatorRefused(what, f"that cannot be written to the disk: {error}") from error
-        await self._placement.move(old, new)
-        await self._forget(old)
-        self._nodes.judge_again()
-        for driver in self._nodes.drivers_of(new):
-            self._placement.changed(driver)
+        await ends.placement.move(old, new)
+        await ends.forget(old)
+        segments.end_replacement(old)
+        ends.nodes.judge_again()
+        for driver in ends.nodes.drivers_of(new):
+            ends.placement.changed(driver)
         self._part.write_again(new)
         log.warning("an operator made edge node %s the successor of %s, with its volumes", new, old)
+        value = segments.value_of(new)
         return Done(
             said=[
                 f"edge node {new} has the volumes of {old}, and its segment {NODE_SEGMENT}={value}",
@@ -93,28 +77,25 @@ class Succession:
             ]
         )
 
-    def _check_old(self, old: str, what: str) -> None:
-        if not self._denials.denies(old):
-            raise OperatorRefused(what, f"{old} may come back; first run csi-bridge deny {old}")
-        if self._nodes.is_connected(old):
-            raise OperatorRefused(what, f"{old} is still connected; its links end at once, so try again")
-
     async def _check_new(self, old: str, new: str, what: str) -> None:
-        if not self._nodes.knows(new):
+        if not self._ends.nodes.knows(new):
             raise OperatorRefused(what, f"the hub knows no edge node {new}; let it join first")
-        if self._denials.denies(new):
+        if self._ends.denials.denies(new):
             raise OperatorRefused(what, f"{new} is denied")
-        if self._segments.value_of(new) != new:
-            raise OperatorRefused(what, f"{new} is the successor of {self._segments.value_of(new)} already")
+        if self._ends.segments.value_of(new) != new:
+            raise OperatorRefused(what, f"{new} is the successor of {self._ends.segments.value_of(new)} already")
+        if self._has_label(new):
+            why = f"its kubelet labels its Node {NODE_SEGMENT}={new}; give the machine the name {old} instead"
+            raise OperatorRefused(what, why)
         volumes = self._volumes(what)
         left = own_volumes(volumes, old, self._owner)
-        if not (left or self._nodes.knows(old) or await self._placement.knows(old)):
+        if not (left or self._ends.nodes.knows(old) or await self._ends.placement.knows(old)):
             raise OperatorRefused(what, f"the hub knows no edge node {old}, and nothing of its volumes")
         if own := own_volumes(volumes, new, self._owner):
             name = own[0]["metadata"]["name"]
             raise OperatorRefused(what, f"{new} has volumes of its own, such as PersistentVolume {name}")
-        ledger, inherited = (await self._placement.books()).ledger, {handle_of(it) for it in left}
-        is_shared = self._placement.elections.had  # such storage is no node's own
+        ledger, inherited = (await self._ends.placement.books()).ledger, {handle_of(it) for it in left}
+        is_shared = self._ends.placement.elections.had  # such storage is no node's own
         made = [place for place, holding in ledger.holdings if place[2] == new and holding.is_made]
         strange = [
             str(thing) for driver, thing, _ in made if (driver, thing.id) not in inherited and not is_shared(driver)
@@ -122,6 +103,13 @@ class Succession:
         strange += [name for driver, name, hold in ledger.holds if hold.node == new and not is_shared(driver)]
         if strange:
             raise OperatorRefused(what, f"{new} has volumes of its own, such as {strange[0]}")
+
+    def _has_label(self, node: str) -> bool:
+        """Whether a kubelet has given its Node the node's own segment as a label."""
+        body = self._part.source.body(Ref("Node", "", node)) if self._part.source is not None else None
+        if body is None or self._part.mounts.kubelet_state(node) is None:
+            return False
+        return NODE_SEGMENT in (body["metadata"].get("labels") or {})
 
     def _volumes(self, what: str) -> list[Body]:
         """All PersistentVolumes; none if the hub follows none."""
@@ -133,4 +121,4 @@ class Succession:
         return [body for ref in source.refs(PERSISTENT_VOLUME) if (body := source.body(ref)) is not None]
 
     def _owner(self, driver: str, key: str, value: str) -> str:
-        return self._segments.owner(key, value, (), driver)
+        return self._ends.segments.owner(key, value, (), driver)

@@ -3,12 +3,13 @@
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud import volume_report
 from cloud.abandon.release import Release
+from cloud.election import Elected
 from cloud.mounts import Mounts, no_mounts
 from cloud.references import ReferenceReader
 from cloud.sources.source import Source
@@ -76,6 +77,7 @@ class SyncPart:
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
         release: releases the own storage of a node; None if the hub follows no cluster.
         write_again: writes the facts of a node to the cluster again, with its present segment.
+        elected: tells the cluster of an election: the driver, and the result.
     """
 
     source: Source | None = None
@@ -88,6 +90,16 @@ class SyncPart:
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
     release: Release | None = None
     write_again: Callable[[str], None] = lambda _node: None
+    elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
+
+    def node_labels(self, node: str) -> Mapping[str, str] | None:
+        """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""
+        if self.source is None:
+            return {}
+        if not self.source.is_ready:
+            return None
+        body = self.source.body(Ref("Node", "", node))
+        return (body["metadata"].get("labels") or {}) if body is not None else {}
 
 
 async def _ignore(stream: Stream) -> None:

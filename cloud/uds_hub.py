@@ -33,7 +33,7 @@ from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.link import Link, Stream
 from common.logs import of_peer
-from common.messages import Kind, Open, Reason
+from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
 from common.pages.json_form import time_of
@@ -47,6 +47,9 @@ _SHOWN_CHARS = 100
 
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})
 """The roles that may call drivers."""
+
+_OPPOSITES = {"local": Mode.SHARED, "shared": Mode.LOCAL}
+"""The placements that proxy drivers of one driver cannot have at the same time."""
 
 
 class Hub:
@@ -185,15 +188,31 @@ class Hub:
             if replaced is not None:
                 before, address = replaced.peer_identity.address, link.peer_identity.address
                 self._audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
-        if role is Role.DRIVER and link.peer.placement not in ("", *Mode):
-            shown = link.peer.placement[:_SHOWN_CHARS]
-            why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
-            raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
+        if role is Role.DRIVER:
+            self._check_placement(link.peer)
         return Admitted(role, time.time(), "" if role is Role.OPERATOR else link.peer.placement or Mode.AUTO)
 
     def _check(self, role: Role, link: Link) -> None:
         if role is not Role.OPERATOR:
             self._credentials.check(role, link.peer.name, link.peer_identity, is_node=role is Role.EDGE)
+
+    def _check_placement(self, wanted: Hello) -> None:
+        """Check the placement that a proxy driver wants.
+
+        `local` and `shared` say opposite things of the driver's storage, and the claim store keeps different records.
+        """
+        if wanted.placement not in ("", *Mode):
+            shown = wanted.placement[:_SHOWN_CHARS]
+            why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
+            raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
+        opposite = _OPPOSITES.get(wanted.placement)
+        others = (link.context for link in self._links if link.peer.name == wanted.name)
+        if opposite and any(it.role is Role.DRIVER and it.placement == opposite for it in others):
+            raise HandshakeRefused(
+                Reason.CONFLICT,
+                f"a proxy driver of {wanted.name} with --placement={opposite} is connected, and this one has "
+                f"--placement={wanted.placement}: give both the same",
+            )
 
     def end_unfit(self) -> None:
         """End each link whose peer is denied by now, or whose certificate has ended."""

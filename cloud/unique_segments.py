@@ -7,6 +7,8 @@ Rules:
 * The bridge's own segment belongs to the node of its name (`common.topology`), or to the node that an operator made its
   successor (`csi-bridge replace`). The successor has this segment in place of its own one. No node can say that of
   itself.
+* An order that makes a node a successor has several steps. Its first one notes the old node and its successor with the
+  segments, and its last one removes the note. So the same order can go on, also if the old node was a successor.
 * Of the other keys, an operator lists those that are unique (`--unique-topology`). A node keeps a segment that it no
   longer reports: PersistentVolumes may name it.
 * A node's name counts as its `kubernetes.io/hostname` (`cloud.placement.affinity`). So this segment belongs to the node
@@ -15,7 +17,7 @@ Rules:
   disputed: it belongs to the node of that name, else to none until an operator forgets the other ones.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,6 +26,9 @@ from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 """The label that static volumes on a node's own disk are bound by."""
+
+_REPLACED: Final = ""
+"""In place of a key, in the store: the value is a node whose segments its successor has, by an order under way."""
 
 _MOST_OF_A_NODE: Final = 256
 """The segments that one node can have. A node has one or two for each driver, and 100 drivers at most."""
@@ -63,8 +68,8 @@ class SegmentStore(Protocol):
     def drop_segment(self, segment: StoredSegment) -> None:
         """Remove a segment soon."""
 
-    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
-        """Give all segments of a node to its successor, and one more. Raises WriteFailed: nothing is written."""
+    async def move_segments(self, node: str, successor: str, more: Sequence[StoredSegment]) -> None:
+        """Give all segments of a node to its successor, and some more. Raises WriteFailed: nothing is written."""
 
 
 class UniqueSegments:
@@ -82,9 +87,13 @@ class UniqueSegments:
         """By node: the value of the bridge's own segment that it has in place of its name."""
         self._heirs: dict[str, str] = {}
         """By such a value: the node."""
+        self._replaced: dict[str, str] = {}
+        """By node that an order under way replaces: its successor, which has its segments."""
         for key, value, driver, node in store.segments():
             if key == NODE_SEGMENT:
                 self._inherit(node, value)
+            elif key == _REPLACED:
+                self._replaced[value] = node
             else:
                 self._put((key, value), node, driver)
 
@@ -146,18 +155,30 @@ class UniqueSegments:
         return self._inherited.get(node, node)
 
     async def replace(self, node: str, successor: str) -> None:
-        """Give all segments of a node to its successor, the bridge's own one too.
+        """Give all segments of a node to its successor, the bridge's own one too, as the first step of an order.
 
         Raises:
             WriteFailed: the disk does not have it, and nothing has changed.
         """
         value = self.value_of(node)
-        await self._store.move_segments(node, successor, StoredSegment(NODE_SEGMENT, value, "", successor))
+        more = ((NODE_SEGMENT, value), (_REPLACED, node))
+        await self._store.move_segments(node, successor, [StoredSegment(*it, "", successor) for it in more])
         for segment, drivers in self._of.pop(node, {}).items():
             for driver in drivers:
                 self._put(segment, successor, driver)
         self._inherited.pop(node, None)
         self._inherit(successor, value)
+        self._replaced = {old: successor if new == node else new for old, new in self._replaced.items()}
+        self._replaced[node] = successor
+
+    def successor_of(self, node: str) -> str:
+        """The node that has the segments of this one by an order that is not at its end; empty: there is none."""
+        return self._replaced.get(node, "")
+
+    def end_replacement(self, node: str) -> None:
+        """Note that the order that replaces a node is at its end."""
+        if successor := self._replaced.pop(node, ""):
+            self._store.drop_segment(StoredSegment(_REPLACED, node, "", successor))
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
         """Give a node those of these segments that are unique. `why_not` has allowed it."""
@@ -185,6 +206,8 @@ class UniqueSegments:
         if not driver and (value := self._inherited.pop(node, "")):
             del self._heirs[value]
             self._store.drop_segment(StoredSegment(NODE_SEGMENT, value, "", node))
+        for old in [old for old, successor in self._replaced.items() if successor == node and not driver]:
+            self.end_replacement(old)
         for segment, drivers in list(self._of.get(node, {}).items()):
             for gone in [driver] if driver else list(drivers):
                 if gone in drivers:

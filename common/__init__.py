@@ -38,8 +38,8 @@ For every process:
 * `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `pages`: the state of a hub or an agent, as JSON over HTTP on a UNIX socket.
 * `operator_orders`: the orders of operators to the hub, as dataclasses.
-* `tasks`, `line_limit`, `line_writer`, `logs`, `metrics`, `accounting`, `exposition`, `httpd`, `version`: tasks with an
-  owner; log lines from a thread; one log line and one metric per call; `/metrics`.
+* `tasks`, `token_bucket`, `line_limit`, `line_writer`, `logs`: tasks with an owner; log lines from a thread, in bounds.
+* `metrics`, `accounting`, `exposition`, `httpd`, `version`: one log line and one metric per call; `/metrics`.
 * `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
   with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.

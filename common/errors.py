@@ -267,14 +267,18 @@ class OpenElsewhere(CallError):
     """The outcome of an earlier call about the same thing is open on a node that is not connected. Nothing was sent.
 
     The driver's storage is reached by every node, and another node serves it by now. But two nodes must not carry out
-    calls about one thing at the same time.
+    calls about one thing at the same time. With `is_renamed`, another machine has the node's name by now.
     """
 
-    def __init__(self, driver: str, key: str, node: str, until: str) -> None:
-        self.driver, self.key, self.node, self.until = driver, key, node, until
+    def __init__(self, driver: str, key: str, node: str, until: str, *, is_renamed: bool = False) -> None:
+        self.driver, self.key, self.node, self.until, self.is_renamed = driver, key, node, until, is_renamed
         super().__init__(
-            f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: it "
-            f"goes on when {node} answers{until}; if {node} is gone for good, switch its machine off, then "
+            f"{key} of driver {driver} has an open outcome on another machine that had the name of edge node {node}: "
+            f"it goes on when that one is back{until}; if it is switched off for good, run the command that csi-bridge "
+            f"audit shows for the call"
+            if is_renamed
+            else f"{key} of driver {driver} has an open outcome on edge node {node}, which is away or takes no calls: "
+            f"it goes on when {node} answers{until}; if {node} is gone for good, switch its machine off, then "
             f"csi-bridge forget {node}"
         )
 
@@ -374,13 +378,12 @@ class NotListed(CallError):
 
 
 class TokenUnknown(CallError):
-    """The page token is for no list that the hub has: it is too old, or of another hub process. Begin again."""
+    """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
 
-    def __init__(self, method: str) -> None:
-        self.method = method
-        super().__init__(
-            f"the hub has no list for this starting_token of {method.rpartition('/')[2]}; begin again without one"
-        )
+    def __init__(self, method: str, node: str = "") -> None:
+        self.method, self.node = method, node
+        whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
+        super().__init__(f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one")
 
 
 class FieldMissing(CallError):

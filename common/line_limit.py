@@ -11,6 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from common.token_bucket import Bucket
+
 Line = TypeVar("Line")
 
 BURST: Final = 100
@@ -23,18 +25,16 @@ WINDOW_S: Final = 60.0
 """Held lines are written as one within this time."""
 
 MOST_BUCKETS: Final = 65_536
-"""Each takes about 250 bytes. A hub's 20,000 nodes have two kinds of lines each in ordinary times."""
+"""Each takes about 270 bytes. A hub's 20,000 nodes have two kinds of lines each in ordinary times."""
 
 _REFILLED_S: Final = BURST / LINES_A_MINUTE * 60
 """After this time without a line, a peer has its whole burst again."""
 
 
 @dataclass(slots=True)
-class _Bucket(Generic[Line]):
-    """The allowance of one peer for one kind of line, as of the time `at`."""
+class _Bucket(Bucket, Generic[Line]):
+    """The allowance of one peer for one kind of line, and its lines that are held."""
 
-    at: float
-    lines: float = BURST
     held: int = 0
     last: Line | None = None
 
@@ -54,10 +54,7 @@ class LineLimit(Generic[Line]):
     def admits(self, peer: str, kind: object, line: Line, now: float) -> bool:
         """Whether this line may be written now. If not, it is held."""
         bucket = self._bucket(peer, kind, now)
-        bucket.lines = min(BURST, bucket.lines + (now - bucket.at) * LINES_A_MINUTE / 60)
-        bucket.at = now
-        if bucket.lines >= 1:
-            bucket.lines -= 1
+        if bucket.take(now):
             return True
         if not bucket.held:
             self._holding.append(bucket)
@@ -81,7 +78,7 @@ class LineLimit(Generic[Line]):
                 key = ("", kind)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(now)
+            bucket = self._buckets[key] = _Bucket(LINES_A_MINUTE / 60, BURST, now)
         self._buckets.move_to_end(key)
         return bucket
 

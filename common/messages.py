@@ -93,7 +93,7 @@ class Reason(StrEnum):
     CERTIFICATE = "certificate"
     """The hello was refused: it contradicts the certificate."""
     CONFLICT = "conflict"
-    """The hello was refused: another machine of that name is connected."""
+    """The hello was refused: another machine of that name is connected, or a proxy driver of the opposite placement."""
     STALE = "stale"
     """The hello was refused: a later start of the same machine is connected."""
     DRAINING = "draining"

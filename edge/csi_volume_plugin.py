@@ -18,7 +18,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+async def _never(_published: Published) -> bool:
+    """No driver here knows any runtime."""
+    return False
+
+
 class NodeDriver(Protocol):
     """A registered driver, with the members that node calls need."""
 
@@ -90,6 +95,8 @@ class VolumePlugin:
         find_driver: returns the registered driver of a name, or None.
         durable: vol_data.json survives a power cut.
         call_timeout_s: seconds after which a call's outcome is uncertain.
+        is_deferred: whether the driver has told the pod's runtime to mount a published volume. Its files are then not
+            here, and the guest gives them to the pod's fsGroup.
     """
 
     def __init__(
@@ -100,12 +107,13 @@ class VolumePlugin:
         *,
         durable: bool = False,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        is_deferred: Callable[[Published], Awaitable[bool]] = _never,
     ) -> None:
         self.layout = Layout(root)
         self._root = RootDir(root, durable)
         self._dirs = VolumeDirs(self._root, node)
         self._devices = BlockDevices(self._root, self.layout)
-        self._find_driver, self._call_timeout_s = find_driver, call_timeout_s
+        self._find_driver, self._call_timeout_s, self._is_deferred = find_driver, call_timeout_s, is_deferred
 
     # ---------------------------------------------------------------- stage and publish
 
@@ -236,7 +244,7 @@ class VolumePlugin:
         await _locally(Uncertain, self._dirs.require_target, driver.name, target, block=volume.block)
         if volume.block:
             await _apart(Uncertain, self._devices.map, volume.name, uid)
-        elif node_requests.wants_fs_group(wanted, driver.capabilities):
+        elif node_requests.wants_fs_group(wanted, driver.capabilities) and not await self._is_deferred(published):
             await self._give_to_group(wanted, target, tell)
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:

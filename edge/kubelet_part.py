@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.database import lock
 from common.errors import SettingsError
@@ -31,6 +31,7 @@ from common.pages.json_form import time_of
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
+from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import read_table
 from edge.fencing.fencing import OFF, RESET, Fencing, why_not_here
@@ -39,17 +40,22 @@ from edge.former_state import put_aside
 from edge.home import Home
 from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
+from edge.manager.opt_in import OptIn
 from edge.manager.states import VolumeStates, read_boot
 from edge.metastore import Metastore
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
 from edge.node_requests import VolumeStats
 from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
+from edge.registry.block_question import BlockQuestion
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
 from edge.sync_streams import SyncStreams, observe_stream
 from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
+
+if TYPE_CHECKING:
+    from edge.direct.hand_over import DirectVolumes
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -233,6 +239,7 @@ class Volumes:
         self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
         self._manager: VolumeManager | None = None
+        self._direct: DirectVolumes | None = None
         self._pod_facts: PodFacts | None = None
         self._left_facts: LeftOverFacts | None = None
 
@@ -276,16 +283,26 @@ class Volumes:
         settings = self._settings
         machine = read_machine(settings.root_dir)
         facts = NodeFacts(settings.node, self.metastore, registry, machine, self._fencing.told)
+        question = BlockQuestion(settings.node, lambda: registry.drivers)
         manager = VolumeManager(
             node=settings.node,
             store=self.metastore,
             states=states,
-            plugin=VolumePlugin(settings.root_dir, settings.node, registry.find, durable=settings.durability == "full"),
+            plugin=VolumePlugin(
+                settings.root_dir,
+                settings.node,
+                registry.find,
+                durable=settings.durability == "full",
+                is_deferred=self._is_deferred,
+            ),
             drivers=registry,
             facts=self.metastore,
             in_use_acked=facts.in_use_acked,
             in_use_changed=lambda: facts.tell(manager.volumes_in_use()),
             own_labels=registry.node_labels,
+            opt_in=self._opt_in(),
+            direct=self._direct_volumes,
+            validate_block=question.ask,
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
             fencing=self._fencing,
@@ -307,6 +324,23 @@ class Volumes:
         self._left_facts.changed()
         self._pod_facts.changed()
         return True
+
+    def _opt_in(self) -> OptIn:
+        settings = self._settings
+        runtimes = {runtime.name: runtime for runtime in settings.direct_runtime}
+        return OptIn(runtimes, Layout(Path(os.path.realpath(settings.root_dir))))
+
+    async def _is_deferred(self, published: Published) -> bool:
+        """Whether the pod's runtime knows a volume that the driver has published."""
+        return bool(self._settings.direct_runtime) and await self._direct_volumes().is_told(published)
+
+    def _direct_volumes(self) -> "DirectVolumes":
+        """Return the deferred volumes. Their package is imported at the first call: most nodes never need it."""
+        if self._direct is None:
+            from edge.direct.hand_over import direct_volumes  # noqa: PLC0415
+
+            self._direct = direct_volumes(self._settings.root_dir, self._settings.direct_run_dir)
+        return self._direct
 
     def usage(self) -> dict[tuple[str, str], VolumeStats]:
         """Return the usage of the mounted volumes, by the namespace and the name of the claim. A thread may call it."""

@@ -25,6 +25,7 @@ UNPUBLISH = "/csi.v1.Node/NodeUnpublishVolume"
 EXPAND = "/csi.v1.Node/NodeExpandVolume"
 STATS = "/csi.v1.Node/NodeGetVolumeStats"
 HEALTH = "/csi.v1.Node/NodeGetVolumeHealth"
+VALIDATE = "/csi.v1.Controller/ValidateVolumeCapabilities"
 
 TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
 
@@ -70,6 +71,7 @@ class VolumeStats:
     Attributes:
         abnormal: the volume's health; None if the driver does not report it.
         message: the health's text for people.
+        is_size_only: only `capacity_bytes` is known: a guest has the volume, and cannot be asked.
     """
 
     available_bytes: int = 0
@@ -80,11 +82,14 @@ class VolumeStats:
     inodes_used: int = 0
     abnormal: bool | None = None
     message: str = ""
+    is_size_only: bool = False
 
     @property
     def tells_usage(self) -> bool:
         """Whether the driver gives any of the counts. One that has no GET_VOLUME_STATS gives none."""
-        return any((self.capacity_bytes, self.available_bytes, self.used_bytes, self.inodes, self.inodes_used))
+        return not self.is_size_only and any(
+            (self.capacity_bytes, self.available_bytes, self.used_bytes, self.inodes, self.inodes_used)
+        )
 
 
 def stage(
@@ -201,6 +206,27 @@ def health(handle: str, path: str, staging_target: str) -> bytes:
     )
 
 
+def validate(volume: Volume, capabilities: AbstractSet[int]) -> bytes:
+    """Return a ValidateVolumeCapabilitiesRequest for the use that a node will make of a volume."""
+    capability = _capability(volume, capabilities, fs_group=None, selinux_label="")
+    return _encoded(
+        pb.ValidateVolumeCapabilitiesRequest(
+            volume_id=volume.handle, volume_context=volume.attributes, volume_capabilities=[capability]
+        )
+    )
+
+
+def why_not_valid(answer: bytes) -> str | None:
+    """Return the driver's reason, perhaps empty, in a ValidateVolumeCapabilitiesResponse; None if it confirms the use.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    response = pb.ValidateVolumeCapabilitiesResponse()
+    _decode(response, answer)
+    return None if response.HasField("confirmed") else response.message
+
+
 def expanded_bytes(answer: bytes) -> int:
     """Return the size in a NodeExpandVolumeResponse; 0 if it has none.
 
@@ -226,7 +252,7 @@ def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | N
     tells_condition = Has.VOLUME_CONDITION in capabilities
     if not response.usage and not tells_condition:
         return None
-    counts: dict[str, int] = {}
+    counts: dict[str, Any] = {}
     for usage in response.usage:
         if usage.unit == pb.VolumeUsage.BYTES:
             counts |= {

@@ -7,6 +7,7 @@ from common.endpoint import Endpoint, hub_endpoint
 from common.errors import SettingsError
 from common.settings import ProcessSettings
 from edge.identity import Identity
+from edge.runtimes import DirectRuntime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class AgentFlags(ProcessSettings):
     durability: str
     volume_stats_interval_s: float
     volume_republish_interval_s: float
+    direct_runtime: tuple[DirectRuntime, ...]
+    direct_run_dir: Path
     status: Path | None
     max_operations: int
     operation_limit_s: float
@@ -37,6 +40,13 @@ class AgentFlags(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
+        names = [runtime.name for runtime in self.direct_runtime]
+        for runtime in self.direct_runtime:
+            if self.registration == "observe":
+                why = "is for nodes without a kubelet: a kubelet mounts the volumes here"
+                raise SettingsError("--direct-runtime", runtime, why)
+            if names.count(runtime.name) > 1:
+                raise SettingsError("--direct-runtime", runtime, "is given twice for one RuntimeClass")
         if self.relay_dir is not None and self.registration != "observe":
             why = "is for nodes with a kubelet: say --registration=observe, too"
             raise SettingsError("--relay-dir", self.relay_dir, why)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +26,9 @@ from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
-from edge.manager.host import Drivers, Fence, NoFence, Plugin, States, VolumeHost
+from edge.manager.host import Direct, Drivers, Fence, NoFence, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
+from edge.manager.opt_in import OptIn
 from edge.manager.places import Places, target_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import (
@@ -42,14 +43,15 @@ from edge.manager.report import (
     told_volumes,
 )
 from edge.manager.resolution import PodWants, driver_rules
+from edge.manager.rows import published_of
 from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
 from edge.node_requests import VolumeStats
 from edge.pod_facts import PodState
-from edge.volume_errors import VolumeError
-from edge.volumes import PodVolume, VolumeKey
+from edge.volume_errors import NotReady, VolumeError
+from edge.volumes import PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -96,6 +98,14 @@ class Store(Protocol):
         """Call `callback` whenever objects or `in_step` have changed."""
 
 
+def _no_direct() -> Direct:
+    raise NotReady("this agent cannot defer volumes to a runtime")
+
+
+async def _any_volume(_volume: Volume) -> None:
+    """Ask nobody: the driver's NodeStageVolume answers."""
+
+
 @dataclass(slots=True)
 class _Clueless:
     """A pod's volume that cannot be resolved.
@@ -126,6 +136,9 @@ class VolumeManager:
         in_use_acked: Callable[[VolumeKey], Awaitable[None]],
         in_use_changed: Callable[[], None] = lambda: None,
         own_labels: Callable[[], Mapping[str, str]] = dict,
+        opt_in: OptIn | None = None,
+        direct: Callable[[], Direct] = _no_direct,
+        validate_block: Callable[[Volume], Awaitable[None]] = _any_volume,
         clock: Clock | None = None,
         boot: str = "",
         selinux: bool | None = None,
@@ -145,6 +158,9 @@ class VolumeManager:
             in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`.
             in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
             own_labels: returns the topology that the drivers report for this node.
+            opt_in: decides about volumes that a pod's runtime is to mount; None: it refuses all.
+            direct: returns the deferred volumes; not called on a node that never had one.
+            validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
             clock: the time and timers; None: the machine's.
             boot: the id of the machine's present boot; empty: read from the machine.
             selinux: whether the machine runs SELinux; None: look it up.
@@ -163,6 +179,7 @@ class VolumeManager:
             node=node,
             own_labels=own_labels,
             selinux=_SELINUX.exists() if selinux is None else selinux,
+            opt_in=opt_in,
             complain=lambda text: log.error("%s", text),
         )
         self._host = VolumeHost(
@@ -181,6 +198,9 @@ class VolumeManager:
             in_use_acked=in_use_acked,
             in_use_changed=self._tell_in_use,
             changed=self._tell,
+            direct=direct,
+            may_defer=opt_in is not None and bool(opt_in.runtimes),
+            validate_block=validate_block,
             stats_interval_s=stats_interval_s,
             republish_interval_s=republish_interval_s,
             fencing=self._fencing,
@@ -248,7 +268,11 @@ class VolumeManager:
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever the result of `describe` may have changed. Returns a function that ends this."""
+        """Call `callback` whenever the result of `describe` may have changed, but for usage and health.
+
+        Returns:
+            A function that ends this.
+        """
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
@@ -564,13 +588,13 @@ class VolumeManager:
             self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
     def _tell_clueless(self) -> None:
-        """Send an event for each volume that has been unresolved for `_PATIENCE_S`."""
+        """Send an event for each volume that has been unresolved for `_PATIENCE_S`, and for refused ones at once."""
         now, next_s = self._clock.monotonic(), None
         for uid, names in self._clueless.items():
             wants = self.wanted.of(uid)
             assert wants is not None
             for name, one in names.items():
-                left_s = one.began_at + _PATIENCE_S - now
+                left_s = 0.0 if name in wants.refused else one.began_at + _PATIENCE_S - now
                 if one.told:
                     continue
                 if left_s <= 0:
@@ -615,17 +639,39 @@ class VolumeManager:
     async def _reconstruct(self) -> None:
         found = await self._plugin.scan()
         mounts = await self._plugin.mount_table()
+        stored = self._states.rows()
+        deferred = await self._deferred(stored)
         rows = reconstruct(
-            self._states.rows(),
+            stored,
             found,
             boot=self._host.boot,
             now=self._started_at,
             is_mounted=lambda what: self._plugin.is_mounted(what, mounts),
+            is_deferred=lambda what: self._host.direct().volume_path(what) in deferred,
             attach_required=self._is_attach_required,
         )
         for row in rows:
             self._volume(row.key).rows.add(row)
         self._leftovers.begin(found.unreadable, rows)
+        await self._sweep(rows)
+
+    async def _deferred(self, stored: Iterable[Row]) -> frozenset[str]:
+        """Return the paths of the volumes that runtimes know. A node that never deferred one looks nothing up."""
+        if not any(isinstance(row, Publication) and row.runtime for row in stored):
+            return frozenset()
+        try:
+            return await self._host.direct().standing()
+        except VolumeError as error:  # the volumes are published again, which tells why
+            log.warning("the deferred volumes are not known: %s", error.why)
+            return frozenset()
+
+    async def _sweep(self, rows: Iterable[Row]) -> None:
+        """Remove what runtimes still know of volumes without a row."""
+        if self._host.may_defer:
+            try:
+                await self._host.direct().sweep([published_of(row) for row in rows if isinstance(row, Publication)])
+            except VolumeError as error:
+                log.warning("the runtimes may know volumes that are gone: %s", error.why)
 
     def _is_attach_required(self, driver: str) -> bool:
         try:

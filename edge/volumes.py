@@ -25,6 +25,7 @@ class Pod:
         fs_group: `securityContext.fsGroup`, or None.
         fs_group_on_root_mismatch: `fsGroupChangePolicy` is OnRootMismatch (else Always).
         selinux_label: the label for a mount's context option ("user:role:type:level"); empty without one.
+        runtime_class: its `runtimeClassName`; empty without one.
         gone: it wants no volume any more. It has ended; or it was deleted, and its containers have ended or its grace
             period is over.
     """
@@ -36,6 +37,7 @@ class Pod:
     fs_group: int | None = None
     fs_group_on_root_mismatch: bool = False
     selinux_label: str = ""
+    runtime_class: str = ""
     gone: bool = False
 
 
@@ -138,18 +140,39 @@ class VolumeKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deferral:
+    """How a pod's runtime mounts a volume in its guest. The driver publishes only the block device.
+
+    Attributes:
+        runtime: the runtime's RuntimeClass and flavour, for people.
+        flavour: `go` or `rs`.
+        fs_type: the file system on the device.
+        options: mount options in the guest.
+        fs_group: the group that the files get in the guest; None: their own.
+    """
+
+    runtime: str
+    flavour: str
+    fs_type: str
+    options: tuple[str, ...] = ()
+    fs_group: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolume:
     """One volume of one pod, with everything needed to publish it.
 
     Attributes:
         volume_name: its name in the pod's `spec.volumes`.
         read_only: from the pod's claim reference (or its inline volume), not from the PV.
+        deferral: the pod's runtime mounts it, so `volume.block` is set; None: the driver mounts it.
     """
 
     pod: Pod
     volume: Volume
     volume_name: str
     read_only: bool = False
+    deferral: Deferral | None = None
 
     @property
     def selinux_context(self) -> str:

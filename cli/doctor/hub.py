@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_secret_file, check_state
+from cli.doctor.elections import check_election
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.policy import check_policy
 from cli.doctor.sockets import check_socket
@@ -70,6 +71,7 @@ def checks_of(state: HubState, *, now: float) -> list[Check]:
         *(known("reports", finding) for finding in check_reports(state.nodes)),
         *(known("refused", finding) for finding in check_refused(state.hub.refused, now)),
         *(known("driver", finding) for finding in check_drivers(state)),
+        *(known("election", finding) for it in state.hub.elections for finding in check_election(it, now=now)),
     ]
 
 

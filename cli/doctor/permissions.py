@@ -5,7 +5,7 @@ Rules:
 * Permissions belong to a ServiceAccount, and all containers of a pod share it. So the doctor, in the proxy driver's
   container, asks the API server about itself (SelfSubjectAccessReview, which every user may).
 * `NEEDED` equals the roles of deploy/cloud/driver/rbac.yaml, for the sidecars' versions and flags of driver.yaml;
-  `FOR_GROUPS` the role of deploy/cloud/overlays/group-snapshots.
+  `FOR_GROUPS` the role of deploy/cloud/group-snapshots.
 * A missing permission that every volume needs is wrong. One that only some features need is a warning that names them.
 """
 
@@ -31,8 +31,8 @@ _DO = (
 )
 
 _DO_GROUPS = (
-    "apply deploy/cloud/overlays/group-snapshots, or take its feature gate out of csi-snapshotter's flags; until then "
-    "csi-snapshotter makes no snapshot at all"
+    "add the component deploy/cloud/group-snapshots, or take its feature gate out of csi-snapshotter's flags; until "
+    "then csi-snapshotter makes no snapshot at all"
 )
 
 

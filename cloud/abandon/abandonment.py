@@ -13,60 +13,32 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Protocol
 
+from cloud.abandon.node_ends import NodeEnds
 from cloud.abandon.own_storage import Handle, Records
 from cloud.abandon.release import NotReleased, Pass, Release
-from cloud.edge_nodes import Nodes
-from cloud.placement.placement import Placement
-from cloud.placement.requests import SNAPSHOT, VOLUME
-from cloud.trust.audit_log import Audit, Event
-from cloud.trust.denials import Denials
-from cloud.unique_segments import UniqueSegments
+from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME
+from cloud.trust.audit_log import Event
 from common.errors import OperatorRefused
 from common.operator_orders import BLOCKS, KEPT, RELEASED, Abandon, Abandoned
 
 log = logging.getLogger("csi_bridge.hub")
 
 
-class Forget(Protocol):
-    """Lets the hub forget what it knows of a node. Raises OperatorRefused if it cannot."""
-
-    def __call__(self, node: str) -> Awaitable[None]:
-        """Forget it."""
-
-
 class Abandonment:
     """Carries out the order, one pass at a time."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        placement: Placement,
-        denials: Denials,
-        segments: UniqueSegments,
-        release: Release | None,
-        *,
-        forget_facts: Callable[[str], Awaitable[None]],
-        forget: Forget,
-        audit: Audit,
-    ) -> None:
+    def __init__(self, ends: NodeEnds, release: Release | None, forget_facts: Callable[[str], Awaitable[None]]) -> None:
         """For one hub.
 
         Args:
-            nodes: the nodes that it knows.
-            placement: the names and ids that nodes have.
-            denials: the nodes that may not connect.
-            segments: the topology segments that belong to one node each.
+            ends: the parts of the hub.
             release: releases storage; None: the hub follows no cluster.
             forget_facts: forgets a node's facts, and deletes the Node that the hub made for it.
-            forget: forgets all else of a node.
-            audit: takes the orders.
         """
-        self._nodes, self._placement, self._denials, self._segments = nodes, placement, denials, segments
-        self._release, self._forget_facts, self._forget, self._audit = release, forget_facts, forget, audit
+        self._ends, self._release, self._forget_facts = ends, release, forget_facts
         self._at_work: set[str] = set()
-        denials.why_kept = self._why_kept
+        ends.denials.why_kept = self._why_kept
 
     async def order(self, order: Abandon, by: str) -> Abandoned:
         """Make one pass; a dry one if the operator is not sure yet.
@@ -80,7 +52,7 @@ class Abandonment:
             raise OperatorRefused(what, "the hub follows no Kubernetes cluster; delete the manifests of its volumes")
         if not order.sure:
             return _dry(node, await self._pass(self._release, node, what, is_dry=True))
-        self._audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=node)
+        self._ends.audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=node)
         self._at_work.add(node)
         try:
             return await self._go_on(self._release, node, what)
@@ -101,7 +73,7 @@ class Abandonment:
                 log.warning("%s %s of edge node %s, which is abandoned, is released", each.kind, each.name, node)
         if any(it.fate != KEPT for it in done.found):
             return Abandoned(found=done.found)
-        await self._forget(node)
+        await self._ends.forget(node)
         return Abandoned(found=done.found, done=True, said=[f"edge node {node} is abandoned, and stays denied"])
 
     async def _pass(self, release: Release, node: str, what: str, *, is_dry: bool) -> Pass:
@@ -112,30 +84,26 @@ class Abandonment:
             raise OperatorRefused(what, f"{error}{remedy}") from error
 
     def _owner(self, node: str, driver: str, key: str, value: str) -> str:
-        return self._segments.owner(key, value, (node,), driver)
+        return self._ends.segments.owner(key, value, (node,), driver)
 
     async def _records(self, node: str) -> Records:
         makers: dict[tuple[str, Handle], set[str]] = {}
-        for (driver, thing, its), holding in (await self._placement.books()).ledger.holdings:
+        for (driver, thing, its), holding in (await self._ends.placement.books()).ledger.holdings:
             if holding.is_made:
                 makers.setdefault((thing.kind, (driver, thing.id)), set()).add(its)
+        # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
+        had = self._ends.placement.elections.had
+        alone = {key for key, nodes in makers.items() if nodes == {node} and not had(key[1][0])}
         return Records(
-            alone=frozenset(
-                handle
-                for (kind, handle), nodes in makers.items()
-                # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
-                if kind == SNAPSHOT and nodes == {node} and not self._placement.elections.had(handle[0])
-            ),
+            alone=frozenset(handle for kind, handle in alone if kind == SNAPSHOT),
+            groups=frozenset(handle for kind, handle in alone if kind == GROUP),
             elsewhere=frozenset(
                 handle for (kind, handle), nodes in makers.items() if kind == VOLUME and nodes - {node}
             ),
         )
 
     def _check(self, node: str, what: str) -> None:
-        if not self._denials.denies(node):
-            raise OperatorRefused(what, f"it may come back; first run csi-bridge deny {node}")
-        if self._nodes.is_connected(node):
-            raise OperatorRefused(what, "it is still connected; its links end at once, so try again")
+        self._ends.check(node, what)
         if node in self._at_work:
             raise OperatorRefused(what, "another operator's order for it is under way")
 

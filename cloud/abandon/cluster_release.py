@@ -7,11 +7,13 @@ Rules:
 * An object is deleted by its UID first. Only then its sidecar's finalizer is removed: no controller may put a finalizer
   on an object that is being deleted, and none takes it for one in use.
 * Only finalizers of the stock sidecars are removed, which wait for the node's answer. Kubernetes removes its own.
-* The order lets each controller do its part. Snapshots go first, while their volumes still exist. Then Kubernetes ends
+* The order lets each controller do its part. Snapshots go first, while their volumes still exist; groups before their
+  members, which the snapshot-controller keeps as long as the group exists. Then Kubernetes ends
   the pods of a Node that is gone, and a claim when no pod has it. A VolumeAttachment goes when no pod of the node has
   the claim, or it would be made again. A PersistentVolume goes when its claim and its VolumeAttachments are gone: else
   the claim would be Lost, and a StatefulSet would keep it.
-* A PersistentVolume or VolumeSnapshotContent that its owner retains stays. Its claim or VolumeSnapshot goes.
+* A PersistentVolume, VolumeSnapshotContent or VolumeGroupSnapshotContent that its owner retains stays. Its claim or
+  snapshot goes.
 * Each object gets an Event before the first change.
 """
 
@@ -22,7 +24,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
 from cloud.abandon.own_storage import Body as Part
-from cloud.abandon.own_storage import Owner, Records, own_contents, own_volumes, part, segments_of
+from cloud.abandon.own_storage import Owner, Records, own_contents, own_groups, own_volumes, part, segments_of
 from cloud.abandon.release import NotReleased, Pass
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
@@ -38,6 +40,7 @@ _SIDECARS: Final = (
     "external-attacher/",
     "external-provisioner.volume.kubernetes.io/finalizer",
     "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
 )
 """How the finalizers begin that the stock sidecars remove after an answer of the driver."""
 
@@ -55,6 +58,7 @@ class _Cluster(NamedTuple):
     """What the API server has of a node's own storage."""
 
     volumes: list[Part]
+    groups: list[Part]
     contents: list[Part]
     attachments: list[Body]
 
@@ -81,8 +85,10 @@ class ClusterRelease:
         steps = _Steps(self._api, node, done, is_dry=is_dry, now=self._now)
         for volume in has.volumes:
             done.names.update(segments_of(volume, node, owner))
+        for content in has.groups:
+            await steps.release_snapshot("VolumeGroupSnapshot", content)
         for content in has.contents:
-            await steps.release_snapshot(content)
+            await steps.release_snapshot("VolumeSnapshot", content)
         if (body := await find(self._api, RESOURCES["Node"], node)) is not None:
             steps.note("Node", body, *_of_node(body))
         pods = await self._pods(node)
@@ -95,14 +101,18 @@ class ClusterRelease:
         own = own_volumes(volumes, node, owner, records.elsewhere)
         names = {it["metadata"]["name"] for it in own}
         others = [it for it in volumes if it["metadata"]["name"] not in names]
-        attachments = await self._all("VolumeAttachment")
+        groups = own_groups(await self._any("VolumeGroupSnapshotContent"), own, others, records.groups)
+        contents = own_contents(await self._any("VolumeSnapshotContent"), own, others, records.alone)
+        return _Cluster(own, groups, contents, await self._all("VolumeAttachment"))
+
+    async def _any(self, kind: str) -> list[Body]:
+        """All objects of a kind; none in a cluster that does not know it."""
         try:
-            contents = await self._all("VolumeSnapshotContent")
+            return await self._all(kind)
         except KubeError as error:
-            if not error.is_missing:  # a cluster without snapshots
+            if not error.is_missing:
                 raise
-            contents = []
-        return _Cluster(own, own_contents(contents, own, others, records.alone), attachments)
+            return []
 
     async def _all(self, kind: str) -> list[Body]:
         found, more = list[Body](), ""
@@ -147,19 +157,19 @@ class _Steps:
             self._noted.add(uid)
             self._done.found.append(Released(kind=kind, name=_name(body), fate=fate, why=why))
 
-    async def release_snapshot(self, content: Part) -> None:
-        """Release a VolumeSnapshotContent and its VolumeSnapshot."""
-        ref, policy = part(content, "spec", "volumeSnapshotRef"), part(content, "spec").get("deletionPolicy")
-        snapshot = await self._bound("VolumeSnapshot", ref)
+    async def release_snapshot(self, kind: str, content: Part) -> None:
+        """Release a VolumeSnapshot or VolumeGroupSnapshot (the kind) and its content."""
+        ref = part(content, "spec", f"{kind[0].lower()}{kind[1:]}Ref")
+        snapshot = await self._bound(kind, ref)
         if snapshot is not None:
             self._done.namespaces.add(snapshot["metadata"]["namespace"])
-            gone = await self._delete("VolumeSnapshot", snapshot)
-            self._tell("VolumeSnapshot", snapshot, "its snapshot-controller ends it", is_gone=gone)
-        if policy != "Delete":
-            self.note("VolumeSnapshotContent", content, KEPT, "its deletionPolicy is Retain")
+            gone = await self._delete(kind, snapshot)
+            self._tell(kind, snapshot, "its snapshot-controller ends it", is_gone=gone)
+        if part(content, "spec").get("deletionPolicy") != "Delete":
+            self.note(f"{kind}Content", content, KEPT, "its deletionPolicy is Retain")
         else:
-            gone = await self._delete("VolumeSnapshotContent", content)
-            self._tell("VolumeSnapshotContent", content, "", is_gone=gone)
+            gone = await self._delete(f"{kind}Content", content)
+            self._tell(f"{kind}Content", content, "", is_gone=gone)
 
     async def release_volume(
         self, volume: Part, pods: dict[tuple[str, str], list[Body]], attachments: Iterable[Part]
@@ -196,10 +206,10 @@ class _Steps:
             self._tell("PersistentVolume", volume, "Kubernetes ends it", is_gone=gone)
 
     async def _bound(self, kind: str, ref: Part) -> Part | None:
-        """The claim or VolumeSnapshot that a reference names, if it has the reference's UID; None: there is none."""
+        """The claim or snapshot that a reference names, if it has the reference's UID; None: there is none."""
         if not (ref.get("name") and ref.get("uid")):
             return None
-        if self._is_dry and kind == "VolumeSnapshot":  # which the hub may read once it may release
+        if self._is_dry and kind != "PersistentVolumeClaim":  # which the hub may read once it may release
             return {"metadata": dict(ref)}
         found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
         return found if found is not None and found["metadata"]["uid"] == ref["uid"] else None

@@ -1,4 +1,4 @@
-"""The own storage of a node: the PersistentVolumes and VolumeSnapshotContents whose data no other node has.
+"""The own storage of a node: PersistentVolumes, and contents of snapshots and groups, whose data no other node has.
 
 Rules:
 
@@ -8,6 +8,7 @@ Rules:
   not count.
 * A VolumeSnapshotContent is, if its volume is, or if only this node has made its snapshot. If the volume's handle is
   also that of another node's PersistentVolume, its volume does not count.
+* The same holds for a VolumeGroupSnapshotContent and any of its volumes: a group is on one node.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -54,10 +55,12 @@ class Records:
 
     Attributes:
         alone: the snapshots that the node alone has made.
+        groups: the group snapshots that the node alone has made.
         elsewhere: the volumes that another node has made.
     """
 
     alone: Collection[Handle] = frozenset()
+    groups: Collection[Handle] = frozenset()
     elsewhere: Collection[Handle] = frozenset()
 
 
@@ -72,14 +75,33 @@ def own_contents(
         others: all other PersistentVolumes.
         made: the snapshots that this node alone has made.
     """
-    handles = {handle_of(it) for it in own} - {handle_of(it) for it in others}
-    found = []
+    handles, found = _handles_of(own, others), []
     for content in contents:
         driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
         snapshot = part(content, "status").get("snapshotHandle") or source.get("snapshotHandle", "")
         if (driver, source.get("volumeHandle", "")) in handles or (driver, snapshot) in made:
             found.append(content)
     return found
+
+
+def own_groups(
+    contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
+) -> list[Body]:
+    """The VolumeGroupSnapshotContents of a node's own storage. The arguments are as of `own_contents`, for groups."""
+    handles, found = _handles_of(own, others), []
+    for content in contents:
+        driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")
+        given = part(source, "groupSnapshotHandles")
+        told = part(content, "status").get("volumeGroupSnapshotHandle")
+        group = told or given.get("volumeGroupSnapshotHandle", "")
+        volumes = source.get("volumeHandles") or ()
+        if any((driver, volume) in handles for volume in volumes) or (driver, group) in made:
+            found.append(content)
+    return found
+
+
+def _handles_of(own: Iterable[Body], others: Iterable[Body]) -> set[Handle]:
+    return {handle_of(it) for it in own} - {handle_of(it) for it in others}
 
 
 def handle_of(volume: Body) -> Handle:

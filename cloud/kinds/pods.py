@@ -13,6 +13,7 @@ from common.objects import Ref
 
 _SPEC: Final = (
     "nodeName", "serviceAccountName", "securityContext", "terminationGracePeriodSeconds", "restartPolicy", "hostUsers",
+    "runtimeClassName",
 )  # fmt: skip
 _CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 _CONTAINER: Final = ("name", "volumeMounts", "volumeDevices", "securityContext", "restartPolicy")
@@ -47,6 +48,7 @@ def _check(fields: Fields) -> None:
     spec = fields.part("spec", required=True)
     spec.name("nodeName", required=True)
     spec.name("serviceAccountName")
+    spec.name("runtimeClassName")
     security = spec.part("securityContext")
     security.number("fsGroup")
     security.text("fsGroupChangePolicy", allowed=("Always", "OnRootMismatch"))
@@ -114,7 +116,7 @@ def _trimmed_container(container: Body) -> dict[str, Any]:
     if "securityContext" in kept:
         kept["securityContext"] = pick(kept["securityContext"], "seLinuxOptions", "privileged")
     for name in ("volumeMounts", "volumeDevices"):
-        kept[name] = [pick(use, "name") for use in kept.get(name, ())]
+        kept[name] = [pick(use, "name", "subPath", "subPathExpr") for use in kept.get(name, ())]
     return without_empty(kept)
 
 

@@ -14,6 +14,7 @@ Read in this order:
 * `fan_out`: a call that nodes answer together.
 * `capacity`: GetCapacity of all nodes.
 * `whole_lists`, `node_lists`, `sweeps`: ListVolumes and its like of all nodes; the list of each; their pages.
+* `page_tokens`: the tokens in the lists of an elected node.
 * `question`: one call of the hub's own to a node.
 * `lists`, `inventory`: asks nodes for the volumes and snapshots that their drivers list.
 * `capabilities`, `offers`: the answers that sidecars get about a driver, by the votes of its nodes.

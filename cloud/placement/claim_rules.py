@@ -90,14 +90,14 @@ class Writer:
         holders = (entry.open_at if terms.is_shared else set(entry.nodes)) - terms.over
         if entry != expected or (holders and node not in holders):
             return HeldBy(entry)
-        hold = self.hold(entry, node, lease_s=terms.lease_s)
+        hold = replace(self.hold(entry, node), lease_s=terms.lease_s, machine=terms.machine)
         self.rows.set_hold(driver, name, self.owner, hold)
         return Claimed(replace(entry, holds={**entry.holds, self.owner: hold}))
 
-    def hold(self, entry: NameEntry, node: str, *, lease_s: int = 0) -> Hold:
+    def hold(self, entry: NameEntry, node: str) -> Hold:
         """The hub's next hold on a name for a node. It keeps the age of the present one."""
         old = entry.holds.get(self.owner)
-        return Hold(node, self.epoch, old.since if old is not None and old.node == node else self.now, lease_s)
+        return Hold(node, self.epoch, old.since if old is not None and old.node == node else self.now)
 
     def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
         """See `ClaimStore.elect`."""

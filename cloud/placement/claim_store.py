@@ -53,11 +53,13 @@ class Terms(NamedTuple):
 
     Attributes:
         lease_s: as of the `Hold`.
+        machine: as of the `Hold`.
         over: nodes whose holds and things do not count: they cannot carry the call out any more.
         is_shared: things that were made under the name bind it to no node, and calls about the same thing do.
     """
 
     lease_s: int = 0
+    machine: str = ""
     over: frozenset[str] = frozenset()
     is_shared: bool = False
 
@@ -84,12 +86,15 @@ class Hold:
             a comparison: of two writes that overlap, memory and disk may keep the time of another one.
         lease_s: how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if
             another node may take the call over after that; 0: none may.
+        machine: of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine
+            may have the node's name later. Empty if an older hub took the hold.
     """
 
     node: str
     epoch: int = 0
     since: float = field(default=0.0, compare=False)
     lease_s: int = 0
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +104,13 @@ class NameEntry:
     Attributes:
         holds: the node of each hub's open creates, by owner.
         made: the nodes with things that were made under the name.
-        beside: the other names about the same thing that are held, each with its node. They do not count in a
-            comparison: calls about one thing may run beside each other at one node.
+        beside: the other names about the same thing that are held, each with a hold. They do not count in a comparison:
+            calls about one thing may run beside each other at one node.
     """
 
     holds: Mapping[str, Hold] = field(default_factory=dict)
     made: frozenset[str] = frozenset()
-    beside: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
+    beside: frozenset[tuple[str, Hold]] = field(default=frozenset(), compare=False)
 
     @property
     def nodes(self) -> list[str]:
@@ -113,9 +118,14 @@ class NameEntry:
         return sorted({*self.made, *(hold.node for hold in self.holds.values())}) if self.holds or self.made else []
 
     @property
+    def open(self) -> list[Hold]:
+        """The holds of open calls of this name, or about the same thing."""
+        return [*self.holds.values(), *(hold for _, hold in self.beside)]
+
+    @property
     def open_at(self) -> set[str]:
-        """The nodes with open calls of this name, or about the same thing."""
-        return {hold.node for hold in self.holds.values()} | {node for _, node in self.beside}
+        """The nodes of these calls."""
+        return {hold.node for hold in self.open}
 
 
 @dataclass(frozen=True, slots=True)

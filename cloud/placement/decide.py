@@ -17,10 +17,11 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
     shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
                            2. it changes something, and the claim store has lost open calls: refuse (`KnowledgeLost`)
                            3. a call about the same thing, or a create of the name, is open on a node: this node; if it
-                              is away, refuse (`OpenElsewhere`). An open create no longer counts once its node has
-                              surely stopped it
+                              is away, or another machine has its name by now, refuse (`OpenElsewhere`). An open create
+                              no longer counts once its machine has surely stopped it: a retry is idempotent by the name
                            4. the node that an operator names
                            5. the elected node
+                           6. it is the next page of a list of another node: refuse (`TokenUnknown`)
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -57,7 +58,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from cloud.placement.claim_store import Hold, NameEntry, Terms
+from cloud.placement.claim_store import NameEntry, Terms
 from cloud.placement.decisions import (
     Ask,
     AskAll,
@@ -73,6 +74,7 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
+from cloud.placement.page_tokens import node_of
 from cloud.placement.requests import (
     GET_CAPACITY,
     LISTED_BY,
@@ -99,6 +101,7 @@ from common.errors import (
     NotWhole,
     OpenElsewhere,
     SourceElsewhere,
+    TokenUnknown,
     TooManyOpen,
     timestamp,
 )
@@ -118,7 +121,7 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
     is_placed = is_local(fleet, wanted, mode)
-    if not (is_placed or changes(method) or (mode == Mode.SHARED and has_key(method))):
+    if not (is_placed or changes(method) or (mode == Mode.SHARED and (has_key(method) or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
@@ -195,31 +198,31 @@ def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     node = ask.wanted or elected.node
+    if node_of(ask.asked.token) not in ("", node):
+        raise TokenUnknown(ask.method, node_of(ask.asked.token))
     if not ask.name:
         return Send(node, now.fleet.members.get(node), epoch=elected.epoch)
     if now.lost_claims and len(now.fleet) > 1:
         raise KnowledgeLost(ask.driver, now.lost_claims[0])
     entry = now.claims.name
-    over = frozenset(hold.node for hold in entry.holds.values() if _is_over(hold, election))
+    over = frozenset(hold.node for hold in entry.holds.values() if election.has_stopped(hold))
     holders = sorted(entry.open_at - over, key=lambda holder: (holder not in now.connected, holder))
     if holders and node not in holders:
         if ask.wanted or holders[0] not in now.connected:
             raise OpenElsewhere(ask.driver, ask.name, holders[0], _until(holders[0], entry, election))
         node = holders[0]
-    terms = Terms(election.lease_s(node) if ask.asked.name else 0, over, is_shared=True)
+    machine = election.machine(node)
+    others = (hold for hold in entry.open if hold.node == node and hold.machine not in ("", machine))
+    if not ask.wanted and node in holders and any(others):
+        raise OpenElsewhere(ask.driver, ask.name, node, _until(node, entry, election), is_renamed=True)
+    terms = Terms(election.lease_s(node) if ask.asked.name else 0, machine, over, is_shared=True)
     member = now.fleet.members.get(node)
     return Send(node, member, keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
 
-def _is_over(hold: Hold, election: Election) -> bool:
-    """Whether a node has surely stopped an open create. A retry at another node is idempotent by the name."""
-    return hold.lease_s > 0 and election.has_stopped(hold.node, hold.lease_s)
-
-
 def _until(node: str, entry: NameEntry, election: Election) -> str:
     """The second way in which an open create goes on, for a message."""
-    leases = [hold.lease_s for hold in entry.holds.values() if hold.node == node]
-    at = election.stops_at(node, leases[0]) if leases and leases[0] else math.inf
+    at = next((election.stops_at(hold) for hold in entry.holds.values() if hold.node == node), math.inf)
     return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 
 

@@ -6,7 +6,7 @@ from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from cloud.election import Elected
-from cloud.placement.claim_store import NOTHING, USUAL, Standing, Terms
+from cloud.placement.claim_store import NOTHING, USUAL, Hold, Standing, Terms
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import LISTINGS, NOTHING_ASKED, Thing, Whereabouts
 from common.errors import CallError
@@ -121,10 +121,16 @@ class Election(Protocol):
     def lease_s(self, node: str) -> int:
         """How long a node's agent may go on with a call without the hub; 0: it has not said that."""
 
-    def stops_at(self, node: str, lease_s: int) -> float:
-        """When a node has surely stopped a call, in seconds since the epoch; infinity while it may be connected."""
+    def machine(self, node: str) -> str:
+        """The instance of a node's agent that was connected last; empty: nobody knows."""
 
-    def has_stopped(self, node: str, lease_s: int) -> bool:
+    def stops_at(self, hold: Hold) -> float:
+        """When the machine of a hold has surely stopped its call, in seconds since the epoch.
+
+        Infinity: it may be connected, or time alone proves nothing.
+        """
+
+    def has_stopped(self, hold: Hold) -> bool:
         """Whether that time is over."""
 
 

@@ -21,8 +21,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, why_nobody
-from cloud.placement.claim_store import ClaimStore
+from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
+from cloud.placement.claim_store import ClaimStore, Hold
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
 from common.logs import of_peer
@@ -56,8 +56,14 @@ class Nodes(Protocol):
     def lease_s(self, name: str) -> int:
         """The lease that a connected node's agent announces; 0: none."""
 
-    def left(self, name: str) -> tuple[float, float] | None:
-        """When a node left, in seconds of the monotonic clock and since the epoch; None while it is connected."""
+    def machine(self, name: str) -> str:
+        """The instance of a node's agent that was connected last; empty if the node is not known."""
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        """When a node, or a machine of its name, left: in seconds of the monotonic clock and since the epoch.
+
+        None while it is connected.
+        """
 
 
 class Elections:
@@ -71,6 +77,7 @@ class Elections:
         *,
         fleet: Callable[[str], Fleet],
         rules: Callable[[str], ElectionRules],
+        labels: Callable[[str], Mapping[str, str] | None],
         now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
@@ -82,21 +89,27 @@ class Elections:
             metrics: shows them.
             fleet: the nodes that run a driver.
             rules: the operator's rules for a driver.
+            labels: the labels of a node's Node, none without a Node; None: the hub has not read the Nodes yet.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self._nodes, self._store, self._metrics, self._fleet, self._rules = nodes, store, metrics, fleet, rules
-        self._now, self._monotonic = now, monotonic
+        self._labels, self._now, self._monotonic = labels, now, monotonic
         self._drivers: dict[str, DriverElection] = {}
         self._last: Mapping[str, Elected] | None = None
         """The elections in the store; None: they have not been read."""
         self._subscribers: list[Callable[[str], None]] = []
+        self._announce: list[Callable[[str, Elected], None]] = []
         self._news = asyncio.Event()
         self._is_over = False
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with the driver's name after each election."""
         self._subscribers.append(changed)
+
+    def announce(self, told: Callable[[str, Elected], None]) -> None:
+        """Call `told` with each election that this hub holds. A new epoch for the same node is none."""
+        self._announce.append(told)
 
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
@@ -159,9 +172,11 @@ class Elections:
             again = replace(last, epoch=self._next_epoch(last))
             self._apply(it, await self._store.elect(it.driver, again, last))
         rules, now = self._rules(it.driver), self._monotonic()
-        if it.elected is not None and rules.admits(it.elected.node) and not self.seat(it.driver, it.elected.node).unfit:
-            it.served = now
-            return
+        if it.elected is not None:
+            seat = self.seat(it.driver, it.elected.node)
+            if not seat.unfit and rules.admits(it.elected.node, seat):
+                it.served = now
+                return
         if it.held is not None and now - it.held < LEAST_S:
             return
         choice = choose(it.elected, self.seats(it.driver), rules, served=it.served, now=now)
@@ -169,6 +184,8 @@ class Elections:
             new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
             self._apply(it, await self._store.elect(it.driver, new, it.elected))
             it.served = it.held = now
+            for told in self._announce if it.elected == new else ():
+                told(it.driver, new)
 
     def _next_epoch(self, last: Elected | None) -> int:
         return max(int(self._now()), last.epoch + 1 if last is not None else 1)
@@ -191,7 +208,8 @@ class Elections:
         member = self._fleet(driver).members.get(node)
         if member is None:
             return Seat("is not known any more")
-        return self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
+        seat = self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
+        return seat._replace(labels=self._labels(node))
 
     def seats(self, driver: str, most: int | None = None) -> dict[str, Seat]:
         """The candidates for a driver, fit or not, in the order of their names; at most so many."""
@@ -205,15 +223,22 @@ class Elections:
         """See `decisions.Election`."""
         return self._nodes.lease_s(node)
 
-    def stops(self, node: str, lease_s: int) -> tuple[float, float] | None:
-        """When a node has surely stopped a call, in the monotonic clock and since the epoch; None while connected."""
-        left = self._nodes.left(node)
-        bound_s = lease_s * DRIFT + MARGIN_S
+    def machine(self, node: str) -> str:
+        """See `decisions.Election`."""
+        return self._nodes.machine(node)
+
+    def stops(self, hold: Hold) -> tuple[float, float] | None:
+        """When a machine has surely stopped a call, in the monotonic clock and since the epoch.
+
+        None while it is connected, or if the call goes on without the hub.
+        """
+        left = self._nodes.left(hold.node, hold.machine) if hold.lease_s else None
+        bound_s = hold.lease_s * DRIFT + MARGIN_S
         return (left[0] + bound_s, left[1] + bound_s) if left is not None else None
 
-    def has_stopped(self, node: str, lease_s: int) -> bool:
+    def has_stopped(self, hold: Hold) -> bool:
         """See `decisions.Election`."""
-        at = self.stops(node, lease_s)
+        at = self.stops(hold)
         return at is not None and self._monotonic() >= at[0]
 
 
@@ -242,14 +267,18 @@ class DriverElection:
         """See `decisions.Election`."""
         return self._elections.lease_s(node)
 
-    def stops_at(self, node: str, lease_s: int) -> float:
+    def machine(self, node: str) -> str:
         """See `decisions.Election`."""
-        at = self._elections.stops(node, lease_s)
+        return self._elections.machine(node)
+
+    def stops_at(self, hold: Hold) -> float:
+        """See `decisions.Election`."""
+        at = self._elections.stops(hold)
         return at[1] if at is not None else float("inf")
 
-    def has_stopped(self, node: str, lease_s: int) -> bool:
+    def has_stopped(self, hold: Hold) -> bool:
         """See `decisions.Election`."""
-        return self._elections.has_stopped(node, lease_s)
+        return self._elections.has_stopped(hold)
 
     def epoch(self) -> float:
         """The number of the last election, for a metric; 0: there was none."""
@@ -267,7 +296,8 @@ class DriverElection:
 
     def describe(self) -> ElectionStatus:
         """The election, for operators."""
-        it = self.elected
+        it, seats, rules = self.elected, self._elections.seats(self.driver), self._elections.rules(self.driver)
+        beside = others(it.node if it is not None else "", seats, rules)
         return ElectionStatus(
             driver=self.driver,
             node=it.node if it is not None else "",
@@ -275,4 +305,8 @@ class DriverElection:
             since=time_of(it.since) if it is not None else None,
             why=it.why if it is not None else "",
             trouble=self.trouble(),
+            lease_s=self.lease_s(it.node) if it is not None else 0,
+            standby=beside.standby,
+            unfit=beside.unfit,
+            unmatched=rules.unmatched(seats),
         )

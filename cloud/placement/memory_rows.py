@@ -56,11 +56,11 @@ class MemoryRows:
             return NO_NAME
         return NameEntry(dict(holds or ()), frozenset(node for node, _ in made or ()), beside)
 
-    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, str]]:
+    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, Hold]]:
         thing = about(name)
         names = self._about.get((driver, thing), ()) if thing is not None else ()
         return frozenset(
-            (other, hold.node) for other in names if other != name for hold in self._holds[driver, other].values()
+            (other, hold) for other in names if other != name for hold in self._holds[driver, other].values()
         )
 
     def id(self, driver: str, thing: Thing) -> IdEntry:

@@ -49,6 +49,7 @@ from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
 from cloud.placement.node_lists import LIST_AGE_S, NodeLists
 from cloud.placement.offers import Offers
+from cloud.placement.page_tokens import PageCaller, for_driver
 from cloud.placement.pending import Books, Pending
 from cloud.placement.requests import LISTINGS, Thing
 from cloud.placement.sweeps import Sweeps
@@ -96,6 +97,7 @@ class Placement:
         capacity_grace_s: float = GRACE_S,
         list_age_s: float = LIST_AGE_S,
         rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
+        labels: Callable[[str], Mapping[str, str] | None] = lambda _node: {},
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -114,6 +116,7 @@ class Placement:
             capacity_grace_s: how long the last capacity of a node that is away counts.
             list_age_s: how long the last list of a node that is away counts.
             rules: the operator's rules for the elections of a driver.
+            labels: the labels of a node's Node; None: the hub has not read the Nodes yet.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
@@ -134,7 +137,7 @@ class Placement:
         self._pending = Pending(claims, now=now)
         self._most_open = most_open
         self.elections = Elections(
-            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, now=now, monotonic=monotonic
+            nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, now=now, monotonic=monotonic
         )
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -335,6 +338,9 @@ class Placement:
                 raise error
 
     def _send(self, call: Call, caller: Caller, ask: Ask, send: Send, attempt: Attempt | None = None) -> Reply:
+        if ask.is_shared and call.method in LISTINGS:
+            call = call._replace(request=for_driver(call.method, call.request))
+            caller = PageCaller(caller, call.method, send.node)
         if send.passes:
             return self._nodes.call(send.node, call._replace(epoch=send.epoch) if send.epoch else call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)

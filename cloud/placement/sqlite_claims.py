@@ -51,8 +51,9 @@ from common.database_writer import RETRY_S, DatabaseWriter, Statement, WriteFail
 from common.errors import PlacementNotKept, SettingsError
 
 _HOLD: Final = (
-    "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET node = excluded.node, "
-    "epoch = excluded.epoch, since = excluded.since, lease_s = excluded.lease_s WHERE epoch < excluded.epoch"
+    "INSERT INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET node = excluded.node, "
+    "epoch = excluded.epoch, since = excluded.since, lease_s = excluded.lease_s, machine = excluded.machine "
+    "WHERE epoch < excluded.epoch"
 )
 _FREE: Final = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ? AND epoch <= ?"
 _RECORD: Final = (

@@ -52,16 +52,18 @@ SCHEMA: Final = Schema(
                 why TEXT NOT NULL
             ) STRICT, WITHOUT ROWID""",
         ),
+        ("ALTER TABLE holds ADD COLUMN machine TEXT NOT NULL DEFAULT ''",),  # which machine had the node's name then
     ),
 )
 
 _THING: Final = "driver = ? AND kind = ? AND id = ?"
+_HOLD: Final = "node, epoch, since, lease_s, machine"
 
 
 def row_of(driver: str, name: str, owner: str, hold: Hold) -> tuple[object, ...]:
     """The row of a hold."""
     kind, id_ = about(name) or ("", "")
-    return driver, name, owner, hold.node, hold.epoch, hold.since, hold.lease_s, kind, id_
+    return driver, name, owner, hold.node, hold.epoch, hold.since, hold.lease_s, kind, id_, hold.machine
 
 
 class SqliteRows:
@@ -72,18 +74,18 @@ class SqliteRows:
 
     def name(self, driver: str, name: str) -> NameEntry:
         """A name's entry."""
-        held = "SELECT owner, node, epoch, since, lease_s FROM holds WHERE driver = ? AND name = ?"
+        held = f"SELECT owner, {_HOLD} FROM holds WHERE driver = ? AND name = ?"  # noqa: S608  # our own words
         holds = {owner: Hold(*rest) for owner, *rest in self._database.execute(held, (driver, name))}
         sql = "SELECT DISTINCT node FROM things WHERE driver = ? AND name = ? AND name <> '' AND gone = 0"
         made = frozenset(node for (node,) in self._database.execute(sql, (driver, name)))
         return NameEntry(holds, made, self._beside(driver, name))
 
-    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, str]]:
+    def _beside(self, driver: str, name: str) -> frozenset[tuple[str, Hold]]:
         thing = about(name)
         if thing is None:
             return frozenset()
-        sql = f"SELECT name, node FROM holds WHERE {_THING} AND kind <> '' AND name <> ?"  # noqa: S608  # our own words
-        return frozenset(self._database.execute(sql, (driver, *thing, name)))
+        sql = f"SELECT name, {_HOLD} FROM holds WHERE {_THING} AND kind <> '' AND name <> ?"  # noqa: S608  # as above
+        return frozenset((other, Hold(*rest)) for other, *rest in self._database.execute(sql, (driver, *thing, name)))
 
     def id(self, driver: str, thing: Thing) -> IdEntry:
         """An id's entry."""
@@ -121,7 +123,7 @@ class SqliteRows:
         """Set or remove an owner's hold on a name."""
         if hold is not None:
             self._database.execute(
-                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row_of(driver, name, owner, hold)
+                "INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row_of(driver, name, owner, hold)
             )
         else:
             sql = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ?"
@@ -172,7 +174,8 @@ class SqliteRows:
     def in_memory(self) -> MemoryRows:
         """All rows in memory."""
         rows, read = MemoryRows(), self._database.execute
-        for driver, name, owner, *rest in read("SELECT driver, name, owner, node, epoch, since, lease_s FROM holds"):
+        held = f"SELECT driver, name, owner, {_HOLD} FROM holds"  # noqa: S608  # our own words
+        for driver, name, owner, *rest in read(held):
             rows.set_hold(driver, name, owner, Hold(*rest))
         for driver, *rest in read("SELECT driver, node, epoch, since, why FROM elections"):
             rows.set_elected(driver, Elected(*rest))

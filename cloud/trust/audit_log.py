@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from cloud.trust.audit_file import AuditFile
+from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.audit")
 
@@ -140,17 +141,13 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
-class _Allowance:
-    """The lines that a peer may still cause.
+class _Allowance(Bucket):
+    """The lines of one event that a peer may still cause.
 
     Attributes:
-        lines: how many.
-        since: when they were counted, in seconds of the monotonic clock.
         left_out: the lines that were left out since the last one that was written.
     """
 
-    lines: float
-    since: float
     left_out: int = 0
 
 
@@ -214,16 +211,13 @@ class AuditLog:
     def _take(self, event: Event, who: str) -> int | None:
         """Count a line of a peer. Returns the lines left out since its last one, or None to leave this one out, too."""
         now = self._monotonic()
-        found = self._peers.setdefault((event, who), _Allowance(_BURST, now))
+        found = self._peers.setdefault((event, who), _Allowance(1 / _REFILL_S, _BURST, now))
         self._peers.move_to_end((event, who))
         if len(self._peers) > _MOST_PEERS:
             self._tell_left_out(*(oldest := next(iter(self._peers))), self._peers.pop(oldest))
-        found.lines = min(float(_BURST), found.lines + (now - found.since) / _REFILL_S)
-        found.since = now
-        if found.lines < 1:
+        if not found.take(now):
             found.left_out += 1
             return None
-        found.lines -= 1
         left_out, found.left_out = found.left_out, 0
         return left_out
 

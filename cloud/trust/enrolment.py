@@ -26,7 +26,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from cloud.kinds.fields import is_name
 from cloud.trust.audit_log import Audit, Event
 from cloud.trust.generations import Generations
-from cloud.trust.join_rate import Bucket
 from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
 from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens, names_one_node
 from cloud.trust.trust_store import Certificate, State, Token, TrustStore
@@ -55,6 +54,7 @@ from common.logs import of_peer
 from common.messages import Kind, Reason
 from common.peer import Peer
 from common.status import Code, Origin, Status
+from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.enrolment")
 
@@ -141,7 +141,7 @@ class Enrolment:
         link, peer = stream.link, stream.link.peer_identity
         node, who = link.peer.name, f"edge {link.peer.name}"
         now = link.loop.time()
-        turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, _BURST, now))
+        turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, now))
         asked = await _receive(stream)
         if not turns.take(now):
             busy = _Refusal(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)

@@ -8,8 +8,9 @@ Rules:
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
+
+from common.token_bucket import Bucket
 
 CONNECTIONS_A_SECOND: Final = 50.0
 """10,000 nodes whose certificates ended in a long outage are back within 4 minutes."""
@@ -25,47 +26,17 @@ MOST_ADDRESSES: Final = 10_000
 """They take 3 MB. Beyond, the hub forgets the one that it has not heard from for longest."""
 
 
-@dataclass(slots=True)
-class Bucket:
-    """A token bucket.
-
-    Attributes:
-        a_second: it gains so many turns a second.
-        burst: it holds so many at most, and begins full.
-        left: the turns that it has.
-        at: when they were counted, in seconds of a monotonic clock.
-    """
-
-    a_second: float
-    burst: float
-    left: float
-    at: float
-
-    def count(self, now: float) -> float:
-        """Return the turns that it has now."""
-        self.left = min(self.burst, self.left + (now - self.at) * self.a_second)
-        self.at = now
-        return self.left
-
-    def take(self, now: float) -> bool:
-        """Take one turn, if there is one."""
-        if self.count(now) < 1:
-            return False
-        self.left -= 1
-        return True
-
-
 class JoinRate:
     """The rate of one join listener."""
 
     def __init__(self, now: float) -> None:
         """Begin with the whole burst, at a time of the monotonic clock."""
-        self._all = Bucket(CONNECTIONS_A_SECOND, BURST, BURST, now)
+        self._all = Bucket(CONNECTIONS_A_SECOND, BURST, now)
         self._addresses: OrderedDict[str, Bucket] = OrderedDict()
 
     def admits(self, address: str, now: float) -> bool:
         """Whether a connection from an address may begin TLS now."""
-        own = self._addresses.pop(address, None) or Bucket(OF_ADDRESS_A_SECOND, BURST_OF_ADDRESS, BURST_OF_ADDRESS, now)
+        own = self._addresses.pop(address, None) or Bucket(OF_ADDRESS_A_SECOND, BURST_OF_ADDRESS, now)
         self._addresses[address] = own
         if len(self._addresses) > MOST_ADDRESSES:
             self._addresses.popitem(last=False)

@@ -50,7 +50,7 @@ class EventWriter:
         try:
             await self._put(ref, _event(node, ref, fact))
         except KubeError as error:
-            if not _is_void(error):
+            if not is_void(error):
                 raise
             log.info("an event of node %s is dropped: %s", node, error)
 
@@ -105,7 +105,7 @@ def _is_same(found: Body, told: Body) -> bool:
     return all((found.get(name) or "") == (told.get(name) or "") for name in _SAME)
 
 
-def _is_void(error: KubeError) -> bool:
+def is_void(error: KubeError) -> bool:
     """Whether the same event can never be written."""
     return error.code in {400, 404, 422} or (error.code == 403 and _ENDING in str(error))
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body
-from cloud.node_marks import OURS
+from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
 from cloud.upsync.write_api import WriteApi, find
@@ -38,18 +38,6 @@ _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 
 _LONGEST_LABEL_CHARS: Final = 63
 """The longest name of a node with a hostname label."""
-
-_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
-_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
-"""Domains in which a kubelet sets labels of its Node."""
-
-_KUBELET_LABELS: Final = frozenset({
-    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
-    "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
-    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
-})  # fmt: skip
-"""Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
 
 
 class NodeWriter:
@@ -160,7 +148,7 @@ class _Change:
             elif name == NODE_SEGMENT and has in {None, self._node, self._value}:
                 if has != self._value:
                     added[name] = self._value
-            elif has is None and _is_reserved(name):
+            elif has is None and is_reserved(name):
                 self._problem(f"says that it is {name}={value}: only administrators may set this label")
             elif has is None:
                 added[name] = value
@@ -247,23 +235,6 @@ def _amount(text: object) -> int | None:
         return parse_bytes(text)
     except ValueError:
         return None
-
-
-def _is_reserved(label: str) -> bool:
-    """Whether a node may not set a label of its own Node: it is the bridge's, or a kubelet may not set it either.
-
-    Source: kubernetes plugin/pkg/admission/noderestriction.
-    """
-    domain, slash, _ = label.partition("/")
-    if slash and _is_within(domain, (OURS,)):
-        return label != NODE_SEGMENT
-    if not slash or not _is_within(domain, _KUBERNETES):
-        return False
-    return label not in _KUBELET_LABELS and not _is_within(domain, _KUBELETS)
-
-
-def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
-    return any(domain == it or domain.endswith(f".{it}") for it in domains)
 
 
 def _read_ids(text: str) -> dict[str, str] | None:

@@ -99,6 +99,7 @@ class PodVolumeStatus:
         size_bytes: its size, if it is known.
         used_bytes: how much of it is used, if the driver tells.
         abnormal: the driver's message about a volume that it reports as abnormal; else empty.
+        runtime: the RuntimeClass and the flavour of the runtime that mounts it in its guest; empty if the driver does.
     """
 
     namespace: str = ""
@@ -117,6 +118,7 @@ class PodVolumeStatus:
     size_bytes: int | None = None
     used_bytes: int | None = None
     abnormal: str = ""
+    runtime: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

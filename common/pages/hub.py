@@ -35,6 +35,10 @@ class ElectionStatus:
         since: when it was.
         why: its cause.
         trouble: why the node does not serve now; empty if it does.
+        lease_s: the controller lease of the elected node's agent; 0: it is away, or announces none.
+        standby: the first other nodes that could take over now, by name.
+        unfit: without such a node, why the first others could not, by name.
+        unmatched: the patterns of `--candidates` and `--prefer` that fit no node of the driver.
     """
 
     driver: str
@@ -43,6 +47,10 @@ class ElectionStatus:
     since: datetime | None
     why: str
     trouble: str
+    lease_s: int = 0
+    standby: list[str] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
+    unmatched: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

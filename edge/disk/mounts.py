@@ -1,10 +1,11 @@
-"""The node's mount table, and the two changes that the agent makes to it: bind and unmount.
+"""The node's mount table, and the changes that the agent makes to it: bind, guard and unmount.
 
 Rules:
 
 * /proc/self/mountinfo tells whether a path is a mount point. The path itself is never opened: a dead NFS or FUSE mount
   would block the calling thread for ever (docs/csi-contract.md#a-dead-mount-can-block-stat).
-* The agent binds and unmounts only block devices, whose files the kernel serves. The vendor's driver mounts all else.
+* The agent binds and unmounts only block devices, whose files the kernel serves, and its guards: empty read-only
+  directories in the place of file systems that a pod's runtime mounts. The vendor's driver mounts all else.
 """
 
 import ctypes
@@ -22,9 +23,13 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 _MOST_READS = 5
 """The table is read at most this often, until two readings are equal: one reading is no snapshot while others mount."""
 
+GUARD = "csi-bridge-guard"
+"""The source of a guard in the mount table."""
+
 _MS_BIND = 0x1000
+_MS_GUARD = 0x1 | 0x2 | 0x4 | 0x8
 _UMOUNT_NOFOLLOW = 8
-"""From mount(2) and umount2(2)."""
+"""From mount(2) and umount2(2). A guard is MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC."""
 
 _PLUGINS = "/plugins/kubernetes.io/"
 
@@ -38,8 +43,8 @@ class Mount:
         root: the part of the file system that is mounted.
         path: the mount point.
         shared: mounts below it appear in other mount namespaces too.
-        source: what was mounted, such as `server:/export/a`. Two directories of one NFS server may have the same device
-            and the same root, and differ in this alone.
+        source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
+            server may have the same device and the same root, and differ in this alone.
     """
 
     device: str
@@ -66,6 +71,17 @@ class MountTable:
     def is_mount_point(self, path: Path) -> bool:
         """Whether something is mounted there."""
         return self._real(path) in self._points
+
+    def is_guard(self, path: Path) -> bool:
+        """Whether the uppermost mount at a path is a guard."""
+        real = self._real(path)
+        upmost = next((mount for mount in reversed(self.mounts) if mount.path == real), None)
+        return upmost is not None and upmost.source == GUARD
+
+    def guards(self) -> list[Path]:
+        """The paths of all guards below the root directory, as callers would name them."""
+        found = (Path(mount.path) for mount in self.mounts if mount.source == GUARD)
+        return [self._root / path.relative_to(self._real_root) for path in found if self._real_root in path.parents]
 
     def within(self, path: Path) -> list[str]:
         """The mount points at a path and below it."""
@@ -106,10 +122,10 @@ def parse(text: str) -> list[Mount]:
     # Not splitlines(): it also cuts at characters that the kernel does not escape. The kernel escapes the newline.
     for line in filter(None, text.split("\n")):
         _, _, device, root, path, rest = line.split(" ", 5)
-        own, _, of_system = rest.partition(" - ")
-        shared = any(tag.startswith("shared:") for tag in own.split(" ")[1:])
-        source = _unescaped(of_system.partition(" ")[2].partition(" ")[0])
-        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, source))
+        fields, _, file_system = rest.partition(" - ")
+        shared = any(field.startswith("shared:") for field in fields.split(" ")[1:])
+        source = file_system.split(" ")[1]
+        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, _unescaped(source)))
     return found
 
 
@@ -136,6 +152,16 @@ def bind(source: Path, target: Path) -> None:
         OSError: the kernel refused.
     """
     _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None, what=f"bind {source} to {target}")
+
+
+def mount_guard(target: Path) -> None:
+    """Mount an empty directory that nobody can write to.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    options = b"size=4k,nr_inodes=1,mode=555"
+    _call("mount", GUARD.encode(), os.fsencode(target), b"tmpfs", _MS_GUARD, options, what=f"mount a guard at {target}")
 
 
 def unmount(path: Path) -> None:

@@ -71,8 +71,16 @@ def encode_map(values: Mapping[str, Any]) -> bytes:
 
     Objects inside keep their order, as Go's structs do.
     """
-    text = json.dumps(dict(sorted(values.items())), separators=(",", ":"), ensure_ascii=False)
-    return text.translate(_HTML).encode()
+    return encode_struct(dict(sorted(values.items())))
+
+
+def encode_struct(values: Mapping[str, Any]) -> bytes:
+    """Return JSON as Go's encoding/json writes a struct whose fields have this order, byte for byte.
+
+    Raises:
+        UnicodeEncodeError: a string is not Unicode text.
+    """
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).translate(_HTML).encode()
 
 
 def of_staging(volume: Volume, selinux_context: str) -> VolumeData:

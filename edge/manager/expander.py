@@ -23,8 +23,9 @@ from edge.manager.expansion import (
     plan_expansion,
 )
 from edge.manager.host import VolumeHost
-from edge.manager.places import Target
-from edge.manager.rows import VolumeRows
+from edge.manager.places import Target, target_for
+from edge.manager.rows import VolumeRows, published_of
+from edge.manager.states import State
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
@@ -66,6 +67,9 @@ class VolumeExpander:
         if self._rows.device is None or (self._in_use is not None and not self._owes):
             return None
         for target, want in wants.items():
+            row = self._rows.publications.get(target)
+            if row is not None and row.block != want.volume.block:
+                continue  # somebody asked to defer the volume, or no more, after it was published
             if self._rows.is_published(target) and not want.read_only:
                 planned = self._plan(want.volume, mounting=False)
                 if planned is not None and planned[1] != self._settled and not (self._owes and planned[1].legacy):
@@ -182,11 +186,30 @@ class VolumeExpander:
         except Uncertain as error:
             self._tell_failure(claim, size, plan, error, infeasible=False)
             raise
+        if want.deferral is not None and not await self._grow_in_guest(want, claim, plan):
+            return False
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{volume.name}"'
         host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
         host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
         log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
         return True
+
+    async def _grow_in_guest(self, want: PodVolume, claim: Claim, plan: Plan) -> bool:
+        """Return whether the file system of a deferred volume has the size of its device, or gets it right now.
+
+        While no guest has the device, the handover grows the file system. A guest that cannot do it leaves that to the
+        next publication; until then the claim waits for this node.
+        """
+        row = self._rows.publications[target_for(want)]
+        if row.state is not State.DONE or await self._host.direct().resize(published_of(row)):
+            return True
+        self._settled = plan
+        message = (
+            f'volume "{want.volume.name}" has grown; its file system grows when a pod next gets the volume: the '
+            f"runtime ({row.runtime}) cannot grow it now"
+        )
+        self._host.facts.tell_claim(claim, "FileSystemResizeRequired", message, warning=False)
+        return False
 
     def _tell_in_use(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
         """Tell the claim, once. If the PV came before its claim, the claim does not wait for this node yet."""

@@ -93,6 +93,72 @@ class Plugin(Protocol):
         """Remove the directories that a gone pod has left; return False if some stay."""
 
 
+class Content(Protocol):
+    """What a block device holds (`edge.direct.file_systems.Content`)."""
+
+    @property
+    def what(self) -> str:
+        """The content, for people; empty if the device is blank."""
+
+    @property
+    def fs_type(self) -> str:
+        """The type of its file system; empty if it holds none."""
+
+    @property
+    def uuid(self) -> str:
+        """The file system's UUID."""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it holds nothing."""
+
+
+class Direct(Protocol):
+    """The deferred volumes (`edge.direct.hand_over.DirectVolumes`)."""
+
+    async def device(self, published: Published) -> Path:
+        """Return the device that the driver has published."""
+
+    async def look(self, device: Path) -> Content:
+        """Return what a device holds."""
+
+    async def is_sound(self, device: Path, fs_type: str) -> bool:
+        """Whether a file system is no rest of a mkfs that was killed."""
+
+    async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
+        """Make a file system, or finish one."""
+
+    async def grow(self, device: Path, fs_type: str) -> bool:
+        """Grow a file system to its device; return whether it has that size."""
+
+    async def hand_over(self, want: PodVolume, published: Published, device: Path) -> None:
+        """Tell the runtime of a device."""
+
+    async def take_back(self, published: Published) -> None:
+        """Undo `hand_over`."""
+
+    async def forget(self, published: Published) -> None:
+        """Remove what a driver has told the runtime and not taken back."""
+
+    async def is_told(self, published: Published) -> bool:
+        """Whether the runtime may know the volume."""
+
+    async def stats(self, published: Published) -> VolumeStats:
+        """Return the usage as the guest sees it."""
+
+    async def resize(self, published: Published) -> bool:
+        """Let the guest grow the file system; return whether it has done so."""
+
+    async def standing(self) -> frozenset[str]:
+        """Return the paths of the volumes that are handed over completely."""
+
+    async def sweep(self, kept: Iterable[Published]) -> None:
+        """Remove everything that belongs to no volume of `kept`."""
+
+    def volume_path(self, published: Published) -> str:
+        """Return the path that the runtime knows a volume by."""
+
+
 class States(Protocol):
     """Stores rows (`edge.manager.states.VolumeStates`)."""
 
@@ -214,10 +280,13 @@ class VolumeHost:
         in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`
             (docs/csi-contract.md#volumesinuse-comes-before-staging). Not called for a volume that may be staged.
         in_use_changed: called when the node's `volumesInUse` may have changed.
-        changed: called when the volumes' report may have changed.
+        changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
         fencing: stops the writers of volumes when the agent's lease ends.
+        direct: returns the deferred volumes. The first call imports their package.
+        may_defer: a runtime is known that mounts volumes in its guest.
+        validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
         readings: by driver, limits the readings of usage and health that run at the same time.
     """
 
@@ -236,6 +305,9 @@ class VolumeHost:
     in_use_acked: Callable[[VolumeKey], Awaitable[None]]
     in_use_changed: Callable[[], None]
     changed: Callable[[], None]
+    direct: Callable[[], Direct]
+    may_defer: bool
+    validate_block: Callable[[Volume], Awaitable[None]]
     stats_interval_s: float = 60.0
     republish_interval_s: float = 60.0
     fencing: Fence = field(default_factory=NoFence)

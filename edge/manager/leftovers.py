@@ -12,13 +12,14 @@ Rules:
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from edge.disk.found_volumes import Published, Staged, Unreadable
 from edge.manager.host import Plugin
-from edge.manager.rows import published_of, staged_of
-from edge.manager.states import Device, Row
+from edge.manager.rows import guard_of, published_of, staged_of
+from edge.manager.states import Device, Publication, Row
 from edge.manager.task import VolumeTask
 from edge.volume_errors import VolumeError
 
@@ -51,9 +52,10 @@ class Leftovers:
         """Those that belong to no known volume."""
         return [one for one in self._all if not self._is_explained(one)]
 
-    def begin(self, found: Iterable[Unreadable], rows: Iterable[Row]) -> None:
+    def begin(self, found: Iterable[Unreadable], rows: Sequence[Row]) -> None:
         """Take the directories found at start, except those that belong to a row."""
         known = [staged_of(row) if isinstance(row, Device) else published_of(row) for row in rows]
+        known += [guard_of(row) for row in rows if isinstance(row, Publication) and row.agent_defers]
         self._all = [one for one in found if not any(one.is_of(what) for what in known)]
         for one in self._all:
             log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
@@ -102,11 +104,12 @@ def _way_to(path: Path) -> Iterable[Path]:
 
 def _places(task: VolumeTask) -> Iterable[Published | Staged]:
     yield from map(published_of, task.rows.publications.values())
+    yield from (guard_of(row) for row in task.rows.publications.values() if row.agent_defers)
     if task.rows.device is not None:
         yield staged_of(task.rows.device)
     for want in task.wants.values():
         volume = want.volume
-        yield Published(
+        published = Published(
             driver=volume.driver,
             handle=volume.handle,
             name=volume.name,
@@ -114,5 +117,8 @@ def _places(task: VolumeTask) -> Iterable[Published | Staged]:
             block=volume.block,
             ephemeral=volume.ephemeral,
         )
+        yield published
+        if want.deferral is not None:
+            yield replace(published, block=False)
         if not volume.ephemeral:
             yield Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block)

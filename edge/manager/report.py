@@ -18,7 +18,7 @@ from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
-from edge.manager.rows import published_of
+from edge.manager.rows import guard_of, published_of
 from edge.manager.states import Device, Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
@@ -47,6 +47,7 @@ _EMPTY: Entry = {
     "size_bytes": None,
     "used_bytes": None,
     "abnormal": "",
+    "runtime": "",
 }
 
 _DOING = {
@@ -81,9 +82,10 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> 
         handle=volume.handle,
         name=volume.name,
         pod_uid=pod.uid,
-        block=volume.block,
+        block=volume.block and want.deferral is None,
         ephemeral=volume.ephemeral,
     )
+    asked = want.deferral.runtime if want.deferral is not None else ""
     return {
         **_EMPTY,
         "namespace": pod.namespace,
@@ -94,9 +96,10 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> 
         "pv": "" if volume.ephemeral else volume.name,
         "driver": volume.driver,
         "handle": volume.handle,
-        "mode": _mode(block=volume.block),
+        "mode": _mode(block=published.block),
         "read_only": want.read_only,
         "path": path_of(published),
+        "runtime": asked if row is None else row.runtime,
         "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
         "error": task.trouble(target) if task is not None else "",
         **_health(stats, volume.size_bytes),
@@ -146,8 +149,9 @@ def report_leaving(
             "pv": "" if row.ephemeral else row.name,
             "driver": row.driver,
             "handle": row.handle,
-            "mode": _mode(block=row.block),
-            "path": path_of(published_of(row)),
+            "mode": _mode(block=row.block and not row.agent_defers),
+            "path": path_of(guard_of(row) if row.agent_defers else published_of(row)),
+            "runtime": row.runtime,
             "since": row.since,
             "error": task.trouble(target) or why,
         }
@@ -239,7 +243,7 @@ def _health(stats: VolumeStats | None, size_bytes: int) -> Entry:
         return {"size_bytes": size_bytes or None}
     return {
         "size_bytes": stats.capacity_bytes or size_bytes or None,
-        "used_bytes": stats.used_bytes,
+        "used_bytes": None if stats.is_size_only else stats.used_bytes,
         "abnormal": (stats.message or "abnormal") if stats.abnormal else "",
     }
 

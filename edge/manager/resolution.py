@@ -27,6 +27,7 @@ from common.node_selector import selects
 from common.objects import Object, Ref
 from common.quantity import parse_bytes
 from edge.disk.layout import shown
+from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_allowed, is_true
 from edge.volumes import (
     Claim,
     DriverRules,
@@ -71,6 +72,7 @@ class PodWants:
     Attributes:
         volumes: the resolved volumes, in the pod's order.
         unresolved: the reasons of the others, by the pod's name of the volume.
+        refused: the unresolved ones that cannot be deferred as somebody asks. Waiting does not help these.
         refs: every object that the resolution looked for, present or not, and those that the node calls will read.
         stamps: the versions of the objects that the node calls will read: attachments, secrets, tokens.
         deleted_at: the monotonic time at which this process learned of the pod's deletion; None if it is not deleted.
@@ -81,6 +83,7 @@ class PodWants:
     pod: Pod
     volumes: tuple[PodVolume, ...] = ()
     unresolved: Mapping[str, str] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
     refs: frozenset[Ref] = frozenset()
     stamps: tuple[tuple[Ref, str], ...] = ()
     deleted_at: float | None = None
@@ -92,6 +95,10 @@ class _Unresolved(Exception):
     """A volume cannot be resolved; `str()` is the reason."""
 
 
+class _Refused(_Unresolved):
+    """A volume cannot be deferred to the pod's runtime, and somebody asks for that."""
+
+
 def resolve(
     found: Object,
     look: Look,
@@ -101,6 +108,7 @@ def resolve(
     now: float,
     deleted_at: float | None,
     selinux: bool,
+    opt_in: OptIn,
 ) -> PodWants:
     """Return the volumes that a Pod object wants on this node.
 
@@ -112,6 +120,7 @@ def resolve(
         now: the monotonic time in seconds.
         deleted_at: the monotonic time at which this process learned of the pod's deletion, if it had before.
         selinux: whether this machine runs SELinux.
+        opt_in: decides about volumes that the pod's runtime is to mount.
     """
     try:
         body = found.read()
@@ -120,7 +129,7 @@ def resolve(
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
             return PodWants(pod=pod, refs=frozenset((found.ref,)), deleted_at=deleted_at)
-        wants = _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref)
+        wants = _Resolver(look, node, labels, pod, body, selinux=selinux, opt_in=opt_in).wants(found.ref)
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except _Unresolved as reason:
         return without_body(_known_by_key(found), found.ref, str(reason))
@@ -210,6 +219,7 @@ def _pod(found: Object, body: Body, *, is_over: bool) -> Pod:
         service_account=str(spec.get("serviceAccountName") or "default"),
         fs_group=None if group is None else _group(group),
         fs_group_on_root_mismatch=context.get("fsGroupChangePolicy") == "OnRootMismatch",
+        runtime_class=str(spec.get("runtimeClassName") or ""),
         gone=ended or is_over,
     )
 
@@ -220,6 +230,7 @@ class _Use:
 
     mounted: bool = False
     mapped: bool = False
+    sub_path: bool = False
     selinux: list[Body] = field(default_factory=list)
 
 
@@ -227,10 +238,19 @@ class _Resolver:
     """Resolves the volumes of one pod."""
 
     def __init__(
-        self, look: Look, node: str, labels: Mapping[str, str], pod: Pod, body: Body, *, selinux: bool
+        self,
+        look: Look,
+        node: str,
+        labels: Mapping[str, str],
+        pod: Pod,
+        body: Body,
+        *,
+        selinux: bool,
+        opt_in: OptIn,
     ) -> None:
         self._look, self._node, self._labels = look, node, labels
-        self._pod, self._body, self._selinux = pod, body, selinux
+        self._pod, self._body, self._selinux, self._opt_in = pod, body, selinux, opt_in
+        self._asked = asked_names(body["metadata"].get("annotations"))
         self._refs: set[Ref] = set()
         self._stamps: dict[Ref, str] = {}
         self._unread = False
@@ -240,6 +260,7 @@ class _Resolver:
         self._refs.add(ref)
         volumes: list[PodVolume] = []
         unresolved: dict[str, str] = {}
+        refused: set[str] = set()
         uses = _uses(self._body["spec"])
         for given in self._body["spec"].get("volumes") or ():
             name = str(given["name"])
@@ -249,6 +270,8 @@ class _Resolver:
                 one = self._volume(given, name, uses[name])
             except _Unresolved as reason:
                 unresolved[name] = str(reason)
+                if isinstance(reason, _Refused):
+                    refused.add(name)
             except OSError as error:  # the object cannot be read from the disk
                 unresolved[name], self._unread = str(error), True
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -256,10 +279,14 @@ class _Resolver:
             else:
                 if one is not None:
                     volumes.append(one)
+        for name in self._asked - {one.volume_name for one in volumes} - unresolved.keys():
+            unresolved[name] = f"the pod asks to defer {shown(name)}, and mounts no CSI volume of that name"
+            refused.add(name)
         return PodWants(
             pod=self._pod,
             volumes=tuple(volumes),
             unresolved=unresolved,
+            refused=frozenset(refused),
             refs=frozenset(self._refs),
             stamps=tuple(sorted(self._stamps.items())),
             unread=self._unread,
@@ -298,7 +325,8 @@ class _Resolver:
         volume = self._persistent(bound, _claim(found, bound, status))
         self._check_use(name, volume, use)
         label = self._label(volume, use)
-        return PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
+        want = PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
+        return self._deferred(want, use)
 
     def _persistent(self, name: str, claim: Claim) -> Volume:
         _require_name("the PV's name", name)
@@ -376,7 +404,22 @@ class _Resolver:
             rules=rules,
         )
         self._stamp_calls(volume)
-        return PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=csi.get("readOnly") is True)
+        want = PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=csi.get("readOnly") is True)
+        return self._deferred(want, _Use(mounted=True))
+
+    # ---- deferral ----------------------------------------------------------------------------------------------------
+
+    def _deferred(self, want: PodVolume, use: _Use) -> PodVolume:
+        """Return the volume as it is deferred if somebody asks for that, else as it is."""
+        if want.volume_name not in self._asked and not is_true(want.volume.attributes.get(ATTRIBUTE)):
+            return want
+        ref = Ref("CSIDriver", "", want.volume.driver)
+        found = self._look(ref)
+        annotations = found.read()["metadata"].get("annotations") if found is not None else None
+        try:
+            return self._opt_in.decide(want, allowed=is_allowed(annotations), sub_path=use.sub_path)
+        except NotDeferrable as reason:
+            raise _Refused(f"volume {want.volume_name} cannot be deferred to the runtime: {reason}") from reason
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
@@ -430,6 +473,7 @@ def _uses(spec: Body) -> dict[str, _Use]:
         for mount in container.get("volumeMounts") or ():
             use = uses.setdefault(str(mount["name"]), _Use())
             use.mounted = True
+            use.sub_path |= bool(mount.get("subPath") or mount.get("subPathExpr"))
             if own:
                 use.selinux.append(own)
         for device in container.get("volumeDevices") or ():
@@ -452,17 +496,7 @@ def _file_label(options: Body) -> str:
 
 
 def _labelled(pod: Pod, label: str) -> Pod:
-    if not label:
-        return pod
-    return Pod(
-        uid=pod.uid,
-        namespace=pod.namespace,
-        name=pod.name,
-        service_account=pod.service_account,
-        fs_group=pod.fs_group,
-        fs_group_on_root_mismatch=pod.fs_group_on_root_mismatch,
-        selinux_label=label,
-    )
+    return replace(pod, selinux_label=label) if label else pod
 
 
 def _claim(found: Object, volume: str, status: Body) -> Claim:

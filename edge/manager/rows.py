@@ -7,6 +7,7 @@ Rules:
 """
 
 import logging
+from dataclasses import replace
 
 from common.fault_points import reach
 from edge.disk.found_volumes import Published, Staged
@@ -145,6 +146,11 @@ def published_of(row: Publication) -> Published:
         block=row.block,
         ephemeral=row.ephemeral,
     )
+
+
+def guard_of(row: Publication) -> Published:
+    """The place in the pod's directory where a deferred volume has its guard: a file system's."""
+    return replace(published_of(row), block=False)
 
 
 def staged_of(row: Device) -> Staged:

@@ -76,6 +76,8 @@ class VolumeStaging:
             and any(other.pod_uid != target.pod_uid for other in had)
         ):
             return "the volume has the access mode ReadWriteOncePod and is already in use by another pod"
+        if want.deferral is not None and any(other != target for other in had):
+            return "the volume is in use by another pod, and a volume that the runtime mounts is one pod's alone"
         holder = self._host.places.holder(want)
         if holder is not None:
             return f"another volume is still mounted in the place of {volume.name}: {holder}"

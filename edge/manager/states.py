@@ -37,6 +37,21 @@ class State(StrEnum):
     DONE = "done"
 
 
+class Handover(StrEnum):
+    """How far a deferred volume has come on its way to the runtime. Each is written before its work begins."""
+
+    NONE = ""
+    """The runtime does not know the device."""
+    FORMATTING = "formatting"
+    """The device was blank, and a file system with the row's UUID is being made. What is found of it is no data."""
+    HANDED = "handed over"
+    """A guest may use the device, until the end of this boot or the unpublication."""
+
+
+BY_DRIVER = "by its driver"
+"""The `runtime` of a volume that its driver has deferred: the agent does not know to which runtime."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A volume that is staged on this node, or may be.
@@ -84,6 +99,10 @@ class Publication:
         volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
             `pod_name` are empty too.
         mount_point: its target was a mount point when the publication was done.
+        runtime: the runtime that the volume is deferred to (`Deferral.runtime`), or `BY_DRIVER`; empty if the driver
+            mounts it.
+        fs_type, fs_uuid: the deferred volume's file system; empty until it was seen or chosen.
+        handover: how far a deferred volume has come.
     """
 
     driver: str
@@ -102,11 +121,20 @@ class Publication:
     boot: str = ""
     since: float = 0.0
     error: str = ""
+    runtime: str = ""
+    fs_type: str = ""
+    fs_uuid: str = ""
+    handover: Handover = Handover.NONE
 
     @property
     def key(self) -> VolumeKey:
         """The volume's identity."""
         return VolumeKey(self.driver, self.handle)
+
+    @property
+    def agent_defers(self) -> bool:
+        """Whether the agent defers it, and not its driver. For the driver it is then a block volume."""
+        return bool(self.runtime) and self.block
 
 
 Row = Device | Publication
@@ -136,6 +164,12 @@ SCHEMA = Schema(
                 mount_point INTEGER NOT NULL, arguments TEXT NOT NULL, boot TEXT NOT NULL, since REAL NOT NULL,
                 error TEXT NOT NULL, PRIMARY KEY (driver, handle, name, pod_uid)
             ) STRICT, WITHOUT ROWID""",
+        ),
+        (
+            "ALTER TABLE publications ADD COLUMN runtime TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE publications ADD COLUMN fs_type TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE publications ADD COLUMN fs_uuid TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE publications ADD COLUMN handover TEXT NOT NULL DEFAULT ''",
         ),
     ),
 )
@@ -240,6 +274,8 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
         for column, value in zip(fields(kind), values, strict=True)
     }
     given["state"] = State.DONE if given["state"] == State.DONE else State.UNCERTAIN
+    if "handover" in given:
+        given["handover"] = Handover(given["handover"])
     return kind(**given)
 
 

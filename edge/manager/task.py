@@ -21,15 +21,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edge.disk.found_volumes import Published, Staged
 from edge.manager.call_inputs import Waiting
+from edge.manager.deferral import VolumeDeferral
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target
 from edge.manager.rows import VolumeRows, published_of, staged_of
 from edge.manager.staging import VolumeStaging, publish_arguments
-from edge.manager.states import Device, Publication, Row, State
+from edge.manager.states import Device, Handover, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
@@ -78,6 +80,7 @@ class VolumeTask:
         self._woken = asyncio.Event()
         self.use = VolumeUse(key, host, self.rows, confirmed=self.retry)
         self._staging = VolumeStaging(key, host, self.rows)
+        self._deferral = VolumeDeferral(key, host, self.rows)
         self._expander = VolumeExpander(key, host, self.rows)
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
@@ -214,7 +217,8 @@ class VolumeTask:
 
     async def _take(self, step: Step, target: Target) -> None:
         self.doing = step, target
-        self._host.changed()
+        if step is not Step.STATS:  # 300 volumes are read every minute, and nobody who is told hears of their usage
+            self._host.changed()
         try:
             await self._do[step](target)
         except VolumeError as error:
@@ -228,7 +232,8 @@ class VolumeTask:
                 self._troubles.pop(target, None)
         finally:
             self.doing = None
-            self._host.changed()
+            if step is not Step.STATS:
+                self._host.changed()
 
     def _failed(self, step: Step, target: Target, error: VolumeError) -> None:
         now = self._host.clock.monotonic()
@@ -275,6 +280,8 @@ class VolumeTask:
         must_be_known = volume.rules.attach_required and not is_known
         if must_be_known:
             await self.use.check()
+        if want.deferral is not None and before is None:
+            await host.validate_block(volume)
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
@@ -369,8 +376,15 @@ class VolumeTask:
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
         await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
+        await (self._deferral.hand_over(want) if want.deferral is not None else self._deferral.notice(want))
         mounted = await self._is_mounted(published_of(intent))
-        done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, since=host.clock.time())
+        done = replace(
+            self.rows.publications[target],
+            state=State.DONE,
+            reconstructed=False,
+            mount_point=mounted,
+            since=host.clock.time(),
+        )
         await self.rows.settle(Step.PUBLISH, done)
         log.info("volume %s is published to pod %s/%s", self.key, pod.namespace, pod.name)
 
@@ -388,10 +402,15 @@ class VolumeTask:
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
+            if self._deferral.may_have(before):
+                await self._deferral.take_back(before)
+                before = replace(before, state=State.UNCERTAIN)
             await plugin.unpublish(published)
         except NotReady:
             await self.rows.settle(Step.UNPUBLISH, before)
             raise
+        if not before.block:
+            await self._deferral.forget(before)
         if not await plugin.clean_leftovers(published):
             log.warning("volume %s: files stay in the directory of the pod of uid %s", self.key, target.pod_uid)
         await self.rows.settle(Step.UNPUBLISH, before, gone=True)
@@ -466,6 +485,7 @@ class VolumeTask:
             arguments=publish_arguments(want),
             boot=self._host.boot,
             since=self._since(before),
+            **(_deferred(want, before, self._host.boot) if want.deferral is not None else {}),
         )
 
     def _since(self, before: Row | None) -> float:
@@ -486,3 +506,16 @@ class VolumeTask:
             return self._host.plugin.has_mounts(what, await self._host.mount_table())
         except NotReady:
             return True
+
+
+def _deferred(want: PodVolume, before: Publication | None, boot: str) -> dict[str, Any]:
+    """Return the fields of a deferred volume's row. A reboot ends every guest, and no unfinished mkfs."""
+    assert want.deferral is not None
+    kept = before or Publication(driver="", handle="", name="", pod_uid="")
+    is_over = kept.handover is Handover.HANDED and kept.boot != boot
+    return {
+        "runtime": want.deferral.runtime,
+        "fs_type": kept.fs_type,
+        "fs_uuid": kept.fs_uuid,
+        "handover": Handover.NONE if is_over else kept.handover,
+    }

@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from edge.disk.found_volumes import Published
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target
 from edge.manager.rows import VolumeRows, published_of
+from edge.manager.states import Publication
 from edge.manager.steps import Candidate, Step, tell_pods
 from edge.volume_errors import NotReady, VolumeError
 from edge.volumes import PodVolume, VolumeKey
@@ -103,7 +103,7 @@ class VolumeUpkeep:
         The interval begins anew at the end, as the kubelet's does, so that a slow driver has a pause. After a failure
         no earlier counts are left: a disk that fills up meanwhile would look as it was.
         """
-        asking = asyncio.ensure_future(self._ask(published_of(self._rows.publications[target])))
+        asking = asyncio.ensure_future(self._ask(self._rows.publications[target]))
         waking = asyncio.ensure_future(self._woken.wait())
 
         def give_up() -> None:
@@ -122,16 +122,21 @@ class VolumeUpkeep:
             next_s = self._host.clock.monotonic() + self._host.stats_interval_s
             self._due[Step.STATS, target] = self._round(math.floor, next_s)
 
-    async def _ask(self, published: Published) -> "VolumeStats | None":
-        """Ask the driver; None if it does not tell, or cannot be asked."""
-        host, driver = self._host, self._key.driver
-        if not host.has_driver(driver):
-            return None
+    async def _ask(self, row: Publication) -> "VolumeStats | None":
+        """Ask the driver, or the guest that mounts the volume; None if it does not tell, or cannot be asked."""
+        host, driver, found = self._host, self._key.driver, None
         try:
-            async with host.readings[driver]:
-                return await host.plugin.stats(published)
+            if not row.agent_defers and host.has_driver(driver):
+                async with host.readings[driver]:
+                    found = await host.plugin.stats(published_of(row))
         except VolumeError as error:
             log.debug("the usage of volume %s is not known: %s", self._key, error.why)
+        if found is not None or not row.runtime:
+            return found
+        try:
+            return await host.direct().stats(published_of(row))
+        except VolumeError as error:
+            log.debug("the usage of volume %s in its guest is not known: %s", self._key, error.why)
             return None
 
     def _note_stats(self, target: Target, want: PodVolume, stats: "VolumeStats | None") -> None:

@@ -16,9 +16,12 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from common.objects import Object, Ref
+from edge.disk.layout import Layout
+from edge.manager.opt_in import OptIn
 from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
 from edge.volumes import Pod
 
@@ -52,6 +55,7 @@ class Wanted:
         node: str,
         own_labels: Callable[[], Mapping[str, str]] = dict,
         selinux: bool = False,
+        opt_in: OptIn | None = None,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Take the parameters; `load` reads the store.
@@ -61,9 +65,10 @@ class Wanted:
             node: this node's name.
             own_labels: returns the topology that the node's drivers report; the Node object may not have it yet.
             selinux: whether this machine runs SELinux.
+            opt_in: decides about volumes that a pod's runtime is to mount; None: no runtime is known.
             complain: gets a line for people about a pod that cannot be right.
         """
-        self._complain = complain
+        self._complain, self._opt_in = complain, opt_in or OptIn({}, Layout(Path("/")))
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}
@@ -176,6 +181,7 @@ class Wanted:
             now=now,
             deleted_at=old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None,
             selinux=self._selinux,
+            opt_in=self._opt_in,
         )
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:

@@ -1,4 +1,4 @@
-"""The targets of documents: manifests, reports of drivers, and facts of nodes."""
+"""The targets of documents: manifests, reports of drivers, facts of nodes, and mount infos."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, r
 from common.objects import Object, Ref, Stamp, encode_body
 from common.pod_fact import read_volumes
 from common.reports import decode_reports, encode_reports, vendor_version
+from edge.direct.errors import MountInfoBroken
+from edge.direct.mount_info import MountInfo
 from tests.fuzz.cutter import Cutter
 
 if TYPE_CHECKING:
@@ -53,6 +55,15 @@ def reports(data: bytes) -> None:
     for report in found:
         vendor_version(report)
         Fleet({report.node: _member(report, _segment(report.node))})
+
+
+def mount_infos(data: bytes) -> None:
+    """A driver's or an operator's mountInfo.json: a broken one is refused; a good one is written and read again."""
+    try:
+        found = MountInfo.parse(data)
+    except MountInfoBroken:
+        return
+    assert MountInfo.parse(found.encode()) == found
 
 
 def facts(data: bytes) -> None:

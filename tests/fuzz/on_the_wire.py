@@ -1,9 +1,10 @@
-"""The targets of the wire: its codec, sessions, syncs, the messages of enrolment, and an API server's answers."""
+"""The targets of the wire: its codec, sessions, syncs, enrolment, and the answers of an API server and of a shim."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from cloud.http_answer import AnswerReader
@@ -15,6 +16,8 @@ from common.objects import Object, Ref, Stamp
 from common.session import State
 from common.status import Code, Status
 from common.sync import Learner, Teller
+from edge.direct.errors import ShimError
+from edge.direct.shim_client import _check, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
 from tests.support.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
 from tests.support.recorded_session import RecordedSession
@@ -254,6 +257,15 @@ def _value(cut: Cutter, kind: Any) -> Any:
     if kind is str:
         return cut.choose(_TEXTS) if cut.number() & 1 else cut.text()
     return (cut.text(),)
+
+
+def shim_answers(data: bytes) -> None:
+    """What listens on a shim's socket: each answer is read, or has an error of its own."""
+    path = Path("/run/vc/sbs/s/shim-monitor.sock")
+    with contextlib.suppress(ShimError):
+        status, body = _parse(path, data, "GET")
+        _check(path, status, body)
+        _read_stats(path, body)
 
 
 def answers(data: bytes) -> None:

@@ -23,5 +23,7 @@ TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "manifests": on_documents.manifests,
     "reports": on_documents.reports,
     "facts": on_documents.facts,
+    "mount-info": on_documents.mount_infos,
+    "shim": on_the_wire.shim_answers,
 }
 """By name, which is also the name of the directory in `tests/fuzz/corpus`."""

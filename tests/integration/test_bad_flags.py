@@ -47,6 +47,11 @@ COMMANDS = (
     Case(("status",)),
     Case(("doctor",)),
     Case(("edge", "volumes")),
+    Case(("edge", "direct", "list")),
+    Case(("edge", "direct", "stats"), {"--volume-path": "/v"}),
+    Case(("edge", "direct", "resize"), {"--volume-path": "/v", "--size": "1GiB"}),
+    Case(("edge", "direct", "add"), {"--volume-path": "/v", "--mount-info": "{}"}),
+    Case(("edge", "direct", "remove"), {"--volume-path": "/v"}),
     Case(("nodes",)),
     Case(("volumes",)),
     Case(("forget",), {}, ("n1",)),
@@ -73,7 +78,9 @@ WRONG = {
     "TIME": ("", "soon", "-1h"),
     "MODE": ("0999", "rw-rw----", "66", "07777", ""),
     "PATH": ("", "a\0b"),
+    "JSON": ("", "{", "[]", "7", "[" * 100_000),
     "TEXT": ("", "two\nlines", "a\x00b"),
+    "NAME=FLAVOUR:VERSION": ("kata", "kata=qemu:3.20", "kata=go", "kata=go:2.4", "=go:3.20", ""),
     "KEY,...": ("-a", "a/b/c", "a=b", "zone,"),
     "wss://HOST:PORT": ("ws://h:1", "wss://h", "h:1", "wss://:1", ""),
     "KEY=VALUE,...": ("edge", "a=b=c", "-a=b", "a=b,a=c"),
@@ -89,7 +96,17 @@ WRONG = {
         "d.example=unix:///x.sock,nodeid=n1,placement=local",
         "d.example=unix:///x.sock,nodeid=n1,placement=shared",
     ),
-    "DRIVER=NODE,...": ("", "d.example", "d.example=", "=n1", "d.example=n1,", "d.example=N 1", "a/b=n1"),
+    "DRIVER=NODE,...": (
+        "",
+        "d.example",
+        "d.example=",
+        "=n1",
+        "d.example=n1,",
+        "d.example=N 1",
+        "a/b=n1",
+        "d.example=label:",
+        "d.example=label:example.com/site=a b",
+    ),
     "PATTERN": ("", "two\nlines", "a\x00b"),
     "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }
@@ -98,6 +115,7 @@ WRONG = {
 OUT_OF_BOUNDS = {
     "max_message_bytes": ("1KiB", "65MiB"),
     "chunk_bytes": ("1023", "257KiB"),
+    "size_bytes": ("0", "8192TiB"),
     "session_window_bytes": ("1MB", "2GiB"),
     "stream_window_bytes": ("1KiB", "65MiB"),
     "max_calls": ("0", "100001"),
@@ -337,7 +355,7 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"], ["edge", "direct", "--help"]])
 def test_every_command_is_described_in_whole_on_a_terminal_of_80_columns(argv: list[str]) -> None:
     assert "..." not in CliRunner().invoke(main.cli, argv, terminal_width=80).output.partition("Commands:")[2]
 

@@ -621,5 +621,5 @@ def test_a_list_of_all_nodes_is_whole_or_refused_and_a_token_that_no_list_has_is
         )
         assert refused_twice(sidecar, "ListVolumes", ListVolumesRequest(starting_token="1")) == (
             Code.ABORTED,
-            "the hub has no list for this starting_token of ListVolumes; begin again without one",
+            "this starting_token of ListVolumes is for no list of the hub; begin again without one",
         )

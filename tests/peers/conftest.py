@@ -16,6 +16,7 @@ from tests.peers.kubelet.kubelet_node import KubeletNode
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
+from tests.peers.support.earlier_objects import EarlierObjects
 from tests.peers.support.mock_driver import start_mock_driver
 from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
@@ -82,14 +83,24 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 
 @pytest.fixture(scope="session")
-def control_plane(peer: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane for the whole test session; a test uses a namespace and driver names of its own."""
+def running_control_plane(
+    peer: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ControlPlane, EarlierObjects]]:
+    """A control plane for the whole test session."""
     plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), peer=peer)
     try:
         plane.start()
-        yield plane
+        yield plane, EarlierObjects(plane.api)
     finally:
         plane.stop()
+
+
+@pytest.fixture
+def control_plane(running_control_plane: tuple[ControlPlane, EarlierObjects]) -> ControlPlane:
+    """The control plane, without the objects of earlier tests."""
+    plane, earlier = running_control_plane
+    earlier.remove()
+    return plane
 
 
 @pytest.fixture

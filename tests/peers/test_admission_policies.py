@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.kube_api import KubeApi
+    from tests.peers.support.sidecars import Sidecars
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
 _EFFECTIVE_S = 60.0
@@ -282,6 +283,29 @@ def test_the_hub_releases_claims_of_named_namespaces_and_attachments_of_named_no
 
 
 @pytest.mark.usefixtures("abandon")
+@pytest.mark.parametrize("of", ["VolumeSnapshot", "VolumeGroupSnapshot"])
+def test_the_hub_releases_snapshots_and_groups_of_named_namespaces(
+    users: Users, control_plane: ControlPlane, sidecars: Sidecars, namespace: str, of: str
+) -> None:
+    api, hub, other = control_plane.api, users.hub, control_plane.new_namespace()
+    sidecars.install_snapshot_kinds()
+    group = of.lower().removeprefix("volume").removesuffix("snapshot")
+    bound = f"{group}snapshot.storage.kubernetes.io/volume{group}snapshotcontent-bound-protection"
+    for name, where, policy in (("c", namespace, "Delete"), ("kept", namespace, "Retain"), ("far", other, "Delete")):
+        api.create(_content(of, name, where, deletion_policy=policy, finalizers=[bound, "x/own"]))
+    refused = "only snapshots in namespaces"
+    try:
+        for name in ("kept", "far"):
+            assert refused in hub.end(f"{of}Content", name)
+        assert "the sidecars' finalizers away" in hub.patch(f"{of}Content", "c", {"metadata": {"finalizers": None}})
+        assert hub.end(f"{of}Content", "c") == ""
+        assert hub.patch(f"{of}Content", "c", {"metadata": {"finalizers": ["x/own"]}}) == ""
+    finally:
+        for name in ("c", "kept", "far"):
+            api.delete_now(f"{of}Content", name)
+
+
+@pytest.mark.usefixtures("abandon")
 def test_the_hub_does_not_choose_the_nodes_that_it_may_abandon(users: Users) -> None:
     change = {"spec": {"variables": [{"name": "nodes", "expression": '{"lives": ""}'}]}}
     assert "forbidden" in users.hub.patch("ValidatingAdmissionPolicy", "csi-bridge-hub-abandon", change)
@@ -327,6 +351,22 @@ def _claim(name: str, namespace: str, volume: str) -> dict[str, Any]:
             "resources": {"requests": {"storage": "1Gi"}},
             "storageClassName": "not-of-volumes",  # else a controller-manager binds it to one of the test's
             **({"volumeName": volume} if volume else {}),
+        },
+    }
+
+
+def _content(of: str, name: str, namespace: str, *, deletion_policy: str, finalizers: list[str]) -> dict[str, Any]:
+    """The content of a VolumeSnapshot or VolumeGroupSnapshot."""
+    is_group = of == "VolumeGroupSnapshot"
+    return {
+        "apiVersion": f"{'groupsnapshot' if is_group else 'snapshot'}.storage.k8s.io/v1",
+        "kind": f"{of}Content",
+        "metadata": {"name": name, "finalizers": finalizers},
+        "spec": {
+            "driver": "d.example",
+            "deletionPolicy": deletion_policy,
+            "source": {"volumeHandles": ["v"]} if is_group else {"volumeHandle": "v"},
+            f"v{of[1:]}Ref": {"namespace": namespace, "name": "s"},
         },
     }
 

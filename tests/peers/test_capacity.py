@@ -14,7 +14,7 @@ from tests.peers.support import manifests
 from tests.peers.support.manifests import GIB
 from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Bridge
-from tests.support.deployed import DEPLOY, arguments, with_flags
+from tests.support.deployed import DEPLOY, arguments, with_components, with_flags
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
 from tests.support.requests import create
@@ -43,9 +43,9 @@ _LIMIT_S = 120.0
 
 
 @pytest.fixture
-def overlay(peer: Callable[[str], Path], control_plane: ControlPlane) -> Iterator[list[Object]]:
-    """The objects of cloud/overlays/capacity, of which those that the provisioner needs are in the cluster."""
-    path = DEPLOY / "cloud/overlays/capacity"
+def overlay(peer: Callable[[str], Path], control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Object]]:
+    """The objects of cloud/driver with cloud/capacity, of which those that the provisioner needs are in the cluster."""
+    path = with_components(tmp_path, "cloud/driver", "cloud/capacity")
     text = subprocess.run([peer("kubectl"), "kustomize", path], check=True, capture_output=True, text=True).stdout
     made = [it for it in yaml.safe_load_all(text) if it]
     control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace

@@ -18,7 +18,17 @@ from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.manifests import GIB
 from tests.support import needs
-from tests.support.deployed import DEPLOY, ROOT, arguments, container, kustomizations, objects, pod_spec, with_flags
+from tests.support.deployed import (
+    DEPLOY,
+    ROOT,
+    arguments,
+    container,
+    kustomizations,
+    objects,
+    pod_spec,
+    with_components,
+    with_flags,
+)
 from tests.support.forms import in_each_form
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
@@ -150,8 +160,6 @@ def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, lis
     }
     assert ways == {
         ("cloud/driver", "csi-bridge-driver"): True,
-        ("cloud/overlays/capacity", "csi-bridge-driver"): True,
-        ("cloud/overlays/group-snapshots", "csi-bridge-driver"): True,
         ("cloud/another-driver", "csi-bridge-driver-other"): True,
     }
 
@@ -181,6 +189,25 @@ def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str
     selectors = [it["spec"]["podSelector"] for it in _policies(made)]
     selectors += [it["spec"]["selector"] for it in made if it["kind"] == "StatefulSet"]
     assert [(_selects(it, other), _selects(it, first)) for it in selectors] == [(True, False)] * 2
+
+
+@pytest.mark.parametrize("suffix", ["", "-other"])
+def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Path, suffix: str) -> None:
+    """Also in a copy of the template, where all objects have a name of their own."""
+    folder = with_components(
+        tmp_path, "cloud/another-driver" if suffix else "cloud/driver", "cloud/capacity", "cloud/group-snapshots"
+    )
+    text = _output(peer("kubectl"), "kustomize", folder)
+    made = [it for it in yaml.safe_load_all(text) if it]
+    (driver,) = (it for it in made if it["kind"] == "StatefulSet")
+    flags = {it["name"]: it.get("args", ()) for it in driver["spec"]["template"]["spec"]["containers"]}
+    assert "--enable-capacity" in flags["csi-provisioner"]
+    if not suffix:  # the template leaves the snapshotter out
+        assert "--feature-gates=CSIVolumeGroupSnapshot=true" in flags["csi-snapshotter"]
+    bound = {it["roleRef"]["name"]: it["subjects"] for it in made if it["kind"].endswith("RoleBinding")}
+    for role in (f"csi-bridge-driver-capacity{suffix}", f"csi-bridge-driver-group-snapshotter{suffix}"):
+        assert [it["name"] for it in bound[role]] == [f"csi-bridge-driver{suffix}"]
+        assert role in {it["metadata"]["name"] for it in made if it["kind"].endswith("Role")}
 
 
 def _policies(made: list[Object]) -> list[Object]:
@@ -380,8 +407,6 @@ def cloud(
     in_hub: bool,
 ) -> Iterator[Cloud]:
     """The cloud's part of deploy/. In one pod it is the whole overlay, applied."""
-    for lease in control_plane.api.all("Lease", namespace="csi-bridge"):  # of sidecars of an earlier test
-        control_plane.api.delete("Lease", lease["metadata"]["name"], namespace="csi-bridge")
     if not in_hub:
         yield Cloud(control_plane, supervisor, peer)
         return

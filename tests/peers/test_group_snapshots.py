@@ -11,7 +11,7 @@ import yaml
 from tests.peers.support import manifests
 from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Bridge
-from tests.support.deployed import DEPLOY, arguments, with_flags
+from tests.support.deployed import DEPLOY, arguments, with_components, with_flags
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
 from tests.support.sidecar import Sidecar
@@ -42,9 +42,11 @@ _BEING_MADE = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-cre
 
 
 @pytest.fixture
-def overlay(peer: Callable[[str], Path], control_plane: ControlPlane, sidecars: Sidecars) -> list[Object]:
-    """The objects of cloud/overlays/group-snapshots, of which the permissions are in the cluster."""
-    path = DEPLOY / "cloud/overlays/group-snapshots"
+def overlay(
+    peer: Callable[[str], Path], control_plane: ControlPlane, sidecars: Sidecars, tmp_path: Path
+) -> list[Object]:
+    """The objects of cloud/driver with cloud/group-snapshots, of which the permissions are in the cluster."""
+    path = with_components(tmp_path, "cloud/driver", "cloud/group-snapshots")
     text = subprocess.run([peer("kubectl"), "kustomize", path], check=True, capture_output=True, text=True).stdout
     made = [it for it in yaml.safe_load_all(text) if it]
     control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
@@ -69,7 +71,7 @@ def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str
 
 
 @pytest.fixture
-def names(control_plane: ControlPlane, claims: Claims) -> Iterator[dict[str, str]]:
+def names(control_plane: ControlPlane, claims: Claims) -> dict[str, str]:
     """The names of the Nodes, as kubelets and the drivers' registrations would leave them."""
     api, key = control_plane.api, f"topology.{claims.storage_class}/node"
     found = {node: f"{node}-{claims.namespace}" for node in _NODES}
@@ -77,10 +79,7 @@ def names(control_plane: ControlPlane, claims: Claims) -> Iterator[dict[str, str
         api.create(manifests.node(name))
         api.patch("Node", name, {"metadata": {"labels": {key: node}}})
         api.create(manifests.csi_node(name, drivers={claims.storage_class: node}, topology_keys=[key]))
-    yield found
-    for name in found.values():
-        api.delete("CSINode", name)
-        api.delete("Node", name)
+    return found
 
 
 @pytest.fixture

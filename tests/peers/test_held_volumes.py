@@ -91,9 +91,6 @@ def site(
             "VolumeAttachment", node, lambda it: it.get("status", {}).get("attached", False), what="attached"
         )
         yield site
-        for kind in ("VolumeAttachment", "PersistentVolume", "CSINode", "Node"):
-            api.delete_now(kind, node)
-        api.delete("Node", "n1")
 
 
 def _volume(name: str, *, driver: str, handle: str) -> dict[str, Any]:

@@ -129,7 +129,6 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
     api.wait_gone("Node", NODE)
     api.wait_gone("CSINode", NODE)
     wait_for(lambda: not node.problems(), what="end of all work", instead=node.problems)
-    api.delete("Secret", "storage-credentials", namespace="default")
 
     assert sorted(used() - granted()) == []
     assert sorted(granted() - used()) == []

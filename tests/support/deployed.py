@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,21 @@ def manifests() -> list[Path]:
 def kustomizations() -> list[Path]:
     """Return every folder that can be applied."""
     return sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
+
+
+def with_components(directory: Path, of: str, *components: str) -> Path:
+    """Write a kustomization of a folder below deploy/ with components from there. Returns the directory that has it.
+
+    A folder that is a template, such as another-driver, gets the components itself, as in a person's copy of it.
+    """
+    made: Object = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [of]}
+    if (template := yaml.safe_load((DEPLOY / of / "kustomization.yaml").read_text())).get("nameSuffix"):
+        made = {**template, "resources": [DEPLOY / of / name for name in template["resources"]]}
+    made |= {"components": components}
+    for key in ("resources", "components"):
+        made[key] = [os.path.relpath((DEPLOY / name).resolve(), directory.resolve()) for name in made[key]]
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(made))
+    return directory
 
 
 def objects(path: Path) -> list[Object]:

@@ -115,6 +115,11 @@ class EdgeNode:
         if wait:
             self.agent.wait_ready()
 
+    def drop_flags(self, start: str) -> None:
+        """Leave the agent's flags that begin so out at its next start."""
+        words = self._commands[self.agent.process]
+        self._commands[self.agent.process] = [word for word in words if not word.startswith(start)]
+
     def start_driver(self) -> None:
         """Start the vendor's driver again, after it ended."""
         self._commands.setdefault(self.driver.process, self._supervisor.own_commands[0])
@@ -213,7 +218,10 @@ class EdgeNode:
         """Return everything that is left of volumes on this node."""
         found = [f"mount {path}" for path in self.mounts()]
         own = self.root / "plugins/kubernetes.io/csi"
-        places = [*self.root.glob("pods/*"), *own.glob("*/*"), *own.glob("volumeDevices/*/*")]
+        try:
+            places = [*self.root.glob("pods/*"), *own.glob("*/*"), *own.glob("volumeDevices/*/*")]
+        except FileNotFoundError as error:  # a directory went while it was listed
+            return [str(error)]
         kept = {own / "volumeDevices" / each for each in ("staging", "publish")}
         found += [str(path.relative_to(self.root)) for path in places if path not in kept]
         found += [f"loop device of {line}" for line in self._loops()]

@@ -51,6 +51,13 @@ BLOCK = [
 ]  # fmt: skip
 """The points at which a block volume differs from a filesystem volume."""
 
+DEFERRED = [
+    *(f"format.{point}" for point in ("before-intent", "after-intent", "after-make")),
+    *(f"handover.{point}" for point in ("before-intent", "after-intent", "after-guard", "after-info")),
+    *(f"unpublish.{point}" for point in ("before-info", "after-info", "after-guard")),
+]  # fmt: skip
+"""The points that only a deferred volume has. It has those of a block volume, too."""
+
 GROWING = [
     "expand.before-intent", "expand.after-intent", "expand.before-call", "expand.after-call", "expand.before-result",
     "expand.after-result", "facts.before-claim", "facts.after-claim",
@@ -78,7 +85,18 @@ ISSUE = [
 ]
 """The points of a hub that issues a certificate, and takes it for the first time."""
 
-ALL = {*FILESYSTEM, *BLOCK, *GROWING, *REFUSED_STAGE, *REFUSED_PUBLISH, *LOOKS, *LEFTOVERS, *IDENTITY, *ISSUE}
+ALL = {
+    *FILESYSTEM,
+    *BLOCK,
+    *DEFERRED,
+    *GROWING,
+    *REFUSED_STAGE,
+    *REFUSED_PUBLISH,
+    *LOOKS,
+    *LEFTOVERS,
+    *IDENTITY,
+    *ISSUE,
+}
 """Each of these has a test."""
 
 _TEXT = "written by the pod\n"
@@ -86,6 +104,8 @@ _TEXT = "written by the pod\n"
 _CALLS = {
     "stage": {"NodeStageVolume"},
     "publish": {"NodePublishVolume"},
+    "format": {"NodePublishVolume"},
+    "handover": {"NodePublishVolume"},
     "unpublish": {"NodeUnpublishVolume"},
     "unstage": {"NodeUnstageVolume"},
     # A volume that must grow is published only when it has grown: until then it is uncertain, and published again.
@@ -147,7 +167,7 @@ def live_through(
     died += dies_before(node, lambda: died and not node.left_over())
     assert died == 1, f"the agent died {died} times at {point}"
     node.wait_clean()
-    _check(node.calls()[before:], point)
+    check_calls(node.calls()[before:], point)
     write(first="Succeeded", again="Running")
     assert _read_text(node.wait_published(f"{name}-again")[0]) == _TEXT
     write(first="Succeeded", again="Succeeded")
@@ -192,7 +212,7 @@ def _read_text(path: Path) -> str:
         return device.read(len(_TEXT)).decode()
 
 
-def _check(calls: list[Call], point: str) -> None:
+def check_calls(calls: list[Call], point: str) -> None:
     for first, second in itertools.pairwise(calls):
         assert first.end is not None, f"{first.method} never ended"
         assert first.end <= second.start, f"{first.method} and {second.method} ran at the same time"

@@ -20,6 +20,7 @@ ROOT = "needs root: sudo make test"
 GO = "needs Go 1.26 or newer on PATH: install Go"
 PEER = "needs peers that are not built: make peers"
 XFS = "needs a kernel with xfs"
+PODMAN = "needs podman on PATH"
 
 PACKAGES = {
     "mkfs.ext4": "e2fsprogs",

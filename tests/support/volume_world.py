@@ -420,7 +420,12 @@ class World:
             selinux=True,
             stats_interval_s=self.stats_interval_s,
             fencing=self.fencing,
+            **self.more(),
         )
+
+    def more(self) -> dict[str, Any]:
+        """Return further arguments of the manager."""
+        return {}
 
     # ---- objects
 

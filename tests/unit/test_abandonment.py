@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.abandon.release import NotReleased, Pass
-from cloud.placement.requests import SNAPSHOT, Thing
+from cloud.placement.requests import GROUP, SNAPSHOT, Thing
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.operator_orders import Released
@@ -78,23 +78,24 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 async def test_a_snapshot_of_storage_that_every_node_reaches_is_not_the_nodes_own(site: Site) -> None:
     await site.order("deny", subject="n1")
     for driver in ("disk.example", "nfs.example"):
-        made = Thing(SNAPSHOT, "snap-1")
-        site.world.placement.claims.record_later(driver, "n1", made, "CreateSnapshot s")
+        for made in (Thing(SNAPSHOT, "snap-1"), Thing(GROUP, "group-1")):
+            site.world.placement.claims.record_later(driver, "n1", made, "CreateVolumeGroupSnapshot s")
     site.world.placement.elections.want("nfs.example")
     await site.abandon(sure=False)
     assert site.release.records.alone == {("disk.example", "snap-1")}
+    assert site.release.records.groups == {("disk.example", "group-1")}
 
 
 async def test_a_node_that_may_come_back_is_not_abandoned(site: Site) -> None:
     _, refusal = await site.abandon(sure=False)
-    assert refusal == "edge node n1 is not abandoned: it may come back; first run csi-bridge deny n1"
+    assert refusal == "edge node n1 is not abandoned: n1 may come back; first run csi-bridge deny n1"
     assert site.release.runs == []
 
 
 async def test_a_node_whose_certificate_alone_is_denied_is_not_abandoned(site: Site) -> None:
     await site.order("deny", subject="serial=1A")
     _, refusal = await site.abandon()
-    assert "it may come back" in refusal
+    assert "n1 may come back" in refusal
 
 
 async def test_a_dry_run_lists_the_objects_with_the_command_that_allows_it(site: Site) -> None:
@@ -133,7 +134,7 @@ async def test_a_node_that_is_being_abandoned_cannot_be_allowed(site: Site) -> N
         site.release.may_go_on.set()
     assert first.result()[0]["found"]
     assert (await site.order("allow", subject="n1"))[1] == ""
-    assert "it may come back" in (await site.abandon())[1]
+    assert "n1 may come back" in (await site.abandon())[1]
 
 
 async def test_a_node_of_a_kubelet_stands_in_the_way(site: Site) -> None:

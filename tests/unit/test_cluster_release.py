@@ -212,6 +212,34 @@ async def test_a_snapshot_goes_and_its_content_if_it_is_not_retained(policy: str
     assert (fates["VolumeSnapshot"], fates["VolumeSnapshotContent"]) == ("released", fate)
 
 
+async def test_a_group_goes_before_its_members() -> None:
+    world = World()
+    for kind, name, source in (
+        ("VolumeSnapshot", "member", {"volumeHandle": "vol-1"}),
+        ("VolumeGroupSnapshot", "group", {"volumeHandles": ["vol-1"]}),
+    ):
+        ref = {"namespace": "shop", "name": name, "uid": f"uid-{name}"}
+        spec = {"driver": "d.example", "deletionPolicy": "Delete", "source": source}
+        group = "group" if name == "group" else ""
+        bound = f"{group}snapshot.storage.kubernetes.io/volume{group}snapshotcontent-bound-protection"
+        content = {**spec, f"volume{'Group' if group else ''}SnapshotRef": ref}
+        world.put(f"{kind}Content", f"{name}-content", spec=content, finalizers=[bound])
+        world.put(kind, name, "shop", finalizers=["the-controller's"])
+    dry = await world.whole(is_dry=True)
+    assert {it.kind for it in dry.found} >= {"VolumeGroupSnapshot", "VolumeGroupSnapshotContent"}
+    assert "shop" in dry.namespaces
+    fates = await world.run()
+    assert world.changes()[:6] == [
+        "delete volumegroupsnapshots group",
+        "delete volumegroupsnapshotcontents group-content",
+        "patch volumegroupsnapshotcontents group-content",
+        "delete volumesnapshots member",
+        "delete volumesnapshotcontents member-content",
+        "patch volumesnapshotcontents member-content",
+    ]
+    assert (fates["VolumeGroupSnapshot"], fates["VolumeGroupSnapshotContent"]) == ("goes", "released")
+
+
 async def test_a_hub_without_permission_says_so() -> None:
     world = World()
     world.api.failures["delete"].append(KubeError("delete", 403, "Forbidden", "no"))

@@ -661,3 +661,27 @@ async def test_a_cancelled_step_goes_no_further(plugin: VolumePlugin, driver: Sc
     with pytest.raises(asyncio.CancelledError):
         await task
     assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json"]
+
+
+async def test_the_files_of_a_volume_that_the_driver_has_deferred_to_the_runtime_are_given_to_nobody(
+    tmp_path: Path, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Published] = []
+    given: list[Path] = []
+
+    async def is_deferred(published: Published) -> bool:
+        asked.append(published)
+        return len(asked) == 1
+
+    async def give(target: Path, *_: object, **__: object) -> None:
+        given.append(target)
+
+    monkeypatch.setattr("edge.csi_volume_plugin.ownership.give", give)
+    plugin = VolumePlugin(tmp_path / "root", "n1", {"d.csi": driver}.get, is_deferred=is_deferred)
+    volume = replace(VOLUME, rules=DriverRules(fs_group_policy="File"))
+    wanted = PodVolume(pod=replace(POD, fs_group=7), volume=volume, volume_name="data")
+    await stage(plugin, volume)
+    await publish(plugin, wanted)
+    assert (asked, given) == ([PUBLISHED], [])
+    await publish(plugin, wanted)
+    assert len(given) == 1

@@ -985,7 +985,7 @@ async def test_a_snapshotter_that_takes_groups_needs_the_permissions_of_the_over
             "watch volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io"
         ),
     )
-    assert found.do.startswith("apply deploy/cloud/overlays/group-snapshots, or take its feature gate out")
+    assert found.do.startswith("add the component deploy/cloud/group-snapshots, or take its feature gate")
     (found,) = await permitted(Rights(images=images, args=gates))
     assert found.level == "ok"
 
@@ -994,7 +994,7 @@ async def test_a_snapshotter_that_takes_groups_needs_the_permissions_of_the_over
     ("file", "needed"),
     [
         ("driver/rbac.yaml", [rule for rules in NEEDED.values() for rule in rules]),
-        ("overlays/group-snapshots/rbac.yaml", FOR_GROUPS),
+        ("group-snapshots/rbac.yaml", FOR_GROUPS),
     ],
 )
 def test_the_permissions_looked_for_are_those_that_our_roles_grant(file: str, needed: Sequence[Rule]) -> None:

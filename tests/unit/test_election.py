@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.election import Choice, Elected, ElectionRules, NodeSet, Seat, choose, node_set, patterns_of, why_nobody
+from cloud.election import (
+    Choice,
+    Elected,
+    ElectionRules,
+    NodeSet,
+    Others,
+    Seat,
+    choose,
+    node_set,
+    others,
+    patterns_of,
+    why_nobody,
+)
 
 FIT = Seat()
 N1 = Elected("n1", 4, 1_000.0, "first election")
@@ -79,7 +91,67 @@ def test_candidates_are_names_and_globs() -> None:
     rules = ElectionRules(candidates=("gw-*", "n9"))
     seats = {"a": FIT, "gw-2": FIT, "n9": FIT}
     assert choose(None, seats, rules, served=0.0, now=0.0) == Choice("gw-2", "first election")
-    assert [node for node in seats if rules.admits(node)] == ["gw-2", "n9"]
+    assert [node for node, seat in seats.items() if rules.admits(node, seat)] == ["gw-2", "n9"]
+
+
+STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
+
+
+def test_candidates_are_nodes_with_a_label_too() -> None:
+    seats = {
+        "a": FIT,
+        "b": Seat(labels={"node-restriction.kubernetes.io/storage": "local"}),
+        "c": Seat(labels=STORAGE),
+        "d": Seat(labels={"other": "nfs"}),
+    }
+    one = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage=nfs",))
+    assert [node for node, seat in seats.items() if one.admits(node, seat)] == ["c"]
+    any_value = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
+    assert [node for node, seat in seats.items() if any_value.admits(node, seat)] == ["b", "c"]
+    or_a_name = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage=nfs", "a*"))
+    assert [node for node, seat in seats.items() if or_a_name.admits(node, seat)] == ["a", "c"]
+
+
+def test_another_node_takes_over_at_once_from_one_that_has_lost_its_label() -> None:
+    rules = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
+    assert chosen(N1, n1=FIT, n2=Seat(labels=STORAGE), rules=rules) == Choice(
+        "n2", "edge node n1 is not among --candidates"
+    )
+
+
+def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
+    rules = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage", "n2"))
+    unread = Seat(labels=None)
+    assert rules.admits("n1", unread)
+    assert chosen(N1, n1=unread, n2=unread, rules=rules) is None
+    assert chosen(N1, n1=Seat("is away", 0.0, None), n2=unread, now=9_999.0, rules=rules) is None
+    assert chosen(None, n1=unread, n2=unread, now=9_999.0, rules=rules) is None
+    assert why_nobody({"n1": unread}, rules) == "edge node n1 has labels that the hub has not read from the cluster yet"
+    assert rules.unmatched({"n1": unread}) == []
+
+
+def test_labels_that_are_not_read_yet_do_not_matter_to_names() -> None:
+    unread = Seat(labels=None)
+    assert chosen(None, n1=unread, rules=ElectionRules(candidates=("n1",))) == Choice("n1", "first election")
+
+
+def test_preferred_nodes_may_have_a_label() -> None:
+    rules = ElectionRules(prefer=("label:zone=b",))
+    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=rules) == Choice("n2", "first election")
+
+
+def test_patterns_that_fit_no_node_are_told() -> None:
+    rules = ElectionRules(candidates=("n*", "label:zone=b"), prefer=("n7", "label:zone=a"))
+    assert rules.unmatched({"n1": Seat(labels={"zone": "a"})}) == ["label:zone=b", "n7"]
+
+
+def test_the_others_are_those_that_could_take_over_or_why_none_could() -> None:
+    rules = ElectionRules(candidates=("n1", "n2", "n3"))
+    seats = {"n1": FIT, "n2": Seat("drains"), "n3": FIT, "x": FIT}
+    assert others("n1", seats, rules) == Others(["n3"], {})
+    assert others("n3", {**seats, "n1": Seat("is away", 0.0)}, rules) == Others(
+        [], {"n1": "is away", "n2": "drains", "x": "is not among --candidates"}
+    )
 
 
 def test_the_first_pattern_of_the_preferred_ones_decides_then_the_name() -> None:
@@ -106,9 +178,19 @@ def test_the_reason_why_nobody_serves_has_each_node_but_not_too_many() -> None:
 def test_a_node_set_is_read_from_its_text_and_has_that_text() -> None:
     assert node_set("nfs.csi=gw-1,gw-*") == NodeSet("nfs.csi", ("gw-1", "gw-*"))
     assert str(node_set("nfs.csi=gw-1,gw-*")) == "nfs.csi=gw-1,gw-*"
+    labelled = "nfs.csi=n1,label:example.com/site=north,label:zone"
+    assert node_set(labelled).patterns == ("n1", "label:example.com/site=north", "label:zone")
+    assert node_set(labelled).label_keys() == ["example.com/site", "zone"]
+    assert str(node_set(labelled)) == labelled
 
 
-@pytest.mark.parametrize("text", ["", "nfs.csi", "nfs.csi=", "=n1", "nfs.csi=n1,,n2", "nfs.csi=N1", "a/b=n1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "nfs.csi", "nfs.csi=", "=n1", "nfs.csi=n1,,n2", "nfs.csi=N1", "a/b=n1",
+        "d=label:", "d=label:=a", "d=label:a b", "d=label:zone==a", "d=label:zone=a b", "d=zone=a", "d=Label:zone",
+    ],
+)  # fmt: skip
 def test_a_text_that_is_no_node_set_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be DRIVER=NODE"):
         node_set(text)

@@ -233,7 +233,7 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     TokenUnknown: (
         lambda: TokenUnknown("/csi.v1.Controller/ListVolumes"),
         Code.ABORTED,
-        "the hub has no list for this starting_token of ListVolumes; begin again without one",
+        "this starting_token of ListVolumes is for no list of the hub; begin again without one",
     ),
     VolumeHeld: (
         lambda: VolumeHeld("d.example", "v-1", "n2", "it is offline since then"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,11 @@ def world(tmp_path: Path) -> MountWorld:
 
 def problem(world: MountWorld) -> str:
     return "\n".join(world.fences.problems())
+
+
+def stored(world: MountWorld) -> list[str]:
+    """The fenced nodes in the file."""
+    return list(json.loads((world.directory / "fences.json").read_text())["fences"])
 
 
 async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(world: MountWorld) -> None:
@@ -153,14 +159,23 @@ async def test_unfence_takes_a_fence_back_for_good(world: MountWorld) -> None:
         await world.unfence("n2")
 
 
-async def test_a_forgotten_node_is_not_taken_for_back_before_it_is(world: MountWorld) -> None:
-    await world.fence("n2")
+async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_more(world: MountWorld) -> None:
+    world.kubelet("n3", IN_USE, ready="Unknown")
+    for name in ("n2", "n3"):
+        await world.fence(name)
     del world.links.away["n2"], world.facts["n2"], world.states["n2"]
-    world.drop(next(ref for ref in world.source.refs("Node") if ref.name == "n2"))
     await world.fences.look()
-    assert not problem(world)
-    world.agent("n2", IN_USE)
-    assert "is back" in problem(world)
+    world.drop(next(ref for ref in world.source.refs("Node") if ref.name == "n2"))
+    world.source.is_ready = False
+    await world.fences.look()
+    assert "n2" in stored(world)  # until all Nodes are read
+    world.source.is_ready = True
+    await world.fences.look()
+    assert stored(world) == ["n3"]
+    world.agent("n2", IN_USE)  # another machine
+    assert "n2" not in problem(world)
+    world.start()
+    assert world.fences.is_fenced("n3")
 
 
 async def test_with_a_full_disk_the_fence_counts_and_the_operator_hears_that_it_will_not_last(

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.link import Link, Stream
+    from common.messages import Hello
     from common.pages.hub import NodeStatus, Refusal
 
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
@@ -159,6 +160,29 @@ async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_
     assert (
         told.why == "this hub knows the placements auto, pinned, local, shared, not 'mirrored'; a newer hub may know it"
     )
+
+
+@pytest.mark.parametrize(("first", "second"), [("shared", "local"), ("local", "shared")])
+async def test_a_local_and_a_shared_proxy_driver_of_one_driver_exclude_each_other(
+    world: World, first: str, second: str
+) -> None:
+    def proxy(placement: str, name: str = DRIVER) -> Hello:
+        return introduce("driver", name, instance="p", placement=placement)
+
+    for hello in (proxy(first), proxy(first), proxy("auto"), proxy("pinned"), proxy(second, "other.example")):
+        await world.come(hello)
+    assert refused(world) == []
+    await world.come(proxy(second))
+    (told,) = refused(world)
+    assert (told.role, told.name, told.reason) == ("driver", DRIVER, "conflict")
+    assert told.why == (
+        f"a proxy driver of {DRIVER} with --placement={first} is connected, and this one has "
+        f"--placement={second}: give both the same"
+    )
+    cut(world.links[0], world.links[1])
+    await settle()
+    await world.come(proxy(second))
+    assert refused(world) == []
 
 
 async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:

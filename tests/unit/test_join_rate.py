@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from cloud.trust.join_rate import BURST, CONNECTIONS_A_SECOND, MOST_ADDRESSES, Bucket, JoinRate
-
-
-def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = Bucket(a_second=2.0, burst=3.0, left=3.0, at=0.0)
-    assert [bucket.take(0.0) for _ in range(4)] == [True, True, True, False]
-    assert [bucket.take(1.0) for _ in range(3)] == [True, True, False]
-    assert [bucket.take(100.0) for _ in range(4)] == [True, True, True, False]
+from cloud.trust.join_rate import BURST, CONNECTIONS_A_SECOND, MOST_ADDRESSES, JoinRate
 
 
 def test_a_fleet_behind_one_address_gets_half_of_the_burst_and_then_the_rate() -> None:

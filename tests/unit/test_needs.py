@@ -7,7 +7,7 @@ import pytest
 from tests.support import needs
 
 INSTALLABLE = [needs.peer("etcd"), needs.GO, "needs setsid: apt-get install util-linux"]
-NOT_INSTALLABLE = [needs.ROOT, needs.XFS, needs.on_path("hostpathplugin"), "needs IPv6 (none)", ""]
+NOT_INSTALLABLE = [needs.ROOT, needs.XFS, needs.PODMAN, needs.on_path("hostpathplugin"), "needs IPv6 (none)", ""]
 
 
 def test_the_reasons_are_counted_the_most_frequent_first_and_all_peers_together() -> None:

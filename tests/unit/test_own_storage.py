@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.abandon.own_storage import own_contents, own_volumes
+from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.unique_segments import UniqueSegments, unique_keys
 
 if TYPE_CHECKING:
@@ -104,6 +104,29 @@ def test_a_snapshot_goes_with_its_volume_or_with_the_only_node_that_made_it() ->
     ]
     found = own_contents(contents, [own], [other], {("d", "s1")})
     assert [it["metadata"]["name"] for it in found] == ["of-own", "made"]
+
+
+def group(name: str, *of: str, handle: str = "", given: str = "", driver: str = "d") -> dict[str, Any]:
+    source = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": given}} if given else {"volumeHandles": list(of)}
+    return {
+        "metadata": {"name": name},
+        "spec": {"driver": driver, "source": source},
+        "status": {"volumeGroupSnapshotHandle": handle} if handle else None,
+    }
+
+
+def test_a_group_goes_with_any_of_its_volumes_or_with_the_only_node_that_made_it() -> None:
+    own, other = volume("v1", {_HOST: ["h1"]}), volume("v2", {_HOST: ["h2"]})
+    contents = [
+        group("of-own", "gone", "v1"),
+        group("of-other", "v2"),
+        group("of-another-driver", "v1", driver="e"),
+        group("made", handle="g1"),
+        group("given", given="g1"),
+        group("made-elsewhere", handle="g2"),
+    ]
+    found = own_groups(contents, [own], [other], {("d", "g1")})
+    assert [it["metadata"]["name"] for it in found] == ["of-own", "made", "given"]
 
 
 def test_a_handle_that_two_nodes_have_says_nothing_of_a_snapshot() -> None:

@@ -74,6 +74,31 @@ def test_the_smallest_and_the_largest_of_everything_fit_together(node: str) -> N
     HUB_OPTIONS.read({"max_message_bytes": "64KiB", "session_window_bytes": "1MiB", "chunk_bytes": "1KiB"})
 
 
+# -------------------- elections --------------------
+
+
+def test_labels_need_a_cluster() -> None:
+    for flag in ("candidates", "prefer"):
+        said = why(HUB_OPTIONS, **{flag: ["d.example=label:node-restriction.kubernetes.io/storage"]})
+        assert f"--{flag}=d.example=label:node-restriction.kubernetes.io/storage" in said
+        assert "this hub follows no cluster: needs --kubeconfig" in said
+
+
+@pytest.mark.parametrize("key", ["zone", "example.com/site", "topology.kubernetes.io/zone", "csi-bridge.io/node"])
+def test_a_label_that_a_node_may_set_itself_makes_no_candidate(key: str) -> None:
+    said = why(HUB_OPTIONS, kubeconfig="/kubeconfig", candidates=[f"d.example=n1,label:{key}=a"])
+    assert f"a node may set the label {key} on its own Node, and become a candidate by it" in said
+    HUB_OPTIONS.read({"kubeconfig": "/kubeconfig", "prefer": [f"d.example=label:{key}=a"]})
+
+
+@pytest.mark.parametrize(
+    "key", ["node-restriction.kubernetes.io/storage", "csi-bridge.io/edge", "node-role.kubernetes.io/storage"]
+)
+def test_a_label_that_only_administrators_set_makes_candidates(key: str) -> None:
+    settings = HUB_OPTIONS.read({"kubeconfig": "/kubeconfig", "candidates": [f"d.example=label:{key}"]})
+    assert settings.election_rules("d.example").candidates == (f"label:{key}",)
+
+
 # -------------------- TLS --------------------
 
 

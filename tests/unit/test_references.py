@@ -95,6 +95,53 @@ async def test_a_persistent_volume_that_is_being_reclaimed_is_leaving(
     assert (reference.is_leaving, reference.owner) == (is_leaving, "claim a/c")
 
 
+def group_content(name: str, *made: str, given: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A VolumeGroupSnapshotContent, with the snapshots that the driver has made, or that a person gives."""
+    source = (
+        {"groupSnapshotHandles": {"volumeSnapshotHandles": list(given)}} if given else {"volumeHandles": ["v", "w"]}
+    )
+    group = {"namespace": "a", "name": name, "uid": f"uid-of-{name}"}
+    body: dict[str, Any] = {"kind": "VolumeGroupSnapshotContent", "metadata": {"name": name}}
+    body["spec"] = {"driver": D, "source": source, "volumeGroupSnapshotRef": group}
+    told = [{"volumeHandle": f"of-{handle}", "snapshotHandle": handle} for handle in made]
+    return {**body, "status": {"volumeGroupSnapshotHandle": "g", "volumeSnapshotInfoList": told}} if made else body
+
+
+async def test_a_group_refers_to_its_snapshots_until_their_contents_do_and_waits_before() -> None:
+    api = FakeApi()
+    for each in (group_content("waits"), group_content("made", "s-1", "s-2"), group_content("static", given=("s-3",))):
+        api.put(each)
+    api.put(content("s-1", handle="s-1"))
+    found = await ClusterReferences(api, source()).read()
+    assert found.unread == {}
+    assert found.waiting == {"uid-of-waits": "group snapshot a/waits"}
+    assert {thing.id: str(*references) for (_, thing), references in found.named.items()} == {
+        "s-1": "VolumeSnapshotContent s-1 of snapshot a/s",
+        "s-2": "VolumeGroupSnapshotContent made of group snapshot a/made",
+        "s-3": "VolumeGroupSnapshotContent static of group snapshot a/static",
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "unread"),
+    [
+        (404, {}),
+        (
+            403,
+            {SNAPSHOT: "the hub may not list VolumeGroupSnapshotContents; apply deploy/cloud/base/hub-rbac.yaml again"},
+        ),
+    ],
+)
+async def test_a_cluster_without_group_snapshots_is_read_whole(code: int, unread: dict[str, str]) -> None:
+    class Api(FakeApi):
+        async def list(self, resource: Any, *, limit: int, more: str = "") -> Any:
+            if resource.kind == "VolumeGroupSnapshotContent":
+                raise KubeError("list", code, "", "broken")
+            return await super().list(resource, limit=limit, more=more)
+
+    assert (await ClusterReferences(Api(), source()).read()).unread == unread
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [

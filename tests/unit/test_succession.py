@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.mounts import Mounts
 from cloud.placement.claim_store import NO_NAME
 from cloud.placement.requests import VOLUME, Thing
 from cloud.sources.source import Item, Objects
@@ -28,10 +29,11 @@ from common.reports import (
 )
 from tests.support.hub_world import DRIVER, World, running
 from tests.support.linked import cut
-from tests.support.waiting import settle
+from tests.support.waiting import settle, until
+from tests.unit.placement.world import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 _VOL = Thing(VOLUME, "vol-1")
@@ -59,7 +61,7 @@ class Stored:
         self.drop_segment = rows.remove
         self.save_segment = rows.append
 
-    async def move_segments(self, node: str, successor: str, more: StoredSegment) -> None:
+    async def move_segments(self, node: str, successor: str, more: Sequence[StoredSegment]) -> None:
         raise AssertionError
 
 
@@ -77,8 +79,28 @@ class Site:
         assert stream.status is not None
         return stream.status.message
 
-    async def replace(self) -> str:
-        return await self.order("replace", node="old", successor="new")
+    async def replace(self, old: str = "old", new: str = "new") -> str:
+        return await self.order("replace", node=old, successor=new)
+
+    async def replace_in_turn(self) -> None:
+        """New replaces old, and is away and denied then. The node third has come."""
+        await self.order("deny", subject="old")
+        assert await self.replace() == ""
+        cut(next(link for link in self.world.links if link.peer.name == "new"))
+        await self.order("deny", subject="new")
+        await self.world.edge("third")
+        self.world.nodes.report("third", [report("third")])
+
+    def die_once(self) -> None:
+        """Let the hub die at the second step of the next order."""
+        move, failures = self.world.placement.claims.move, [OSError("killed")]
+
+        async def killed(node: str, successor: str) -> None:
+            if failures:
+                raise failures.pop()
+            await move(node, successor)
+
+        self.world.placement.claims.move = killed  # type: ignore[method-assign]  # the hub dies here
 
     def put_volume(self, node: str) -> None:
         """A PersistentVolume of a node."""
@@ -103,7 +125,7 @@ class Site:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     objects, written = Objects(), list[str]()
     objects.update({}, ready=True)
-    part = SyncPart(source=objects, write_again=written.append)
+    part = SyncPart(source=objects, write_again=written.append, mounts=Mounts(objects, node_state=lambda _: None))
     async with running(World(tmp_path, part)) as world:
         site = Site(world, objects, written)
         await world.edge("old")
@@ -114,8 +136,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         site.put_volume("old")
         await world.edge("new")
         world.nodes.report("new", [report("new")])
-        while world.store.trouble or not await site.holders():
-            await settle()
+        disk = Disk(tmp_path)
+        await until(lambda: disk.has(_VOL.id))  # a record that waits to be written cannot be moved
         yield site
 
 
@@ -134,7 +156,7 @@ async def test_the_successor_has_the_volumes_and_the_segment_and_the_old_node_is
 
 async def test_the_old_machine_gets_nothing_if_it_comes_back_under_its_name(site: Site) -> None:
     await site.order("deny", subject="old")
-    await site.replace()
+    assert await site.replace() == ""
     assert await site.order("allow", subject="old") == ""
     await site.world.edge("old")
     site.world.nodes.report("old", [report("old")])
@@ -217,15 +239,43 @@ async def test_a_node_with_a_call_of_a_shared_driver_under_way_is_a_successor(si
 
 async def test_an_order_that_was_cut_off_after_its_first_step_goes_on(site: Site) -> None:
     await site.order("deny", subject="old")
-    move, failures = site.world.placement.claims.move, [OSError("killed")]
-
-    async def killed(node: str, successor: str) -> None:
-        if failures:
-            raise failures.pop()
-        await move(node, successor)
-
-    site.world.placement.claims.move = killed  # type: ignore[method-assign]  # the hub dies here
+    site.die_once()
     await site.replace()
     assert await site.holders() == ["old"]
     assert await site.replace() == ""
     assert await site.holders() == ["new"]
+
+
+async def test_a_successor_is_replaced_in_its_turn(site: Site) -> None:
+    await site.replace_in_turn()
+    assert await site.replace("new", "third") == ""
+    assert (site.at("old"), site.at("new"), site.at("third")) == (["third"], [], [])
+    assert await site.holders() == ["third"]
+
+
+async def test_the_replacement_of_a_successor_goes_on_after_it_was_cut_off(site: Site, tmp_path: Path) -> None:
+    await site.replace_in_turn()
+    site.die_once()
+    await site.replace("new", "third")
+    segments = site.world.nodes._judge.segments
+    with closing(sqlite3.connect(tmp_path / "hub.db")) as database:
+        rows = [StoredSegment(*row) for row in database.execute("SELECT key, value, driver, node FROM segments")]
+    for known in (segments, UniqueSegments(Stored(rows), NO_KEYS)):  # also after a restart
+        assert (known.successor_of("new"), known.value_of("third")) == ("third", "old")
+    await site.world.edge("fourth")
+    assert "an order to replace it by third was cut off; first run csi-bridge replace new third again" in (
+        await site.replace("new", "fourth")
+    )
+    assert await site.replace("new", "third") == ""
+    assert await site.holders() == ["third"]
+    assert (segments.successor_of("new"), segments.value_of("third")) == ("", "old")
+
+
+async def test_a_node_whose_kubelet_labels_it_is_no_successor(site: Site) -> None:
+    await site.order("deny", subject="old")
+    body = {"metadata": {"name": "new", "labels": {"csi-bridge.io/node": "new"}}}
+    site.objects.update({Ref("Node", "", "new"): Item(Stamp("u", "1"), body)})
+    assert "its kubelet labels its Node csi-bridge.io/node=new; give the machine the name old" in await site.replace()
+    made = {"metadata": {**body["metadata"], "annotations": {"csi-bridge.io/made-by": "hub"}}}
+    site.objects.update({Ref("Node", "", "new"): Item(Stamp("u", "2"), made)})
+    assert await site.replace() == ""

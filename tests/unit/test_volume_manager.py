@@ -1199,6 +1199,20 @@ async def test_use_and_health_are_read_every_interval_and_told_if_abnormal() -> 
     await world.manager.close(0.0)
 
 
+async def test_whoever_follows_the_volumes_is_not_told_of_each_reading() -> None:
+    world = World(stats_interval_s=60.0)
+    pod = await mounted(world)
+    told: list[int] = []
+    world.manager.subscribe(lambda: told.append(1))
+    await world.clock.turn(60)
+    assert world.take_calls() == ["stats h-data web-uid"]
+    assert told == []
+    world.store.drop(pod)
+    await settle()
+    assert told
+    await world.manager.close(0.0)
+
+
 async def test_a_driver_that_does_not_answer_about_health_holds_nothing_up() -> None:
     world = World(stats_interval_s=60.0)
     pod = await mounted(world)

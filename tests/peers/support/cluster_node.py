@@ -51,13 +51,7 @@ class ClusterNode(EdgeNode):
         self.start_agent(*flags)
 
     def __exit__(self, *failure: object) -> None:
-        api = self._plane.api
-        for each in api.all("Pod", namespace="default"):
-            api.delete_now("Pod", each["metadata"]["name"], namespace="default")
-        for kind in ("PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment", "CSIDriver", "CSINode", "Node"):
-            for each in api.all(kind):
-                api.delete_now(kind, each["metadata"]["name"], namespace=each["metadata"].get("namespace"))
         for name in _GRANTS:
             for kind in ("RoleBinding", "Role"):
-                api.delete(kind, name, namespace="default")
+                self._plane.api.delete(kind, name, namespace="default")
         super().__exit__(*failure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kubernetes import client, dynamic
@@ -133,6 +134,25 @@ class KubeApi:
             resource.delete(name=name, namespace=namespace, body={"gracePeriodSeconds": 0})
         except NotFoundError:
             return
+
+    def deletable(self) -> list[Any]:
+        """The resources whose objects can be listed and deleted, of all kinds that the server has now."""
+        self._dynamic.resources.invalidate_cache()
+        served = self._dynamic.resources.search(preferred=True)
+        found = [it for it in served if {"list", "delete"} <= set(getattr(it, "verbs", None) or ())]
+        return [it for it in found if "/" not in it.name and not it.kind.endswith("List")]
+
+    def listed(self, resource: Any) -> list[Object]:
+        """All objects of a resource of `deletable`."""
+        return [_plain(item) for item in resource.get().items]
+
+    def erase(self, resource: Any, name: str, namespace: str | None) -> None:
+        """Delete an object of a resource of `deletable`, without its finalizers and without grace."""
+        content_type = "application/merge-patch+json"
+        with suppress(NotFoundError):
+            resource.delete(name=name, namespace=namespace, body={"gracePeriodSeconds": 0})
+            change = {"metadata": {"finalizers": None}}
+            resource.patch(body=change, name=name, namespace=namespace, content_type=content_type)
 
     def wait_until(
         self,

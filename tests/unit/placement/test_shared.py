@@ -21,6 +21,7 @@ from common.errors import (
     NoPlace,
     OpenElsewhere,
     PlacementNotKept,
+    TokenUnknown,
 )
 from common.status import Code, Origin, Status
 from tests.unit.placement.world import DRIVER, LEASE_S, OK, World, report
@@ -155,6 +156,53 @@ async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(w
         await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
 
 
+def lists(call: Call) -> tuple[bytes | None, Status]:
+    """A driver with two pages of volumes."""
+    token = csi.ListVolumesRequest.FromString(call.request).starting_token
+    entry = csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=f"page {token or 'first'}"))
+    assert token in ("", "7")
+    return csi.ListVolumesResponse(entries=[entry], next_token="" if token else "7").SerializeToString(), OK
+
+
+async def page(world: World, token: str = "", **how: Any) -> csi.ListVolumesResponse:
+    asked = await ask(world, "ListVolumes", csi.ListVolumesRequest(max_entries=1, starting_token=token), **how)
+    return csi.ListVolumesResponse.FromString(asked.body)
+
+
+async def test_a_list_goes_on_at_its_node_and_is_aborted_after_a_takeover(world: World) -> None:
+    world.vendors["n1"] = world.vendors["n2"] = lists
+    token = (await page(world)).next_token
+    last = await page(world, token)
+    assert ([entry.volume.volume_id for entry in last.entries], last.next_token) == (["page 7"], "")
+    assert (await page(world, token, mode="", wanted="n1")).entries == last.entries
+    await leave(world, "n1")
+    with pytest.raises(TokenUnknown, match="is for a list of edge node n1, and another one serves; begin again"):
+        await page(world, token)
+    token = (await page(world)).next_token
+    assert (await page(world, token)).entries == last.entries
+
+
+async def test_a_list_goes_on_after_a_restart_of_the_hub(world: World) -> None:
+    world.vendors["n1"] = lists
+    token = (await page(world)).next_token
+    await world.restart()
+    world.placement.elections.want(DRIVER)
+    await world.placement.elections.look()
+    assert len((await page(world, token)).entries) == 1
+
+
+@pytest.mark.parametrize("token", ["7", "csi-bridge-at:", "csi-bridge-at:n1"])
+async def test_a_token_that_no_hub_made_is_for_the_driver_to_judge(world: World, token: str) -> None:
+    world.vendors["n1"] = answers(Code.ABORTED)
+    asked = await ask(world, "ListVolumes", csi.ListVolumesRequest(starting_token=token))
+    assert asked.status.code == Code.ABORTED
+
+
+async def test_a_list_that_cannot_be_read_passes_as_it_is(world: World) -> None:
+    world.vendors["n1"] = lambda _: (b"\xff", OK)
+    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).body == b"\xff"
+
+
 async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(tmp_path: Path) -> None:
     world = World(tmp_path, report("n1", serves=True), report("n2"))
     world.unfit["n1"] = "drains"
@@ -224,6 +272,48 @@ async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_
     await world.placement.elections.look()
     assert elected(world) == ("gw-2", FIRST)
     await world.placement.close()
+
+
+async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(node, serves=True) for node in ("a", "b", "c")))
+    world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
+    world.placement.elections.want(DRIVER)
+    await later(world, 1.0)
+    election = world.placement.elections.of(DRIVER)
+    assert election is not None
+    assert election.elected is None
+    assert "has labels that the hub has not read" in election.trouble()
+    world.labels = {"b": {"storage": "nfs"}, "c": {"storage": "nfs"}}
+    await later(world, 1.0)
+    assert elected(world)[0] == "b"
+    told = election.describe()
+    assert (told.standby, told.unfit, told.lease_s) == (["c"], {}, LEASE_S)
+    world.labels = None  # as after a restart of the hub: the elected node goes on
+    await later(world, 60.0)
+    assert elected(world)[0] == "b"
+    assert election.is_served()
+    world.labels = {"c": {"storage": "nfs"}}
+    await later(world, 1.0)
+    assert elected(world)[0] == "c"
+    assert election.describe().unfit == {"a": "is not among --candidates", "b": "is not among --candidates"}
+    await world.placement.close()
+
+
+async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_none(world: World) -> None:
+    told: list[str] = []
+
+    def listen() -> None:
+        world.placement.elections.announce(lambda driver, it: told.append(f"{driver} {it.node}: {it.why}"))
+
+    listen()
+    await leave(world, "n1")
+    assert told == [f"{DRIVER} n2: edge node n1 was away for 15 s"]
+    await world.restart()
+    listen()
+    world.placement.elections.want(DRIVER)
+    await later(world, 1.0)
+    assert elected(world)[0] == "n2"
+    assert len(told) == 1
 
 
 async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) -> None:
@@ -355,6 +445,59 @@ async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: Wor
         await ask(world, "CreateVolume", create())
     await later(world, BOUND_S)
     assert (await ask(world, "CreateVolume", create())).node == "n2"
+
+
+async def another_machine(world: World, node: str) -> None:
+    """The node left with a call under way, and another machine has its name now."""
+    await leave(world, node, for_s=1.0)
+    world.machines[node] = "another"
+    world.away.discard(node)
+    await later(world, 0.0)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call(
+    world: World, *, is_restarted: bool
+) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await another_machine(world, "n1")
+    if is_restarted:
+        await world.restart()
+        world.placement.elections.want(DRIVER)
+        await world.placement.elections.look()
+    world.vendors.clear()
+    for method, request in (("DeleteVolume", delete()), ("ControllerPublishVolume", publish())):
+        with pytest.raises(OpenElsewhere, match="another machine that had the name of edge node n1"):
+            await ask(world, method, request)
+    assert (await ask(world, "DeleteVolume", delete("vol-2"))).node == "n1"
+    world.machines.clear()  # the first machine is back
+    assert (await ask(world, "DeleteVolume", delete())).node == "n1"
+    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
+
+
+async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name_now(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "DeleteVolume", delete())
+    await another_machine(world, "n1")
+    world.vendors.clear()
+    assert (await ask(world, "DeleteVolume", delete(), mode="", wanted="n1")).status.ok
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_stopped_it(world: World) -> None:
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, "CreateVolume", create())
+    await another_machine(world, "n1")
+    world.vendors["n1"] = makes
+    with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped"):
+        await ask(world, "CreateVolume", create())
+    await later(world, BOUND_S)
+    assert (await ask(world, "CreateVolume", create())).node == "n1"
+    assert held(world, "CreateVolume pvc-1") == []
 
 
 async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> None:

@@ -211,9 +211,11 @@ class World:
         disk: the store's disk.
         refused: by node: why it gets no call.
         left_at: by node: when it left, in seconds of the monotonic clock; 0 if not here.
+        machines: by node: the instance of its agent, if it is not the first one.
         unfit: by node: why it cannot be elected, although it is connected.
         epochs: of each call that was sent.
         rules: the rules for elections.
+        labels: the labels of the Nodes; None: they have not been read.
     """
 
     def __init__(
@@ -238,8 +240,10 @@ class World:
         self.refused: dict[str, str] = {}
         self.unfit: dict[str, str] = {}
         self.left_at: dict[str, float] = {}
+        self.machines: dict[str, str] = {}
         self.epochs: list[int] = []
         self.rules = ElectionRules()
+        self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
         self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0, now=lambda: self.now))
         self.placement = self._start()
@@ -256,6 +260,7 @@ class World:
             most_open=self._most_open,
             list_age_s=self._list_age_s,
             rules=lambda _driver: self.rules,
+            labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
             now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
@@ -287,9 +292,12 @@ class World:
     def lease_s(self, _name: str) -> int:
         return LEASE_S
 
-    def left(self, name: str) -> tuple[float, float] | None:
-        left = self.left_at.get(name, 0.0)
-        return (left, self.now - self.monotonic + left) if name in self.away else None
+    def machine(self, name: str) -> str:
+        return self.machines.get(name, f"of {name}")
+
+    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
+        left, is_gone = self.left_at.get(name, 0.0), name in self.away or machine not in ("", self.machine(name))
+        return (left, self.now - self.monotonic + left) if is_gone else None
 
     def check(self, name: str, driver: str) -> None:
         if name not in self.reports:

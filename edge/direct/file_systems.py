@@ -1,0 +1,244 @@
+"""The file system on a block device: recognised, made and grown by the host's tools, and never mounted here.
+
+Rules:
+
+* Recognising comes first. A device with a file system, a partition table, or any other content stays as it is. It is
+  blank only if blkid(8) finds nothing and its first block holds zeros alone.
+* `make` writes on a device that was found blank. Its caller has recorded the intent and the new UUID before. A killed
+  mkfs leaves a device that is not blank: `finish` makes the file system anew if nobody has mounted it since.
+* Each change holds a lock on the device (flock(2), as udev respects it). The tool's process inherits the lock, so the
+  mkfs that a killed agent has left keeps the next agent away until it ends.
+* All functions block, and raise OSError with a sentence.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_FIRST_BLOCK_BYTES = 4_096
+"""LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it."""
+
+_MAKE = {
+    "ext4": ("mkfs.ext4", "-F", "-q", "-m0", "-U"),
+    "xfs": ("mkfs.xfs", "-f", "-q", "-m"),
+}
+"""The commands, as the kubelet's without the UUID (k8s.io/mount-utils)."""
+
+_LOCK_WAIT_S = 5.0
+"""udev looks at a device for a moment after each change, with a lock of its own."""
+
+_NOTHING_FOUND, _SEVERAL_FOUND = 2, 8
+"""The exit codes of blkid for a device without a known signature, and for one with several."""
+
+_FSCK_FINE = {0, 1}
+"""The exit codes of e2fsck: clean; errors corrected."""
+
+_ERROR_FS = 0x2
+"""EXT4_ERROR_FS (linux, fs/ext4/ext4.h)."""
+
+_64BIT = 0x80
+"""INCOMPAT_64BIT: the number of blocks has an upper half (linux, fs/ext4/ext4.h)."""
+
+_SLACK_BLOCKS = 64
+"""A file system may leave the last blocks of its device unused: they would hold hardly more than a group's tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a device holds.
+
+    Attributes:
+        what: for people; empty if the device is blank.
+        fs_type: the type of its file system; empty if it holds something else, or nothing.
+        uuid: the file system's UUID.
+    """
+
+    what: str = ""
+    fs_type: str = ""
+    uuid: str = ""
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it holds nothing."""
+        return not self.what
+
+
+def look(device: Path) -> Content:
+    """Return what a device holds. It reads only."""
+    with _locked(device, fcntl.LOCK_SH) as opened:
+        found = _signature(device, opened)
+        if found.is_blank and any(os.pread(opened, _FIRST_BLOCK_BYTES, 0)):
+            return Content("data that is no known file system")
+        return found
+
+
+def is_sound(device: Path, fs_type: str) -> bool:
+    """Whether a file system is no rest of a mkfs that was killed. It reads only."""
+    with _locked(device, fcntl.LOCK_SH) as opened:
+        if _is_whole(opened, fs_type) or fs_type != "ext4":
+            return _is_whole(opened, fs_type)
+        return not _run(opened, "e2fsck", "-f", "-n", str(device), fine=frozenset(range(32))).returncode
+
+
+def make(device: Path, fs_type: str, uuid: str) -> None:
+    """Make a file system on a device that holds nothing.
+
+    Raises:
+        OSError: it holds something by now, or mkfs failed; then it may hold a part of a file system.
+    """
+    with _locked(device, fcntl.LOCK_EX) as opened:
+        found = _signature(device, opened)
+        if not found.is_blank:
+            raise OSError(errno.EEXIST, f"{device} holds {found.what} by now, and is not formatted")
+        _make(opened, device, fs_type, uuid)
+
+
+def finish(device: Path, fs_type: str, uuid: str) -> None:
+    """Finish what a `make` with these arguments has begun, and may have ended.
+
+    Raises:
+        OSError: the device holds something that this `make` has not written, or mkfs failed.
+    """
+    with _locked(device, fcntl.LOCK_EX) as opened:
+        found = _signature(device, opened)
+        if not found.is_blank:
+            if (found.fs_type, found.uuid) != (fs_type, uuid):
+                raise OSError(errno.EEXIST, f"{device} holds {found.what}, and the agent was making {fs_type} {uuid}")
+            if _is_whole(opened, fs_type):
+                return
+        _make(opened, device, fs_type, uuid)
+
+
+def grow(device: Path, fs_type: str) -> bool:
+    """Grow an unmounted file system to the size of its device. Returns whether it has that size now.
+
+    It is checked before, and also if an earlier growth was killed. xfs grows only while it is mounted, so it stays as
+    it is.
+
+    Raises:
+        OSError: the file system has errors that must be repaired first, or it could not be grown.
+    """
+    with _locked(device, fcntl.LOCK_EX) as opened:
+        has_room = _has_room(opened, fs_type)
+        if fs_type != "ext4":
+            return not has_room
+        if has_room or _has_errors(opened):
+            _run(opened, "e2fsck", "-f", "-p", str(device), fine=_FSCK_FINE)  # resize2fs insists on it
+        if has_room:
+            _run(opened, "resize2fs", str(device))
+        os.fsync(opened)
+        return True
+
+
+def size_bytes(device: Path) -> int:
+    """Return the size of a device."""
+    opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.lseek(opened, 0, os.SEEK_END)
+    finally:
+        os.close(opened)
+
+
+def _make(opened: int, device: Path, fs_type: str, uuid: str) -> None:
+    *command, flag = _MAKE[fs_type]
+    _run(opened, *command, flag, uuid if flag == "-U" else f"uuid={uuid}", str(device))
+    os.fsync(opened)
+
+
+def _signature(device: Path, opened: int) -> Content:
+    """Ask blkid, which reads the device itself and no cache (-p)."""
+    done = _run(opened, "blkid", "-p", "-o", "export", str(device), fine={0, _NOTHING_FOUND, _SEVERAL_FOUND})
+    told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    if done.returncode == _NOTHING_FOUND:
+        return Content()
+    if done.returncode == _SEVERAL_FOUND:
+        return Content("data of several kinds at once")
+    if "PTTYPE" in told:
+        return Content(f"a partition table ({told['PTTYPE']})")
+    kind, uuid = told.get("TYPE", ""), told.get("UUID", "")
+    if told.get("USAGE") == "filesystem" and kind:
+        return Content(f"the file system {kind} {uuid}".rstrip(), kind, uuid)
+    return Content(f"data of the type {kind or 'unknown'}")
+
+
+def _is_whole(opened: int, fs_type: str) -> bool:
+    """Whether a file system may hold data: mkfs has ended, or somebody has mounted it.
+
+    mke2fs writes the first superblock last, but the kernel may write it to the disk earlier. So only an ext4 that was
+    mounted counts as whole. mkfs.xfs marks its superblock while it is in progress.
+    """
+    if fs_type == "xfs":
+        return not os.pread(opened, 1, 126)[0]  # sb_inprogress
+    mounted_at, _, mounts = struct.unpack("<IIH", os.pread(opened, 10, 1024 + 44))  # s_mtime, s_wtime, s_mnt_count
+    return bool(mounted_at or mounts)
+
+
+def _has_errors(opened: int) -> bool:
+    """Whether an ext4 is marked as having errors: by the kernel, or by a resize2fs that has not ended."""
+    (state,) = struct.unpack("<H", os.pread(opened, 2, 1024 + 0x3A))  # s_state
+    return bool(state & _ERROR_FS)
+
+
+def _has_room(opened: int, fs_type: str) -> bool:
+    """Whether the device is larger than its file system, by more than a part of a block group."""
+    whole = os.lseek(opened, 0, os.SEEK_END)
+    if fs_type == "xfs":
+        block_bytes, blocks = struct.unpack(">IQ", os.pread(opened, 12, 4))  # sb_blocksize, sb_dblocks
+        return bool(whole - block_bytes * blocks >= _SLACK_BLOCKS * block_bytes)
+    superblock = os.pread(opened, 1024, 1024)
+    low, log_size, incompatible, high = (
+        struct.unpack_from("<I", superblock, at)[0] for at in (0x04, 0x18, 0x60, 0x150)
+    )
+    blocks = low | (high << 32 if incompatible & _64BIT else 0)
+    block_bytes = 1024 << log_size
+    return bool(whole - block_bytes * blocks >= _SLACK_BLOCKS * block_bytes)
+
+
+def _run(opened: int, *command: str, fine: AbstractSet[int] = frozenset({0})) -> "subprocess.CompletedProcess[str]":
+    """Run a tool that inherits the lock.
+
+    Raises:
+        OSError: it is missing, or ended with another exit code.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603  # the words are our own, and there is no shell
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+            pass_fds=(opened,),
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise OSError(errno.ENOENT, f"{command[0]} is not installed on this node") from None
+    if done.returncode not in fine:
+        said = " ".join((done.stderr or done.stdout).split())[-300:]
+        raise OSError(errno.EIO, f"{command[0]} {command[-1]} failed with exit code {done.returncode}: {said}")
+    return done
+
+
+@contextmanager
+def _locked(device: Path, kind: int) -> Iterator[int]:
+    opened = os.open(device, os.O_CLOEXEC | (os.O_RDWR if kind == fcntl.LOCK_EX else os.O_RDONLY))
+    try:
+        _lock(device, opened, kind)
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _lock(device: Path, opened: int, kind: int) -> None:
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(opened, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(errno.EBUSY, f"another program has {device} locked, perhaps an earlier mkfs") from None
+            time.sleep(0.05)
+        else:
+            return

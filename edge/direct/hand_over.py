@@ -1,0 +1,257 @@
+"""The disk's part of a handover: the device, the guard at the target, and the mount info for the runtime.
+
+Rules:
+
+* The runtime gets the path of the device itself, found by its number. The path of the driver's publication would do for
+  a process on the host only.
+* A guard is mounted at the target before the mount info is written, and stays until it is removed. A runtime that does
+  not know direct volumes shares the target with its guest: it then shows an empty directory that cannot be written to,
+  and no data ends on the host's disk.
+* As soon as there may be a mount info, a guest may use the device. The agent then changes nothing on it.
+* All work blocks. It runs in threads of its own, because a device may be dead.
+"""
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from common.fault_points import reach
+from edge.direct import file_systems
+from edge.direct.errors import DirectVolumeError, NoSandbox, ShimError, Unsupported
+from edge.direct.file_systems import Content
+from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
+from edge.direct.shim_client import ShimClient
+from edge.direct.store import DirectVolumeStore
+from edge.disk.found_volumes import Published
+from edge.disk.layout import PLUGIN, Layout
+from edge.disk.mounts import mount_guard, read_table, unmount
+from edge.disk.own_thread import in_own_thread
+from edge.disk.root_dir import RootDir
+from edge.node_requests import VolumeStats
+from edge.volume_errors import Uncertain
+from edge.volumes import PodVolume
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SYSFS = Path("/sys/dev/block")
+
+
+class DirectVolumes:
+    """The deferred volumes below one root directory.
+
+    Every failure is `Uncertain`: these steps come after the driver's publication, or before its end.
+    """
+
+    def __init__(self, root: Path, store: DirectVolumeStore, shim: ShimClient) -> None:
+        """Read and make nothing yet.
+
+        Args:
+            root: `--root-dir`.
+            store: the runtimes' directory.
+            shim: asks running sandboxes.
+        """
+        self._root, self._layout, self._store, self._shim = RootDir(root), Layout(root), store, shim
+        self._real = Layout(Path(os.path.realpath(root)))
+
+    # ---- the device --------------------------------------------------------------------------------------------------
+
+    async def device(self, published: Published) -> Path:
+        """Return the device that the driver has published, by its name in /dev."""
+        return await _apart(self._device, published)
+
+    async def look(self, device: Path) -> Content:
+        """Return what a device holds."""
+        return await _apart(file_systems.look, device)
+
+    async def is_sound(self, device: Path, fs_type: str) -> bool:
+        """Whether a file system is no rest of a mkfs that was killed."""
+        return await _apart(file_systems.is_sound, device, fs_type)
+
+    async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
+        """Make a file system on a blank device; with `begun`, finish what an earlier agent has begun."""
+        await _apart(file_systems.finish if begun else file_systems.make, device, fs_type, uuid)
+        reach("format.after-make")
+
+    async def grow(self, device: Path, fs_type: str) -> bool:
+        """Grow a file system to its device; see `file_systems.grow`."""
+        return await _apart(file_systems.grow, device, fs_type)
+
+    def _device(self, published: Published) -> Path:
+        place = self._layout.device_map(published.name, published.pod_uid)
+        number = place.stat().st_rdev
+        if not stat.S_ISBLK(place.stat().st_mode):
+            raise OSError(errno.ENOTBLK, f"driver {published.driver} has published no block device, but a file")
+        found = _SYSFS / f"{os.major(number)}:{os.minor(number)}" / "uevent"
+        told = dict(line.partition("=")[::2] for line in found.read_text().splitlines())
+        device = Path("/dev") / told["DEVNAME"]
+        if not device.exists() or device.stat().st_rdev != number:
+            raise OSError(
+                errno.ENODEV, f"{device} is not the published device; check that the agent sees the host's /dev"
+            )
+        return device
+
+    # ---- the running guest -------------------------------------------------------------------------------------------
+
+    async def stats(self, published: Published) -> VolumeStats:
+        """Return the usage as the guest sees it. Without a guest that can tell, only the device's size is known."""
+        path = self.volume_path(published)
+        info = await _apart(self._store.get, path)
+        if info is None:
+            raise Uncertain(f"the runtime does not know direct volume {path}")
+        try:
+            return await self._shim.stats(await _apart(self._store.sandbox_ids, path), info.device)
+        except (NoSandbox, Unsupported) as error:
+            log.debug("the usage of %s is not known: %s", published.key, error)
+        except ShimError as error:
+            raise Uncertain(str(error)) from error
+        size = await _apart(file_systems.size_bytes, Path(info.device))
+        return VolumeStats(capacity_bytes=size, is_size_only=True)
+
+    async def resize(self, published: Published) -> bool:
+        """Let the guest grow the file system to its device; return whether it has done so."""
+        path = self.volume_path(published)
+        info = await _apart(self._store.get, path)
+        if info is None:
+            raise Uncertain(f"the runtime does not know direct volume {path}")
+        size = await _apart(file_systems.size_bytes, Path(info.device))
+        try:
+            await self._shim.resize(await _apart(self._store.sandbox_ids, path), info.device, size)
+        except ShimError as error:
+            log.info("volume %s: its file system grows at its next publication: %s", published.key, error)
+            return False
+        return True
+
+    # ---- the runtime's view ------------------------------------------------------------------------------------------
+
+    async def hand_over(self, want: PodVolume, published: Published, device: Path) -> None:
+        """Guard the target, and tell the runtime of the device. If that is done already, nothing changes."""
+        await _apart(self._guard, published)
+        reach("handover.after-guard")
+        info = _mount_info(want, device)
+        await _apart(self._store.add, self.volume_path(published), info, is_live=self._shim.is_live)
+        reach("handover.after-info")
+
+    async def take_back(self, published: Published) -> None:
+        """Undo `hand_over`, whatever of it was done. The guard's directories stay."""
+        reach("unpublish.before-info")
+        await _apart(self._store.remove, self.volume_path(published))
+        reach("unpublish.after-info")
+        await _apart(self._unguard, self._target(published))
+        reach("unpublish.after-guard")
+
+    async def forget(self, published: Published) -> None:
+        """Remove a mount info that a driver has written, and left behind when it unpublished."""
+        if await _apart(self._store.remove, self.volume_path(published)):
+            log.warning("driver %s has left the mount info of %s; it is removed", published.driver, published.key)
+
+    async def is_told(self, published: Published) -> bool:
+        """Whether the runtime may know the volume, so that a guest may use its device."""
+        return await _apart(self._is_told, published)
+
+    async def standing(self) -> frozenset[str]:
+        """Return the paths of the volumes with a readable mount info, and with a guard or another mount in place."""
+        return await _apart(self._standing)
+
+    async def sweep(self, kept: Iterable[Published]) -> None:
+        """Remove the mount infos and guards below the root directory that belong to no volume of `kept`."""
+        await _apart(self._sweep, frozenset(map(self.volume_path, kept)))
+
+    def volume_path(self, published: Published) -> str:
+        """Return the path that the runtime knows the volume by: the target's, without symbolic links."""
+        return str(self._real.target(published.pod_uid, published.name))
+
+    def _target(self, published: Published) -> Path:
+        return self._layout.target(published.pod_uid, published.name)
+
+    def _guard(self, published: Published) -> None:
+        target = self._target(published)
+        mounts = read_table(self._root.path)
+        if mounts.is_guard(target):
+            return
+        if mounts.is_mount_point(target):
+            raise OSError(errno.EBUSY, f"something is mounted at {target}")
+        self._root.drop_link(target)
+        self._root.make_dir(target)
+        with self._root.held(target) as held:
+            mount_guard(held)
+
+    def _unguard(self, target: Path) -> None:
+        while read_table(self._root.path).is_guard(target):
+            with self._root.parent(target) as folder:
+                unmount(Path(f"/proc/self/fd/{folder}", target.name))
+
+    def _is_told(self, published: Published) -> bool:
+        return self.volume_path(published) in self._store.volume_paths()
+
+    def _standing(self) -> frozenset[str]:
+        points = {mount.path for mount in read_table(self._root.path).mounts}
+        return frozenset(path for path in self._store.volume_paths() if path in points and self._is_readable(path))
+
+    def _is_readable(self, volume_path: str) -> bool:
+        try:
+            return self._store.get(volume_path) is not None
+        except DirectVolumeError:
+            return False
+
+    def _sweep(self, kept: frozenset[str]) -> None:
+        self._store.sweep()
+        for path in self._store.volume_paths():
+            if path not in kept and self._is_own(path):
+                log.warning("direct volume %s is removed: no pod's volume accounts for it", path)
+                self._store.remove(path)
+        for target in read_table(self._root.path).guards():
+            if self._real_path(target) not in kept:
+                self._unguard(target)
+
+    def _is_own(self, volume_path: str) -> bool:
+        """Whether it is the path of a target below the root directory; others are other programs' volumes."""
+        path = Path(volume_path)
+        if not path.is_relative_to(self._real.pods):
+            return False
+        _, *rest = path.relative_to(self._real.pods).parts or ("",)
+        return rest == ["volumes", PLUGIN, path.parent.name, "mount"]
+
+    def _real_path(self, target: Path) -> str:
+        return str(self._real.root / target.relative_to(self._layout.root))
+
+
+def direct_volumes(root: Path, run_dir: Path) -> DirectVolumes:
+    """Return the deferred volumes below a root directory, for runtimes of a host whose /run is `run_dir`."""
+    return DirectVolumes(root, DirectVolumeStore.below(run_dir), ShimClient.below(run_dir))
+
+
+def _mount_info(want: PodVolume, device: Path) -> MountInfo:
+    deferral = want.deferral
+    assert deferral is not None
+    metadata = {}
+    if deferral.fs_group is not None:
+        metadata[FS_GROUP] = str(deferral.fs_group)
+        metadata[FS_GROUP_POLICY] = "OnRootMismatch" if want.pod.fs_group_on_root_mismatch else "Always"
+    options = deferral.options
+    if want.read_only and "ro" not in options:
+        options = (*(option for option in options if option != "rw"), "ro")
+    return MountInfo(device=str(device), fs_type=deferral.fs_type, options=options, metadata=metadata)
+
+
+async def _apart(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run blocking work in a thread of its own; a failure becomes `Uncertain`."""
+    with _blaming():
+        return await in_own_thread(lambda: work(*args, **kwargs), name="direct volume")
+
+
+@contextmanager
+def _blaming() -> Iterator[None]:
+    try:
+        yield
+    except DirectVolumeError as error:
+        raise Uncertain(str(error)) from error
+    except OSError as error:
+        raise Uncertain(error.strerror or str(error)) from error

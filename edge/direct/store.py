@@ -1,0 +1,291 @@
+"""The store of direct volumes: Kata's directory, in which a runtime looks up each mount of a container.
+
+    <root>/<key>/mountInfo.json     written here, or by a driver that knows Kata
+    <root>/<key>/<sandbox id>       an empty file of the Go runtime: the sandbox that uses the volume
+    <root>/.new-<random>            a directory of this store, while it is being made or removed
+
+Rules:
+
+* The key is the padded URL-safe base64 of the volume path. The runtimes compare the path as it is in the container's
+  OCI mounts: they clean nothing and resolve no link. So the callers pass `volume_path_of(target)`.
+* A volume's directory holds nothing else: the Go runtime takes any other file for a sandbox's id.
+* A volume's directory appears with its file in it, and disappears as a whole. For a directory without a file, the Go
+  runtime would share the host's empty directory with the guest.
+* Every method blocks for a moment only: the directory is in memory (/run).
+
+Source: Kata Containers, src/runtime/pkg/direct-volume/utils.go.
+"""
+
+import base64
+import binascii
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
+from edge.direct.mount_info import MountInfo
+
+KATA_ROOT = Path("/run/kata-containers/shared/direct-volumes")
+"""The directory that both runtimes read. It is compiled into them."""
+
+MOUNT_INFO = "mountInfo.json"
+
+LONGEST_PATH_BYTES = 189
+"""The longest volume path: its key has 252 characters. A file's name has 255 at most (NAME_MAX)."""
+
+LARGEST_BYTES = 65_536
+"""Limit for reading a mountInfo.json. An ordinary one has 200 bytes."""
+
+_NEW = ".new-"
+"""Begins the name of a directory that is no volume's yet, or no more. No key has a dot."""
+
+_DIR_MODE = 0o700
+_FILE_MODE = 0o600
+_TRIES = 16
+"""How often a change is tried if other processes write and remove the same volume at once."""
+
+
+def volume_path_of(target: Path) -> str:
+    """Return a target's path as the container runtime puts it into the OCI mounts: without symbolic links.
+
+    The target itself is not looked at: it may be a dead mount, and the agent never makes a link there.
+
+    Raises:
+        VolumePathRefused: its key would be too long, or it is no absolute path. Ask before any call to the driver.
+    """
+    volume_path = os.path.join(os.path.realpath(target.parent), target.name)  # noqa: PTH118  # a Path would be cleaned
+    check_volume_path(volume_path)
+    return volume_path
+
+
+def check_volume_path(volume_path: str) -> None:
+    """Check that a path can be a direct volume's.
+
+    Raises:
+        VolumePathRefused: it cannot.
+    """
+    if not volume_path.startswith("/") or "\0" in volume_path:
+        raise VolumePathRefused(volume_path, "it is not an absolute path")
+    if (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
+        raise VolumePathRefused(
+            volume_path,
+            f"it is {size} bytes long, and the runtime's name for it allows {LONGEST_PATH_BYTES} at most; "
+            f"use a shorter --root-dir or a shorter name of the volume",
+        )
+
+
+def key_of(volume_path: str) -> str:
+    """Return the name of a volume's directory."""
+    return base64.urlsafe_b64encode(os.fsencode(volume_path)).decode("ascii")
+
+
+class DirectVolumeStore:
+    """The direct volumes of this node. Several processes may use the same directory."""
+
+    def __init__(self, root: Path = KATA_ROOT) -> None:
+        """Read and make nothing yet."""
+        self.root = root
+
+    @classmethod
+    def below(cls, run_dir: Path) -> Self:
+        """Return the store of a host whose /run is at this path."""
+        return cls(run_dir / KATA_ROOT.relative_to("/run"))
+
+    def add(self, volume_path: str, info: MountInfo, *, is_live: Callable[[str], bool]) -> None:
+        """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.
+
+        Args:
+            volume_path: see `volume_path_of`.
+            info: the mount info.
+            is_live: whether a sandbox runs. It is asked only before another mount info is replaced.
+
+        Raises:
+            VolumePathRefused: see `check_volume_path`.
+            MountInfoBroken: the mount info cannot be written as text.
+            VolumeInUse: a running sandbox uses the volume with another mount info.
+            StoreFailed: it cannot be written; the former state stays.
+        """
+        check_volume_path(volume_path)
+        content = info.encode()
+        with _told(f"write the mount info of {volume_path} below {self.root}"):
+            with suppress(MountInfoBroken):  # too large to be read: it is replaced
+                if self._read(volume_path) == content:
+                    return
+            for sandbox_id in self.sandbox_ids(volume_path):
+                if is_live(sandbox_id):
+                    raise VolumeInUse(volume_path, sandbox_id)
+            self._write(self._dir(volume_path), content)
+
+    def get(self, volume_path: str) -> MountInfo | None:
+        """Return a volume's mount info; None without one.
+
+        Raises:
+            MountInfoBroken: the file cannot be used.
+            StoreFailed: it cannot be read.
+        """
+        with _told(f"read the mount info of {volume_path} below {self.root}"):
+            raw = self._read(volume_path)
+        try:
+            return None if raw is None else MountInfo.parse(raw)
+        except MountInfoBroken as error:
+            raise MountInfoBroken(error.why, volume_path=volume_path) from None
+
+    def remove(self, volume_path: str) -> bool:
+        """Remove a volume's directory. Returns whether there was one.
+
+        Raises:
+            StoreFailed: it cannot be removed.
+        """
+        gone = self._new_path()
+        with _told(f"remove the direct volume {volume_path} below {self.root}"):
+            try:
+                self._dir(volume_path).rename(gone)
+            except FileNotFoundError:
+                return False
+            _remove(gone)
+        return True
+
+    def sandbox_ids(self, volume_path: str) -> list[str]:
+        """Return the ids of the sandboxes that use a volume, sorted. Some of these sandboxes may be dead.
+
+        runtime-rs writes no ids (Kata 4.1.0), so an empty list does not mean that the volume is unused.
+
+        Raises:
+            StoreFailed: they cannot be read.
+        """
+        with _told(f"read the sandboxes of {volume_path} below {self.root}"):
+            try:
+                names = os.listdir(self._dir(volume_path))  # noqa: PTH208  # only the names
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in names if name != MOUNT_INFO)
+
+    def volume_paths(self) -> list[str]:
+        """Return the paths of all volumes that have a directory, sorted. Other entries are skipped.
+
+        Raises:
+            StoreFailed: the store cannot be read.
+        """
+        with _told(f"read {self.root}"):
+            try:
+                names = os.listdir(self.root)  # noqa: PTH208  # only the names
+            except FileNotFoundError:
+                return []
+        return sorted(path for path in map(_path_of, names) if path)
+
+    def sweep(self) -> None:
+        """Remove what a process left when it was killed amid a change. Call it once, when the agent starts.
+
+        Raises:
+            StoreFailed: something cannot be removed.
+        """
+        with _told(f"clean {self.root}"):
+            for left in self.root.glob(f"{_NEW}*"):
+                _remove(left)
+
+    def _dir(self, volume_path: str) -> Path:
+        return self.root / key_of(volume_path)
+
+    def _new_path(self) -> Path:
+        return self.root / f"{_NEW}{secrets.token_hex(8)}"
+
+    def _read(self, volume_path: str) -> bytes | None:
+        try:
+            # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
+            file = os.open(
+                self._dir(volume_path) / MOUNT_INFO, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+        except FileNotFoundError:
+            return None
+        try:
+            content = os.read(file, LARGEST_BYTES + 1)
+        finally:
+            os.close(file)
+        if len(content) > LARGEST_BYTES:
+            raise MountInfoBroken(f"it is larger than {LARGEST_BYTES} bytes", volume_path=volume_path)
+        return content
+
+    def _write(self, place: Path, content: bytes) -> None:
+        _make_dirs(self.root)
+        new = self._new_path()
+        new.mkdir(_DIR_MODE)
+        try:
+            _write_file(new / MOUNT_INFO, content)
+            for _ in range(_TRIES):
+                if _move(new, place):
+                    return
+            raise OSError(errno.EAGAIN, "another process changes it again and again")
+        finally:
+            _remove(new)
+
+
+def _move(new: Path, place: Path) -> bool:
+    """Move a new directory to its place, or its file into the directory that is there.
+
+    Returns:
+        False if another process changed the place meanwhile: nothing has moved.
+    """
+    try:
+        new.rename(place)
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+            raise
+    else:
+        return True
+    try:
+        (new / MOUNT_INFO).rename(place / MOUNT_INFO)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
+    with os.fdopen(file, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def _make_dirs(path: Path) -> None:
+    """Make a directory and its missing parents, all with Kata's mode."""
+    if not path.is_dir():
+        _make_dirs(path.parent)
+        path.mkdir(_DIR_MODE, exist_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a directory of files. It is no removal of a tree: a directory in it is an error."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            for name in os.listdir(folder):  # noqa: PTH208  # only the names
+                (folder / name).unlink(missing_ok=True)
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not tries_left:
+                raise
+        else:
+            return
+
+
+def _path_of(key: str) -> str:
+    """Return the volume path of a directory's name; empty if it is no volume's."""
+    try:
+        path = os.fsdecode(base64.b64decode(key, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError):
+        return ""
+    return path if path.startswith("/") and key_of(path) == key else ""
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreFailed(what, error) from error

@@ -1,0 +1,196 @@
+"""The deferral of a volume: after the driver has published its block device, the pod's runtime gets it, and back.
+
+Rules (docs/runtime-assisted.md):
+
+* Each change is recorded before it begins. `FORMATTING` and the new UUID come before mkfs, so that the rest of a killed
+  mkfs is not taken for data. `HANDED` comes before the mount info: from then on a guest may use the device, and the
+  agent neither makes, checks nor grows a file system on it until this boot ends or the volume is unpublished.
+* A device that is not blank is never formatted. If a file system has another type than the volume's, or the device
+  holds anything else, the pod does not get the volume.
+* The UUID of the file system is kept with the publication. After a reboot, devices may have other names. The runtime
+  hears of a device only if it holds the same file system as before.
+* If a step fails before the handover, everything is undone in reverse, with NodeUnpublishVolume at the end.
+"""
+
+import logging
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from edge.disk.found_volumes import Published
+from edge.manager.host import Content, Direct, VolumeHost
+from edge.manager.places import Target, target_for
+from edge.manager.rows import VolumeRows, guard_of, published_of
+from edge.manager.states import BY_DRIVER, Handover, Publication
+from edge.manager.steps import Step
+from edge.volume_errors import Refused, Uncertain, VolumeError
+from edge.volumes import Deferral, PodVolume, VolumeKey
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+
+class VolumeDeferral:
+    """Hands one volume over to runtimes."""
+
+    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
+        """Begin with the rows alone."""
+        self._key, self._host, self._rows = key, host, rows
+
+    @property
+    def _direct(self) -> Direct:
+        return self._host.direct()
+
+    async def hand_over(self, want: PodVolume) -> None:
+        """Make the published device ready, and tell the runtime of it.
+
+        Raises:
+            Refused: the device holds something else. All is undone, and the row is gone.
+            Uncertain: it failed. What could be undone is undone; the row stays, with the UUID.
+        """
+        target = target_for(want)
+        published = published_of(self._rows.publications[target])
+        is_used = self._is_handed(target) or await self._direct.is_told(published)
+        try:
+            device = await self._direct.device(published)
+            fs_uuid = await self._prepare(want, target, device, is_used=is_used)
+            await self._record("handover", target, Handover.HANDED, _of(want).fs_type, fs_uuid)
+            await self._direct.hand_over(want, published, device)
+        except VolumeError as error:
+            if is_used or await self._direct.is_told(published):  # a guest may run
+                raise Uncertain(error.why) from error
+            await self._undo(target)
+            if isinstance(error, Refused):
+                row = replace(self._rows.publications[target], error=error.why)
+                await self._rows.settle(Step.PUBLISH, row, gone=not row.reconstructed)
+                raise
+            raise Uncertain(error.why) from error
+        log.info("volume %s is deferred to the runtime (%s): device %s", self._key, _of(want).runtime, device)
+
+    def may_have(self, row: Publication) -> bool:
+        """Whether the agent has handed a publication over, or may have in a time that it does not remember."""
+        return row.agent_defers or (row.reconstructed and row.block and self._host.may_defer)
+
+    async def take_back(self, row: Publication) -> None:
+        """Undo `hand_over`, before the driver unpublishes.
+
+        Raises:
+            Uncertain: it must be repeated.
+        """
+        published = published_of(row)
+        await self._direct.take_back(published)
+        if row.handover is Handover.FORMATTING and row.boot == self._host.boot:
+            await self._finish(row)
+        await self._clean(guard_of(row))
+
+    # ---- deferral by the driver --------------------------------------------------------------------------------------
+
+    async def notice(self, want: PodVolume) -> None:
+        """Note in the row whether the driver itself has told the runtime of the volume (csi-kata-directvolume does)."""
+        if self._host.may_defer and not want.volume.block:
+            target = target_for(want)
+            row = self._rows.publications[target]
+            is_told = await self._direct.is_told(published_of(row))
+            self._rows.add(replace(row, runtime=BY_DRIVER if is_told else ""))
+
+    async def forget(self, row: Publication) -> None:
+        """Remove what the driver has left behind of its own deferral, after it has unpublished.
+
+        Raises:
+            Uncertain: it must be repeated.
+        """
+        if row.runtime or (row.reconstructed and self._host.may_defer):
+            await self._direct.forget(published_of(row))
+
+    # ---- the device --------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> str:
+        """Leave the volume's file system on the device, and return its UUID.
+
+        Raises:
+            Refused: the device holds something else.
+            VolumeError: it failed.
+        """
+        row, fs_type = self._rows.publications[target], _of(want).fs_type
+        if row.handover is Handover.FORMATTING:
+            return await self._make(row, device, begun=True)
+        content = await self._direct.look(device)
+        if not row.fs_uuid and content.is_blank:
+            if want.read_only:
+                raise Refused(f"device {device} holds no file system, and the pod may only read the volume")
+            await self._record("format", target, Handover.FORMATTING, fs_type, str(uuid.uuid4()))
+            return await self._make(self._rows.publications[target], device, begun=False)
+        await self._check(row, device, content, fs_type, is_used=is_used)
+        if not (is_used or want.read_only) and not await self._direct.grow(device, fs_type):
+            log.warning("volume %s: %s grows only while it is mounted; let the guest do it", self._key, fs_type)
+        return content.uuid
+
+    async def _check(self, row: Publication, device: Path, content: Content, fs_type: str, *, is_used: bool) -> None:
+        """Check that a device holds the volume's file system.
+
+        Raises:
+            Refused: it holds something else.
+            Uncertain: the volume had another file system before.
+        """
+        is_right = content.fs_type == fs_type
+        if row.fs_uuid:
+            if not is_right or content.uuid != row.fs_uuid:
+                raise Uncertain(
+                    f"device {device} holds {content.what or 'nothing'}, and the volume's file system is {fs_type} "
+                    f"{row.fs_uuid}; check which device the driver has published"
+                )
+        elif not is_right:
+            raise Refused(f"device {device} holds {content.what}, and the volume's file system is {fs_type}")
+        elif not (is_used or await self._direct.is_sound(device, fs_type)):
+            raise Refused(f"device {device} holds an unfinished {fs_type}, of a mkfs that was killed; erase it by hand")
+
+    async def _make(self, row: Publication, device: Path, *, begun: bool) -> str:
+        await self._direct.make(device, row.fs_type, row.fs_uuid, begun=begun)
+        log.info("volume %s: a new %s is made on %s, with the UUID %s", self._key, row.fs_type, device, row.fs_uuid)
+        return row.fs_uuid
+
+    async def _finish(self, row: Publication) -> None:
+        """Finish a file system that the pod has not waited for: a half of one would be in the next pod's way."""
+        try:
+            await self._make(row, await self._direct.device(published_of(row)), begun=True)
+        except VolumeError as error:
+            log.warning("volume %s: its new file system is not finished: %s", self._key, error.why)
+
+    # ---- parts of several --------------------------------------------------------------------------------------------
+
+    def _is_handed(self, target: Target) -> bool:
+        row = self._rows.publications[target]
+        return row.handover is Handover.HANDED and row.boot == self._host.boot
+
+    async def _record(self, step: str, target: Target, handover: Handover, fs_type: str, fs_uuid: str) -> None:
+        row = self._rows.publications[target]
+        await self._rows.intend(step, replace(row, handover=handover, fs_type=fs_type, fs_uuid=fs_uuid))
+
+    async def _clean(self, published: Published) -> None:
+        """Remove the directories of a pod's volume. What cannot be removed does no harm."""
+        try:
+            await self._host.plugin.clean_leftovers(published)
+        except VolumeError as error:
+            log.warning("volume %s: a directory stays: %s", self._key, error.why)
+
+    async def _undo(self, target: Target) -> None:
+        """Take everything back up to the driver's publication.
+
+        Raises:
+            Uncertain: something of it is still there.
+        """
+        row = self._rows.publications[target]
+        published = published_of(row)
+        try:
+            await self._direct.take_back(published)
+            await self._clean(guard_of(row))
+            await self._host.plugin.unpublish(published)
+            await self._clean(published)
+        except VolumeError as error:
+            raise Uncertain(error.why) from error
+        if row.handover is Handover.HANDED:
+            await self._rows.write(replace(row, handover=Handover.NONE))
+
+
+def _of(want: PodVolume) -> Deferral:
+    assert want.deferral is not None
+    return want.deferral

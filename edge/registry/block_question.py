@@ -1,0 +1,58 @@
+"""The question whether a volume can be used as a block device: ValidateVolumeCapabilities, at the driver's controller.
+
+A volume that is deferred to a pod's runtime was mostly created for mounting. Some drivers then refuse it as a block
+device, and say so when they are asked. Only a clear no counts. If the controller is not on this node, does not answer,
+or needs secrets that a node does not have, the driver's NodeStageVolume decides.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from common.errors import CallError
+from common.status import code_name
+from edge import node_requests
+from edge.drivers import Driver
+from edge.registry.driver_services import find_driver
+from edge.volume_errors import NotReady
+from edge.volumes import Volume
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+_LIMIT_S = 10.0
+"""Drivers answer from their records. A pod waits meanwhile."""
+
+
+class BlockQuestion:
+    """Asks the controllers of this node's drivers."""
+
+    def __init__(self, node: str, drivers: Callable[[], Sequence[Driver]]) -> None:
+        """Ask nothing yet. `drivers` returns all drivers that may be called."""
+        self._node, self._drivers = node, drivers
+
+    async def ask(self, volume: Volume) -> None:
+        """Ask about one volume.
+
+        Raises:
+            NotReady: the driver says that it cannot be used as a block device.
+        """
+        method = node_requests.VALIDATE
+        try:
+            driver = find_driver(self._drivers(), volume.driver, self._node, method)
+            request = node_requests.validate(volume, frozenset())
+            status, answer = await driver.unary(method, request, timeout_s=_LIMIT_S, to=volume.driver)
+        except CallError as error:
+            log.debug("volume %s: nobody says whether it can be a block device: %s", volume.key, error)
+            return
+        if not status.ok:
+            log.debug("volume %s: its driver answered %s: %s", volume.key, code_name(status.code), status.message)
+            return
+        try:
+            why = node_requests.why_not_valid(answer or b"")
+        except ValueError as error:
+            log.debug("volume %s: %s", volume.key, error)
+            return
+        if why is not None:
+            raise NotReady(
+                f"driver {volume.driver} cannot publish the volume as a block device, so it cannot be deferred to the "
+                f"runtime{f': {why}' if why else ''}"
+            )

@@ -1,0 +1,68 @@
+"""A runtime that mounts volumes in its guest: what the operator says about it, and what it can therefore do.
+
+Versions are those of Kata Containers. Source: src/runtime (Go) and src/runtime-rs of its releases.
+"""
+
+import re
+from dataclasses import dataclass
+
+FS_TYPES = ("ext4", "xfs")
+"""The file systems that the agent can make and recognise."""
+
+_FIRST_VERSION = {"go": (2, 5), "rs": (3, 3)}
+"""The first version that finds a volume by the key of today (Go), and in a mount of type bind (runtime-rs)."""
+
+_WORDS = re.compile(
+    r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)=(?P<flavour>go|rs):(?P<version>\d{1,3}\.\d{1,3}(\.\d{1,3})?)"
+    r"(:(?P<fs_types>[a-z0-9]+(\+[a-z0-9]+)*))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectRuntime:
+    """A runtime to which volumes may be handed over.
+
+    Attributes:
+        name: the RuntimeClass that its pods name.
+        flavour: `go` for Kata's Go runtime, `rs` for runtime-rs.
+        version: its version, as the operator gave it.
+        fs_types: the file systems that its guest kernel mounts.
+    """
+
+    name: str
+    flavour: str
+    version: str
+    fs_types: tuple[str, ...] = FS_TYPES
+
+    @property
+    def applies_fs_group(self) -> bool:
+        """Whether its guest gives the volume's files to the pod's fsGroup. runtime-rs ignores the metadata."""
+        return self.flavour == "go"
+
+    @property
+    def shown(self) -> str:
+        """The runtime as people read it: `kata, go`."""
+        return f"{self.name}, {self.flavour}"
+
+    def __str__(self) -> str:
+        """Return a text that `direct_runtime` reads."""
+        return f"{self.name}={self.flavour}:{self.version}:{'+'.join(self.fs_types)}"
+
+
+def direct_runtime(text: str) -> DirectRuntime:
+    """Read `NAME=FLAVOUR:VERSION` or `NAME=FLAVOUR:VERSION:FSTYPE+FSTYPE`.
+
+    Raises:
+        ValueError: it is something else, or a runtime that cannot do it.
+    """
+    found = _WORDS.fullmatch(text)
+    if found is None:
+        raise ValueError("must be NAME=go:VERSION or NAME=rs:VERSION, and may end with :ext4+xfs, for example")
+    flavour, version = found["flavour"], found["version"]
+    first = _FIRST_VERSION[flavour]
+    if tuple(int(part) for part in version.split(".")[:2]) < first:
+        raise ValueError(f"needs version {first[0]}.{first[1]} or later of the runtime with flavour {flavour}")
+    fs_types = tuple(found["fs_types"].split("+")) if found["fs_types"] else FS_TYPES
+    if not set(FS_TYPES).issuperset(fs_types):
+        raise ValueError(f"may name only file systems that the agent can make: {', '.join(FS_TYPES)}")
+    return DirectRuntime(name=found["name"], flavour=flavour, version=version, fs_types=fs_types)

@@ -1,0 +1,309 @@
+"""Volumes that a pod's runtime mounts, with a real agent, a real driver with loop devices, and a stand-in guest."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.testdriver.support import needs_loops, needs_xfs
+from tests.support.deferring_node import DeferringNode, asking
+from tests.support.edge_node import csi_driver, pod, volume
+from tests.support.guest import STORE, folder, mount_info
+from tests.support.operator import by_hand
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = needs_loops
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DeferringNode]:
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+        node.start()
+        yield node
+
+
+def uuid_of(image: Path) -> str:
+    told = subprocess.run(
+        ["blkid", "-p", "-s", "UUID", "-o", "value", image], check=True, capture_output=True, text=True
+    )
+    return told.stdout.strip()
+
+
+def test_the_guest_gets_the_device_and_finds_its_data_again(node: DeferringNode) -> None:
+    target = node.add("data", securityContext={"fsGroup": 4321})
+    assert node.host_mounts() == []
+    with pytest.raises(OSError, match="Read-only") as caught:
+        (target / "file").touch()
+    assert caught.value.errno == errno.EROFS
+    info = mount_info(node.run_dir, target)
+    assert stat.S_ISBLK(Path(info["device"]).stat().st_mode)
+    assert info == {
+        "volume-type": "directvol",
+        "device": info["device"],
+        "fstype": "ext4",
+        "metadata": {"fsGroup": "4321", "fsGroupChangePolicy": "Always"},
+    }
+    assert [file.name for file in folder(node.run_dir, target).iterdir()] == ["mountInfo.json"]
+    (shown,) = node.volumes("data")
+    assert (shown["state"], shown["mode"], shown["runtime"]) == ("published", "Filesystem", "kata, go")
+    with node.guest("data") as inside:
+        (inside / "file").write_text("written by the guest")
+        assert inside.stat().st_gid == 4321
+    first = uuid_of(node.image("data"))
+    node.end("data")
+    node.put("data", pod_name="again")
+    node.wait_published("again")
+    with node.guest("again") as inside:
+        assert (inside / "file").read_text() == "written by the guest"
+    assert uuid_of(node.image("data")) == first
+    node.end("data", pod_name="again")
+
+
+def test_the_command_names_the_runtime_of_a_deferred_volume(node: DeferringNode) -> None:
+    node.add("data")
+    shown = by_hand("edge", "volumes", f"--status=unix://{node.agent.socket}").stdout
+    assert "published, deferred to the runtime (kata, go)" in shown
+
+
+def _partition_table(image: Path) -> None:
+    with image.open("r+b") as file:  # a DOS table with one partition of type 83
+        file.seek(446)
+        file.write(bytes((0, 0, 2, 0, 0x83, 0, 9, 0)) + (1).to_bytes(4, "little") + (8192).to_bytes(4, "little"))
+        file.seek(510)
+        file.write(b"\x55\xaa")
+
+
+def _unknown_data(image: Path) -> None:
+    with image.open("r+b") as file:
+        file.write(b"somebody's database")
+
+
+def _xfs(image: Path) -> None:
+    subprocess.run(["mkfs.xfs", "-q", image], check=True)
+
+
+@pytest.mark.parametrize(
+    ("fill", "says"),
+    [
+        (_partition_table, "a partition table"),
+        (_unknown_data, "data that is no known file system"),
+        pytest.param(_xfs, "the file system xfs", marks=needs_xfs),
+    ],
+    ids=["partition-table", "unknown-data", "another-file-system"],
+)
+def test_a_device_that_holds_something_else_is_never_formatted(
+    node: DeferringNode, fill: Callable[[Path], None], says: str
+) -> None:
+    size_bytes = (320 << 20) if fill is _xfs else (32 << 20)
+    node.handles["data"] = node.make_volume("data", size_bytes=size_bytes, block=True)
+    fill(node.image("data"))
+    before = node.image("data").read_bytes()[: 1 << 20]
+    node.put("data")
+    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
+    assert node.image("data").read_bytes()[: 1 << 20] == before
+    assert node.told() == []
+    wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
+    node.end("data")
+
+
+def test_a_file_system_that_is_there_stays_as_it_is(node: DeferringNode) -> None:
+    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
+    subprocess.run(["mkfs.ext4", "-q", "-F", node.image("data")], check=True)
+    before = uuid_of(node.image("data"))
+    node.put("data")
+    node.wait_published("data")
+    assert uuid_of(node.image("data")) == before
+
+
+def test_a_wiped_runtime_directory_is_filled_again_with_the_same_bytes(node: DeferringNode) -> None:
+    target = node.add("data", pv={"mountOptions": ["noatime"]})
+    file = folder(node.run_dir, target) / "mountInfo.json"
+    before = file.read_bytes()
+    assert json.loads(before)["options"] == ["noatime"]
+    with node.guest("data"):
+        node.agent.kill()
+        shutil.rmtree(node.run_dir / STORE)
+        node.restart_agent()
+        wait_for(file.exists, what="the mount info", instead=node.tell)
+        node.wait_published("data")
+        assert file.read_bytes() == before
+
+
+def test_orphans_of_the_runtimes_directory_go_and_strangers_stay(node: DeferringNode) -> None:
+    target = node.add("data")
+    node.agent.kill()
+    orphan = folder(node.run_dir, node.root / "pods/gone/volumes/kubernetes.io~csi/pv-x/mount")
+    stranger = folder(node.run_dir, Path("/somebody/elses/volume"))
+    for place in (orphan, stranger):
+        shutil.copytree(folder(node.run_dir, target), place)
+    node.restart_agent()
+    wait_for(lambda: not orphan.exists(), what="the end of the orphan", instead=node.tell)
+    assert stranger.exists()
+    assert folder(node.run_dir, target).exists()
+    shutil.rmtree(stranger)
+
+
+def test_a_second_pod_does_not_get_a_deferred_volume(node: DeferringNode) -> None:
+    node.add("data")
+    objects = volume("data", node.handles["data"])
+    node.write(*objects, asking("data", "data"), asking("second", "data"), pod("third", "data"), file="data")
+    wait_for(lambda: "in use by another pod" in str(node.volumes("second")), what="the refusal", instead=node.tell)
+    wait_for(lambda: "staged as block volume" in str(node.volumes("third")), what="the refusal", instead=node.tell)
+    assert len([call for call in node.calls() if call.method == "NodePublishVolume"]) == 1
+    assert node.volumes("data")[0]["state"] == "published"
+
+
+def test_a_volume_that_is_not_asked_for_takes_the_ordinary_way(node: DeferringNode) -> None:
+    handle = node.make_volume("plain")
+    node.write(*volume("plain", handle), pod("plain", "plain", runtimeClassName="kata"), file="plain")
+    (path,) = node.wait_published("plain")
+    (path / "file").write_text("on the host")
+    assert node.told() == []
+    assert node.volumes("plain")[0]["runtime"] == ""
+    node.remove("plain")
+    node.wait_clean()
+
+
+REFUSALS = {
+    "no runtime": ({"runtimeClassName": ""}, {}, "the pod has no runtimeClassName"),
+    "unknown runtime": ({"runtimeClassName": "gvisor"}, {}, "--direct-runtime=gvisor="),
+    "shared": ({}, {"mode": "ReadWriteMany"}, "several nodes may use it at once"),
+    "publish secrets": (
+        {}, {"source": {"nodePublishSecretRef": {"name": "s", "namespace": "default"}}}, "gets secrets"),
+    "bind": ({}, {"mountOptions": ["bind"]}, "has no meaning in a guest"),
+    "fs type": ({}, {"source": {"fsType": "btrfs"}}, "its file system is btrfs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_volume_that_cannot_be_deferred_is_refused_without_a_call(node: DeferringNode, case: str) -> None:
+    spec, pv, says = REFUSALS[case]
+    node.handles["data"] = node.make_volume("data", block=True)
+    node.write(*volume("data", node.handles["data"], **pv), asking("data", "data", **spec), file="data")
+    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
+    assert node.calls() == []
+    wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
+
+
+def test_a_sub_path_is_refused_without_a_call(node: DeferringNode) -> None:
+    node.handles["data"] = node.make_volume("data", block=True)
+    asks = asking("data", "data")
+    asks["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = "a/part"
+    node.write(*volume("data", node.handles["data"]), asks, file="data")
+    wait_for(lambda: "uses a subPath" in str(node.volumes("data")), what="the refusal", instead=node.tell)
+    assert node.calls() == []
+
+
+def test_a_driver_that_may_not_be_deferred_is_refused_without_a_call(node: DeferringNode) -> None:
+    node.write(csi_driver(), file="driver")
+    node.handles["data"] = node.make_volume("data", block=True)
+    node.put("data")
+    wait_for(lambda: "has no annotation" in str(node.volumes("data")), what="the refusal", instead=node.tell)
+    assert node.calls() == []
+
+
+def test_a_volume_that_cannot_be_a_block_device_is_refused_without_a_node_call(node: DeferringNode) -> None:
+    node.handles["data"] = node.make_volume("data", block=False)
+    node.put("data")
+    says = "cannot publish the volume as a block device"
+    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
+    assert node.calls() == []
+    wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
+
+
+def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(node: DeferringNode) -> None:
+    node.add("data")
+    node.agent.kill()
+    node.allow(allowed=False)
+    node.drop_flags("--direct-runtime")
+    node.restart_agent()
+    wait_for(lambda: "--direct-runtime=kata=" in str(node.volumes("data")), what="the reason", instead=node.tell)
+    assert len(node.told()) == 1
+    node.end("data")
+
+
+def test_a_publication_of_which_the_runtime_cannot_be_told_is_rolled_back_and_tried_again(node: DeferringNode) -> None:
+    node.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", node.run_dir], check=True)
+    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
+    node.put("data")
+    wait_for(lambda: "cannot write the mount info" in str(node.volumes("data")), what="the failure", instead=node.tell)
+    wait_for(lambda: not any("/pods/" in path for path in node.mounts()), what="the rollback", instead=node.tell)
+    subprocess.run(["umount", node.run_dir], check=True)
+    node.wait_published("data")
+    with node.guest("data") as inside:
+        (inside / "file").write_text("now")
+    node.end("data")
+
+
+def test_fifty_volumes_at_once_each_get_their_own_device(node: DeferringNode) -> None:
+    names = [f"v{number}" for number in range(50)]
+    objects = []
+    for name in names:
+        node.handles[name] = node.make_volume(name, size_bytes=16 << 20, block=True)
+        objects += [*volume(name, node.handles[name]), asking(name, name)]
+    node.write(*objects, file="all")
+    paths = [node.wait_published(name, timeout_s=120)[0] for name in names]
+    devices = [mount_info(node.run_dir, path)["device"] for path in paths]
+    assert len(set(devices)) == 50
+    backing = [Path("/sys/block", Path(device).name, "loop/backing_file").read_text().strip() for device in devices]
+    assert backing == [str(node.image(name)) for name in names]
+    node.remove("all")
+    node.wait_clean(timeout_s=120)
+
+
+def test_each_pod_gets_its_own_data_after_a_reboot_without_a_cloud_with_exchanged_devices(tmp_path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as directory,
+        DeferringNode(Path(directory), tmp_path, reboots=True) as node,
+    ):
+        node.start()
+        before = {name: mount_info(node.run_dir, node.add(name))["device"] for name in ("one", "two")}
+        for name in before:
+            with node.guest(name) as inside:
+                write_inside(node, inside / "file", name)
+        node.bridge.hub.kill()
+        node.power_off()
+        shutil.rmtree(node.run_dir)
+        for name, other in (("one", "two"), ("two", "one")):
+            subprocess.run(["losetup", before[other], node.image(name)], check=True)
+        node.boot()
+        for name, other in (("one", "two"), ("two", "one")):
+            target = node.wait_published(name)[0]
+            assert mount_info(node.run_dir, target)["device"] == before[other]
+            with node.guest(name) as inside:
+                assert read_inside(node, inside / "file") == name
+
+
+def write_inside(node: DeferringNode, file: Path, text: str) -> None:
+    node.seen(file).write_text(text)
+
+
+def read_inside(node: DeferringNode, file: Path) -> str:
+    return node.seen(file).read_text()
+
+
+def test_a_device_of_another_volume_is_not_handed_over_after_a_reboot(tmp_path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as directory,
+        DeferringNode(Path(directory), tmp_path, reboots=True) as node,
+    ):
+        node.start()
+        node.add("data")
+        node.power_off()
+        shutil.rmtree(node.run_dir)
+        subprocess.run(["mkfs.ext4", "-q", "-F", node.image("data")], check=True)  # as if it were another volume's
+        node.boot()
+        wait_for(lambda: "check which device" in str(node.volumes("data")), what="the refusal", instead=node.tell)
+        assert node.told() == []

@@ -1,0 +1,83 @@
+"""Volumes that a guest uses: their usage as the runtime tells it, and their growth, with a fake shim."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.testdriver.support import needs_loops
+from tests.support.deferring_node import DeferringNode, asking
+from tests.support.edge_node import volume
+from tests.support.fake_shim import FakeShim, Flavour
+from tests.support.guest import SANDBOX, mount_info
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_loops
+
+MIB = 1 << 20
+USAGE = {"usage": [{"available": 900, "total": 1000, "used": 100, "unit": 1}], "volume_condition": {"message": "OK"}}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[DeferringNode]:
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+        node.start("--volume-stats-interval=1s")
+        yield node
+
+
+def shown(node: DeferringNode) -> tuple[Any, Any]:
+    (found,) = node.volumes("data")
+    return found["size_bytes"], found["used_bytes"]
+
+
+def test_the_usage_is_the_guests_and_only_the_devices_size_where_no_guest_can_tell(node: DeferringNode) -> None:
+    target = node.add("data")
+    wait_for(lambda: shown(node) == (32 * MIB, None), what="the device's size", instead=node.tell)
+    with node.guest("data"), FakeShim(node.run_dir / "vc/sbs", SANDBOX) as shim:
+        shim.usage = {mount_info(node.run_dir, target)["device"]: USAGE}
+        wait_for(lambda: shown(node) == (1000, 100), what="the guest's usage", instead=node.tell)
+    with node.guest("data"), FakeShim(node.run_dir / "kata", SANDBOX, Flavour.RUST) as shim:
+        shim.usage = {mount_info(node.run_dir, target)["device"]: USAGE}
+        wait_for(lambda: shown(node) == (32 * MIB, None), what="the device's size", instead=node.tell)
+    assert node.driver.calls("NodeGetVolumeStats") == []
+
+
+def put(node: DeferringNode, size_mib: int, *, pod: str = "data", phase: str = "Running") -> None:
+    """Write the objects of a claim that had 32 MiB, with a PersistentVolume of this size."""
+    objects = volume("data", node.handles["data"], size=f"{size_mib}Mi")
+    objects[1]["status"] = {"capacity": {"storage": "32Mi"}}
+    node.write(*objects, asking(pod, "data", phase=phase), file="data")
+
+
+@pytest.mark.parametrize("can_resize", [False, True], ids=["a-guest-that-cannot", "a-guest-that-can"])
+def test_a_volume_grows_under_its_guest_or_when_it_is_published_next(node: DeferringNode, can_resize: bool) -> None:
+    node.handles["data"] = node.make_volume("data", size_bytes=32 * MIB, block=True)
+    put(node, 32)
+    (target,) = node.wait_published("data")
+    with node.guest("data") as inside, FakeShim(node.run_dir / "vc/sbs", SANDBOX) as shim:
+        (inside / "file").write_text("written before")
+        shim.resize_error = "" if can_resize else shim.resize_error
+        node.grow("data", 96 * MIB)
+        put(node, 96)
+        said = "FileSystemResizeSuccessful" if can_resize else "FileSystemResizeRequired"
+        wait_for(lambda: said in node.events(), what="the event", instead=node.tell)
+        device = mount_info(node.run_dir, target)["device"]
+        assert list(shim.resizes) == ([(device, 96 * MIB)] if can_resize else [])
+        assert os.statvfs(inside).f_blocks * os.statvfs(inside).f_frsize < 40 * MIB
+    node.agent.kill()
+    node.restart_agent()
+    put(node, 96, phase="Succeeded")
+    node.wait_clean()
+    put(node, 96, pod="again")
+    node.wait_published("again")
+    with node.guest("again") as inside:
+        assert (inside / "file").read_text() == "written before"
+        assert os.statvfs(inside).f_blocks * os.statvfs(inside).f_frsize > 80 * MIB
+    assert "FileSystemResizeSuccessful" in node.events()

@@ -1,0 +1,251 @@
+"""The store of direct volumes: names, modes and whole files, whoever else writes there."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
+from edge.direct.mount_info import MountInfo
+from edge.direct.store import KATA_ROOT, DirectVolumeStore, check_volume_path, key_of, volume_path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VECTORS = json.loads((Path(__file__).parent / "mount_info_vectors.json").read_text(encoding="utf-8"))
+PATH = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv/mount"
+EXT4 = MountInfo(device="/dev/sdf", fs_type="ext4")
+XFS = MountInfo(device="/dev/sdg", fs_type="xfs")
+IN_CREATE_OR_MOVED_TO = 0x100 | 0x80
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectVolumeStore:
+    return DirectVolumeStore(tmp_path / "kata" / "direct-volumes")
+
+
+def put(store: DirectVolumeStore, info: MountInfo = EXT4, path: str = PATH, *, live: bool = False) -> Path:
+    store.add(path, info, is_live=lambda _: live)
+    return store.root / key_of(path)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_the_directory_is_the_one_that_the_runtimes_have_compiled_in() -> None:
+    assert DirectVolumeStore().root == KATA_ROOT == Path("/run/kata-containers/shared/direct-volumes")
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["volume_path"])
+def test_a_volume_has_the_name_and_the_file_of_katas_package(store: DirectVolumeStore, vector: dict[str, str]) -> None:
+    info = MountInfo.parse(vector["file_utf8"].encode())
+    put(store, info, vector["volume_path"])
+    [place] = store.root.iterdir()
+    assert place.name == vector["dir"]
+    assert {entry.name: entry.read_text("utf-8") for entry in place.iterdir()} == {
+        "mountInfo.json": vector["file_utf8"]
+    }
+    assert store.get(vector["volume_path"]) == info
+
+
+def test_only_the_owner_reads_a_volume_whatever_the_umask(store: DirectVolumeStore) -> None:
+    before = os.umask(0)
+    try:
+        place = put(store)
+    finally:
+        os.umask(before)
+    assert [mode(store.root.parent), mode(store.root), mode(place)] == [0o700] * 3
+    assert mode(place / "mountInfo.json") == 0o600
+
+
+def test_a_path_of_189_bytes_is_kept_and_one_of_190_refused(store: DirectVolumeStore) -> None:
+    longest = "/" + "x" * 184 + "é" * 2
+    put(store, path=longest)
+    assert store.get(longest) == EXT4
+    with pytest.raises(VolumePathRefused, match="it is 190 bytes long, and the runtime's name for it allows 189"):
+        check_volume_path(longest + "x")
+    with pytest.raises(VolumePathRefused, match="use a shorter --root-dir"):
+        put(store, path=longest + "x")
+
+
+@pytest.mark.parametrize("path", ["", "a/b", "/a\0b"])
+def test_what_is_no_absolute_path_is_refused(store: DirectVolumeStore, path: str) -> None:
+    with pytest.raises(VolumePathRefused, match="it is not an absolute path"):
+        put(store, path=path)
+
+
+def test_the_key_is_that_of_the_path_without_symbolic_links(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "kubelet").symlink_to("disk")
+    assert volume_path_of(tmp_path / "kubelet" / "pods" / "mount") == f"{tmp_path.resolve()}/disk/pods/mount"
+
+
+def test_a_link_makes_a_path_longer_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / ("d" * 180)).mkdir()
+    (tmp_path / "k").symlink_to("d" * 180)
+    with pytest.raises(VolumePathRefused):
+        volume_path_of(tmp_path / "k" / "mount")
+
+
+def test_the_path_is_taken_as_it_is(store: DirectVolumeStore) -> None:
+    put(store, path="/a/./b/")
+    assert store.volume_paths() == ["/a/./b/"]
+    assert store.get("/a/b") is None
+
+
+def test_the_same_mount_info_again_changes_nothing(store: DirectVolumeStore) -> None:
+    place = put(store)
+    before = (place / "mountInfo.json").stat()
+    put(store, live=True)
+    assert (place / "mountInfo.json").stat() == before
+
+
+def test_another_mount_info_is_refused_while_a_sandbox_runs(store: DirectVolumeStore) -> None:
+    place = put(store)
+    (place / "sandbox-1").touch()
+    with pytest.raises(VolumeInUse, match=f"sandbox sandbox-1 uses direct volume {PATH} with another mount info; stop"):
+        put(store, XFS, live=True)
+    assert store.get(PATH) == EXT4
+
+
+def test_another_mount_info_replaces_that_of_a_dead_sandbox(store: DirectVolumeStore) -> None:
+    place = put(store)
+    (place / "sandbox-1").touch()
+    put(store, XFS)
+    assert store.get(PATH) == XFS
+    assert store.sandbox_ids(PATH) == ["sandbox-1"]
+
+
+def test_every_name_beside_the_file_is_a_sandbox(store: DirectVolumeStore) -> None:
+    place = put(store)
+    (place / "b").touch()
+    (place / "a").touch()
+    assert store.sandbox_ids(PATH) == ["a", "b"]
+    assert store.sandbox_ids("/other") == []
+
+
+def test_a_removed_volume_leaves_its_siblings_and_a_second_removal_finds_nothing(store: DirectVolumeStore) -> None:
+    place = put(store)
+    (place / "sandbox-1").touch()
+    other = put(store, XFS, "/other")
+    assert store.remove(PATH)
+    assert not store.remove(PATH)
+    assert list(store.root.iterdir()) == [other]
+
+
+def test_an_empty_store_has_no_volumes(store: DirectVolumeStore) -> None:
+    assert (store.volume_paths(), store.get(PATH), store.remove(PATH)) == ([], None, False)
+    store.sweep()
+
+
+def test_the_volumes_are_listed_by_their_paths_and_other_entries_skipped(store: DirectVolumeStore) -> None:
+    put(store, path="/b")
+    put(store, path="/a")
+    for name in ("L2E", "readme", ".new-1", "YQ==", "L2F="):  # L2E without padding, no base64, "a", not canonical
+        (store.root / name).mkdir()
+    assert store.volume_paths() == ["/a", "/b"]
+
+
+def test_a_broken_file_is_told_with_its_volume(store: DirectVolumeStore) -> None:
+    (put(store) / "mountInfo.json").write_text("{")
+    with pytest.raises(MountInfoBroken, match=f"the mount info of direct volume {PATH} cannot be used: it is not JSON"):
+        store.get(PATH)
+    put(store)
+    assert store.get(PATH) == EXT4
+
+
+def test_a_large_file_is_not_read(store: DirectVolumeStore) -> None:
+    (put(store) / "mountInfo.json").write_bytes(b" " * 65_537)
+    with pytest.raises(MountInfoBroken, match="it is larger than 65536 bytes"):
+        store.get(PATH)
+
+
+def test_a_large_file_is_replaced(store: DirectVolumeStore) -> None:
+    (put(store) / "mountInfo.json").write_bytes(b" " * 65_537)
+    put(store)
+    assert store.get(PATH) == EXT4
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(store: DirectVolumeStore, tmp_path: Path) -> None:
+    file = put(store) / "mountInfo.json"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreFailed, match="cannot read the mount info of"):
+        store.get(PATH)
+
+
+def test_a_directory_of_others_in_the_place_of_a_file_is_told(store: DirectVolumeStore) -> None:
+    store.root.mkdir(parents=True)
+    (store.root / key_of(PATH)).touch()
+    with pytest.raises(StoreFailed, match=f"cannot write the mount info of {PATH} below"):
+        put(store)
+    assert [entry.name for entry in store.root.iterdir()] == [key_of(PATH)]
+
+
+def test_a_directory_without_a_file_gets_one(store: DirectVolumeStore) -> None:
+    (store.root / key_of(PATH)).mkdir(parents=True)
+    assert store.get(PATH) is None
+    put(store)
+    assert store.get(PATH) == EXT4
+
+
+def test_what_a_killed_process_left_is_swept(store: DirectVolumeStore) -> None:
+    place = put(store)
+    left = store.root / ".new-0123"
+    left.mkdir()
+    (left / "mountInfo.json").touch()
+    store.sweep()
+    assert list(store.root.iterdir()) == [place]
+
+
+def test_two_hundred_writers_at_once_make_no_other_entry_and_no_part_of_a_file(store: DirectVolumeStore) -> None:
+    place = put(store)
+    with watched(place) as names, ThreadPoolExecutor(16) as pool:
+        done = [pool.submit(put, store, (EXT4, XFS)[number % 2]) for number in range(200)]
+        while not all(one.done() for one in done):
+            assert store.get(PATH) in (EXT4, XFS)
+        for one in done:
+            one.result()
+        assert names() == {"mountInfo.json"}
+    assert list(store.root.iterdir()) == [place]
+
+
+def test_writers_and_removers_at_once_leave_whole_volumes_or_none(store: DirectVolumeStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        done = [pool.submit(put, store) if number % 2 else pool.submit(store.remove, PATH) for number in range(200)]
+        for one in done:
+            one.result()
+    assert store.volume_paths() in ([], [PATH])
+    assert store.get(PATH) == (EXT4 if store.volume_paths() else None)
+    assert [entry.name for entry in store.root.iterdir() if entry.name.startswith(".")] == []
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Callable[[], set[str]]]:
+    """Watch a directory (inotify): yields a function that returns the names of the entries that have appeared."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    file = libc.inotify_init1(os.O_NONBLOCK)
+
+    def names() -> set[str]:
+        found, events = set(), os.read(file, 1 << 20)
+        while events:
+            _, mask, _, size = struct.unpack_from("iIII", events)
+            assert mask & IN_CREATE_OR_MOVED_TO  # an overflow would hide names
+            found.add(events[16 : 16 + size].rstrip(b"\0").decode())
+            events = events[16 + size :]
+        return found
+
+    try:
+        assert libc.inotify_add_watch(file, os.fsencode(folder), IN_CREATE_OR_MOVED_TO) > 0
+        yield names
+    finally:
+        os.close(file)
