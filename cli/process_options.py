@@ -496,4 +496,26 @@ EDGE_OPTIONS = Options(
         help="Time without an answer of the hub after which the agent cancels its controller operations of shared "
         "drivers (--placement=shared) and begins no others. Until then, the node that takes over repeats none of them.",
     ),
+    _tuning(
+        "--fence",
+        type=click.Choice(["off", "software", "reset"]),
+        default="off",
+        help="How volumes with csi-bridge.io/offline: fence are kept from a second writer while this node is away. "
+        "`software`: when the controller lease ends, the agent stops their writers, and the hub may detach them. Say "
+        "this only for a machine that is never suspended, paused or stopped as a whole. `reset`: the same, and the "
+        "agent resets the machine if it cannot stop them in time. `off`: they stay attached.",
+    ),
+    _tuning(
+        "--fence-stop",
+        type=duration_type("3s", "10m"),
+        default="20s",
+        help="Time after the end of the controller lease in which the agent must have stopped these writers. With "
+        "--fence=reset, it resets the machine after four fifths of it.",
+    ),
+    _tuning(
+        "--fence-reset",
+        type=PATH,
+        default="/proc/sysrq-trigger",
+        help="File that resets the machine at once when the agent writes a `b` to it. Used with --fence=reset only.",
+    ),
 )

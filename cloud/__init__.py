@@ -19,6 +19,7 @@ The hub:
 * `mount_guard`: holds a detach back while its node may have the volume mounted.
 * `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
   for dead.
+* `lapses`: the volumes that an agent has surely fenced by its own clock.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.

@@ -22,6 +22,7 @@ from cloud.fences import Fences
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
+from cloud.lapses import Lapses
 from cloud.leaks.leak_audit import LeakAudit
 from cloud.manifests_part import reading
 from cloud.mount_guard import MountGuard
@@ -338,11 +339,13 @@ def assemble(
     fences = Fences(store.state_dir, absences, part.mounts, audit=audit)
     orders.add(Fence, fences.fence)
     orders.add(Unfence, fences.unfence)
+    lapses = Lapses(nodes, part.mounts, audit=audit)
+    guard = MountGuard(nodes, part.mounts, absences, fences, lapses)
     tokens = Tokens(trust)
     generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
-        Passages(placement, counts, metrics, rights, MountGuard(nodes, part.mounts, absences, fences)),
+        Passages(placement, counts, metrics, rights, guard),
         reports,
         orders,
         part.sync,

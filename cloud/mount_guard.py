@@ -7,6 +7,7 @@ Rules:
 
 * The call passes if its node says that it does not use the volume, if an operator has fenced the node
   (`cloud.fences`), or if its Node has the taint out-of-service. `why_held` has the table.
+* It also passes if the node's agent has surely fenced the volume by its own clock (`cloud.lapses`).
 * The call names a node by the vendor's id. The VolumeAttachments of the volume say which nodes that may be, and no
   node can write these. Without one, every node that may have the id counts. If several remain, all of them must be
   free: the hub does not guess.
@@ -22,6 +23,7 @@ from google.protobuf.message import DecodeError
 
 from cloud.absences import Absences
 from cloud.fences import Fences
+from cloud.lapses import Lapses
 from cloud.mounts import Mounts, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.errors import VolumeHeld
@@ -92,7 +94,7 @@ class Nodes(Protocol):
 class MountGuard:
     """Guards the mounts of all nodes."""
 
-    def __init__(self, nodes: Nodes, mounts: Mounts, absences: Absences, fences: Fences) -> None:
+    def __init__(self, nodes: Nodes, mounts: Mounts, absences: Absences, fences: Fences, lapses: Lapses) -> None:
         """A guard without a memory: it looks at all anew for each call.
 
         Args:
@@ -100,8 +102,10 @@ class MountGuard:
             mounts: the volumes that they use.
             absences: which of them are away.
             fences: which of them an operator takes for dead.
+            lapses: which volumes their agents have fenced.
         """
         self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
+        self._lapses = lapses
 
     def check(self, driver: str, request: bytes, serving: str) -> None:
         """Check a ControllerUnpublishVolume before it is sent.
@@ -127,7 +131,8 @@ class MountGuard:
             if node == serving and not self._nodes.is_connected(node):
                 continue
             view = self._view(node, driver, volume)
-            if why := why_held(view):
+            if (why := why_held(view)) and not (view.absence and self._lapses.is_over(node, driver, volume)):
+                why += self._lapses.describe(node, driver, volume) if view.absence else ""
                 raise VolumeHeld(driver, _shown(volume), node, f"{why}; {_way_out(node, view)}")
 
     def _view(self, node: str, driver: str, volume: str) -> View:

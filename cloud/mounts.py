@@ -8,6 +8,8 @@ Rules:
   closure says nothing more: a volume of its pods that is not in use has never been staged, or no longer is.
 * On a node with a kubelet, the Node's `status.volumesInUse` has them, while the hub's copy of Nodes is up to date.
 * Unknown is not unused: `in_use` is None then.
+* A volume is fenced if its PersistentVolume asks for that, and if the node's agent has told that it does it. The hub
+  stores that before the agent stages the volume, too.
 """
 
 import json
@@ -20,7 +22,9 @@ from cloud.kinds.nodes import NodeState
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
+from common import offline_policy
 from common.objects import Ref
+from common.offline_policy import ToldFence
 
 _ATTACHMENT, _VOLUME = "VolumeAttachment", "PersistentVolume"
 
@@ -118,6 +122,18 @@ class Mounts:
     def tells_all(self) -> bool:
         """Whether every node tells the volumes that it uses, by itself or by its Node, so that silence says nothing."""
         return self._node_state is not None
+
+    def asks_for_fence(self, driver: str, volume: str) -> bool:
+        """Whether every PersistentVolume of a volume asks for `fence` (`common.offline_policy`), and there is one."""
+        bodies = [self._source.body(pv) or {} for pv in self._volumes.of((driver, volume))]
+        return bool(bodies) and all(
+            offline_policy.is_fence((body.get("metadata") or {}).get("annotations")) for body in bodies
+        )
+
+    def told_fence(self, node: str) -> ToldFence | None:
+        """What the agent of a node without a kubelet fences when its lease ends; None if it fences nothing."""
+        fact = self._fact(node)
+        return offline_policy.read(fact.body.get("status") or {}) if fact is not None else None
 
     def is_wanted(self, node: str, driver: str, volume: str) -> bool:
         """Whether a pod of a node that has not ended, and is not being deleted, mounts a volume."""

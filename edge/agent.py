@@ -310,7 +310,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     opened.push_async_callback(part.close)
     if part.volumes is not None:
         metrics.claims = part.volumes.usage
-    lease = ControllerLease(settings.controller_lease_s)
+    lease = ControllerLease(part.fencing.lease_s if part.fencing is not None else settings.controller_lease_s)
     agent = Agent(
         settings.node,
         Operations(
@@ -326,7 +326,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     )
     hello = replace(
         introduce("edge", settings.node, instance=instance.id, boot=instance.boot),
-        controller_lease_s=math.ceil(settings.controller_lease_s),
+        controller_lease_s=math.ceil(lease.length_s),
     )
     renewal = _renewal(settings)
     uplink = Uplink(
@@ -354,7 +354,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         status = PageServer(sock, _pages(agent, uplink, part, settings, problems))
         opened.push_async_callback(status.close)
     async with supervised() as tasks:
-        await part.start(tasks)
+        await part.start(tasks, lease)
         if status is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
             await status.start()
         tasks.start(uplink.run(), name="uplink")

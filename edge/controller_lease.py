@@ -13,8 +13,10 @@ Rules:
 * The clock goes on while the machine is suspended.
 * When the lease ends, the agent cancels the calls that it has begun under it. A driver may finish them all the same
   (docs/recovery.md#the-serving-node-of-a-shared-driver).
+* Volumes with `csi-bridge.io/offline: fence` are mounted under the same lease. When it ends, the agent stops their
+  writers (`edge.fencing`).
 * The agent pings on its own only while it needs the lease: since a call with an epoch came on this link, or while one
-  runs. An idle link costs nothing more.
+  runs or a volume is held. An idle link costs nothing more.
 """
 
 import asyncio
@@ -63,10 +65,12 @@ class ControllerLease:
 
     Attributes:
         length_s: how long a pong renews it, from the ping's sending.
+        renewed: called with the lease's new end, by the clock, before anything may begin under it.
     """
 
     def __init__(self, length_s: float, *, clock: Callable[[], float] = boot_time) -> None:
         self.length_s = length_s
+        self.renewed: Callable[[float], None] = lambda _ends_at: None
         self._clock = clock
         self._link: Pinged | None = None
         self._ends_at: float | None = None
@@ -76,7 +80,8 @@ class ControllerLease:
         self._awaits_pong = False
         self._is_needed = False
         self._is_lost = False
-        self._running: dict[Leased, None] = {}
+        self._running: dict[Leased, bool] = {}
+        """What runs under the lease; whether it is an operation."""
         self._waiting: dict[Callable[[], None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,9 +135,14 @@ class ControllerLease:
             finally:
                 self.leave(go_on)
 
-    def begin(self, item: Leased) -> None:
+    def resume(self, ends_at: float) -> None:
+        """Go on with the lease of the agent's last start, which has not ended yet."""
+        self._ends_at, self._is_needed = ends_at, True
+        self._look()
+
+    def begin(self, item: Leased, *, is_operation: bool = True) -> None:
         """Call `item.lose()` when the lease ends, unless `end` comes first. Never before this returns."""
-        self._running[item] = None
+        self._running[item] = is_operation
         if len(self._running) == 1:
             self._come_back()
 
@@ -189,6 +199,7 @@ class ControllerLease:
         if link is self._link:
             self._awaits_pong = False
         self._ends_at = max(self._ends_at or 0.0, sent_at + self.length_s)
+        self.renewed(self._ends_at)
         if self.holds():
             if self._is_lost:
                 self._is_lost = False
@@ -206,7 +217,7 @@ class ControllerLease:
             "no answer of the hub for %g s (--controller-lease): %d operations of shared drivers are cancelled, and no "
             "other begins until the hub answers",
             self.length_s,
-            len(running),
+            sum(running.values()),
         )
         for item in running:
             item.lose()

@@ -29,16 +29,19 @@ from common.link import Link
 from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
 from common.tasks import Tasks
+from edge.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import read_table
+from edge.fencing.fencing import OFF, RESET, Fencing, why_not_here
+from edge.fencing.keeper import WatchdogKeeper
 from edge.former_state import put_aside
 from edge.home import Home
 from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
 from edge.manager.opt_in import OptIn
-from edge.manager.states import VolumeStates
+from edge.manager.states import VolumeStates, read_boot
 from edge.metastore import Metastore
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
 from edge.node_requests import VolumeStats
@@ -105,7 +108,8 @@ class KubeletPart:
             if why:
                 raise SettingsError("--state-dir", str(settings.state_dir), why)
             self._home.disown()
-        self.volumes = Volumes(settings, try_again_s=try_again_s) if own else None
+        self.fencing = _make_fencing(settings) if own else None
+        self.volumes = Volumes(settings, self.fencing, try_again_s=try_again_s) if self.fencing is not None else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
@@ -131,10 +135,17 @@ class KubeletPart:
         if self._relay is not None:
             self._relay.changed()
 
-    async def start(self, tasks: Tasks) -> None:
-        """Start to mount and unmount from the local state, and take registrations."""
+    async def start(self, tasks: Tasks, lease: ControllerLease | None = None) -> None:
+        """Start to mount and unmount from the local state, and take registrations.
+
+        Args:
+            tasks: runs the tasks.
+            lease: the agent's lease of its hub, for volumes that are fenced; None: one that never holds.
+        """
         if self._home is not None:
             self._home.keep()
+        if self.fencing is not None:  # before anything else: another node may have the volumes by now
+            await self.fencing.start(lease or ControllerLease(self.fencing.lease_s), tasks)
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
             await self.volumes.start(self.registry, tasks)
@@ -147,7 +158,8 @@ class KubeletPart:
     def problems(self) -> list[str]:
         """Problems of this node that people must solve, or should know."""
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
-        return self.registry.problems + relayed + [why for why in (self._former, self._unkept) if why]
+        fenced = self.fencing.problems() if self.fencing is not None else []
+        return self.registry.problems + relayed + fenced + [why for why in (self._former, self._unkept) if why]
 
     def relay_of(self, driver: str) -> str:
         """Return the socket that a kubelet calls in a driver's place; empty if there is none."""
@@ -185,6 +197,8 @@ class KubeletPart:
         """Cancel the running steps, then close the files and the connections to the drivers."""
         if self._relay is not None:
             await self._relay.close()
+        if self.fencing is not None:
+            await self.fencing.close()
         if self.volumes is not None:
             await self.volumes.close()
         await self.registry.close()
@@ -207,17 +221,18 @@ class KubeletPart:
 class Volumes:
     """The volumes of a node: metastore, states, plugin and manager."""
 
-    def __init__(self, settings: AgentSettings, *, try_again_s: float) -> None:
+    def __init__(self, settings: AgentSettings, fencing: Fencing, *, try_again_s: float) -> None:
         """Open the files in the state directory.
 
         Args:
             settings: the agent's.
+            fencing: stops the writers of volumes when the agent's lease ends.
             try_again_s: the interval in seconds of retries after the disk failed.
 
         Raises:
             SettingsError: they cannot be used.
         """
-        self._settings = settings
+        self._settings, self._fencing = settings, fencing
         self._try_again_s = try_again_s
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
@@ -266,7 +281,8 @@ class Volumes:
     async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
         """Start the manager; False, with the reason in the log, while the present mounts cannot be found."""
         settings = self._settings
-        facts = NodeFacts(settings.node, self.metastore, registry, read_machine(settings.root_dir))
+        machine = read_machine(settings.root_dir)
+        facts = NodeFacts(settings.node, self.metastore, registry, machine, self._fencing.told)
         question = BlockQuestion(settings.node, lambda: registry.drivers)
         manager = VolumeManager(
             node=settings.node,
@@ -289,6 +305,7 @@ class Volumes:
             validate_block=question.ask,
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
+            fencing=self._fencing,
         )
         try:
             await manager.start()
@@ -369,6 +386,33 @@ class Volumes:
 
 def _volume(*, since: float, **entry: Any) -> PodVolumeStatus:
     return PodVolumeStatus(since=time_of(since) if since else None, **entry)
+
+
+def _make_fencing(settings: AgentSettings) -> Fencing:
+    """The fencing of a node without a kubelet.
+
+    Raises:
+        SettingsError: its files cannot be used, or this process cannot stop the processes of its node.
+    """
+    reset = settings.fence_reset if settings.fence == RESET else None
+    if settings.fence != OFF and (why := why_not_here(reset)):
+        raise SettingsError("--fence", settings.fence, why)
+    try:
+        return Fencing(
+            settings.state_dir,
+            settings.root_dir,
+            mode=settings.fence,
+            lease_s=settings.controller_lease_s,
+            stop_s=settings.fence_stop_s,
+            reset=reset,
+            boot=read_boot(),
+            watchdog=WatchdogKeeper(settings.state_dir, settings.root_dir, reset, settings.log_format),
+        )
+    except OSError as error:
+        raise SettingsError("--state-dir", str(settings.state_dir), f"cannot be used: {error}") from error
+    except ValueError as error:
+        why = f"fence.json in it is damaged ({error}), and nobody knows what to fence; reboot the machine and remove it"
+        raise SettingsError("--state-dir", str(settings.state_dir), why) from error
 
 
 def _take_root(root: Path) -> int:

@@ -5,6 +5,7 @@ Rules:
 * The CSINode and Node contain the fields that a kubelet writes (kubernetes pkg/volume/csi/nodeinfomanager): the drivers
   with node ids and topology keys, the annotation with the ids, and the topology as labels. The Node also has
   `status.volumesInUse`, and the machine's capacity for the scheduler.
+* The Node also tells which volumes the agent fences (`common.offline_policy`).
 * The Node also tells of mounts that no pod wants (`common.left_over`), for the hub's leak audit. The hub keeps them.
 * A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
@@ -94,8 +95,24 @@ class UpdatePeriods:
 class NodeFacts:
     """The facts of one node. Until the first `tell`, the facts from before the agent's start stay in force."""
 
-    def __init__(self, node: str, store: Store, drivers: Drivers, machine: Machine) -> None:
-        self._store, self._drivers, self._machine = store, drivers, machine
+    def __init__(
+        self,
+        node: str,
+        store: Store,
+        drivers: Drivers,
+        machine: Machine,
+        fence: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """Tell nothing yet.
+
+        Args:
+            node: this node's name.
+            store: queues the facts.
+            drivers: the node's drivers.
+            machine: its capacity and versions.
+            fence: returns what the agent fences; empty if it fences nothing.
+        """
+        self._store, self._drivers, self._machine, self._fence = store, drivers, machine, fence
         self._name = node
         self._node = Ref("Node", "", node)
         self._csi_node = Ref("CSINode", "", node)
@@ -110,7 +127,7 @@ class NodeFacts:
         """
         if left is not None:
             self._left = tuple(left)
-        named = {"name": self._name}
+        named, fence = {"name": self._name}, self._fence()
         self._store.put_fact(
             self._csi_node,
             {
@@ -133,6 +150,7 @@ class NodeFacts:
                 "status": {
                     "volumesInUse": list(volumes_in_use),
                     "leftOver": left_over.write(self._left),
+                    **({"fence": fence} if fence else {}),
                     "capacity": dict(self._machine.capacity),
                     "nodeInfo": dict(self._machine.info),
                 },

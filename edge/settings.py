@@ -33,6 +33,9 @@ class AgentFlags(ProcessSettings):
     max_operations: int
     operation_limit_s: float
     controller_lease_s: float
+    fence: str
+    fence_stop_s: float
+    fence_reset: Path
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
@@ -49,6 +52,8 @@ class AgentFlags(ProcessSettings):
             raise SettingsError("--relay-dir", self.relay_dir, why)
         if self.relay_dir is not None and not self.relay_dir.is_absolute():
             raise SettingsError("--relay-dir", self.relay_dir, "must be an absolute path: a kubelet is told of it")
+        if self.fence != "off" and self.registration == "observe":
+            raise SettingsError("--fence", self.fence, "is for nodes without a kubelet: a kubelet mounts its volumes")
         if self.hub is not None and not self.hub.tls:
             self.check_dial("--hub", self.hub)
 

@@ -26,7 +26,7 @@ from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
-from edge.manager.host import Direct, Drivers, Plugin, States, VolumeHost
+from edge.manager.host import Direct, Drivers, Fence, NoFence, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.opt_in import OptIn
 from edge.manager.places import Places, target_for
@@ -144,6 +144,7 @@ class VolumeManager:
         selinux: bool | None = None,
         stats_interval_s: float = 60.0,
         republish_interval_s: float = 60.0,
+        fencing: Fence | None = None,
     ) -> None:
         """Keep the parts; `start` begins the work.
 
@@ -165,7 +166,10 @@ class VolumeManager:
             selinux: whether the machine runs SELinux; None: look it up.
             stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
             republish_interval_s: seconds between two republishes, for drivers that ask for them; up to half is added.
+            fencing: stops the writers of volumes when the agent's lease ends; None: nothing does.
         """
+        self._fencing = fencing or NoFence()
+        self._told_fenced: set[VolumeKey] = set()
         self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
         self._in_use_changed = in_use_changed
         self._clock = clock or LoopClock()
@@ -199,6 +203,7 @@ class VolumeManager:
             validate_block=validate_block,
             stats_interval_s=stats_interval_s,
             republish_interval_s=republish_interval_s,
+            fencing=self._fencing,
         )
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -229,6 +234,8 @@ class VolumeManager:
         self._running = True
         self._store.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
+        await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
+        self._fencing.subscribe(self._fencing_changed)
         self._forget_lost_claims()
         self._pods_changed(self.wanted.load(self._clock.monotonic()))
         for volume in list(self._volumes.values()):
@@ -273,15 +280,20 @@ class VolumeManager:
         """Return every volume of every pod, and those that are being unmounted (see `edge.manager.report`)."""
         mounts = self._mounts()
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
+        told = {(one["uid"], one["driver"], one["handle"]) for one in shown}
         for volume in self._volumes.values():
-            shown += report_leaving(
+            leaving = report_leaving(
                 volume,
                 self._path,
                 may_unpublish=self._may_unpublish,
                 may_unstage=self._may_unstage,
                 wants_of=self.wanted.of,
             )
+            if self._fencing.is_fenced(volume.key):  # its pods still ask for it, and their entries tell
+                leaving = (one for one in leaving if (one["uid"], one["driver"], one["handle"]) not in told)
+            shown += leaving
         shown += [report_unreadable(one, self._started_at) for one in self._leftovers.shown]
+        shown = [self._as_fenced(one) for one in shown]
         return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
 
     def left_over(self) -> list[LeftOver]:
@@ -335,7 +347,10 @@ class VolumeManager:
         )
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
-        resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]
+        resolved = [
+            self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._path))
+            for want in wants.volumes
+        ]
         mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
         since = self._clueless.get(wants.pod.uid, {})
         return resolved + [
@@ -343,6 +358,13 @@ class VolumeManager:
             for name in wants.unresolved
             if name not in mounted
         ]
+
+    def _as_fenced(self, entry: Entry) -> Entry:
+        key = VolumeKey(entry["driver"], entry["handle"])
+        if not self._fencing.is_fenced(key):
+            return entry
+        done = self._fencing.stopped(key) or "its writers are being stopped"
+        return {**entry, "state": "fenced", "error": f"no answer of the hub in time, so the agent fenced it: {done}"}
 
     def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
         """The mounts of one pod, each done or uncertain."""
@@ -433,10 +455,37 @@ class VolumeManager:
             self._tell_in_use()
             self._tell()
 
+    def _fencing_changed(self, keys: Collection[VolumeKey]) -> None:
+        """Take fenced volumes from their pods, and give them back. Without keys, any may be mounted now."""
+        if not self._running:
+            return
+        for key in keys:
+            self._tell_fenced(key)
+            self._want(key)
+        if not keys:
+            for volume in list(self._volumes.values()):
+                volume.retry()
+        self._in_use_changed()
+        self._tell()
+
+    def _tell_fenced(self, key: VolumeKey) -> None:
+        """Send an event to each pod that had a volume when it was fenced."""
+        done = self._fencing.stopped(key)
+        if not done:
+            self._told_fenced.discard(key)
+        elif key not in self._told_fenced:
+            self._told_fenced.add(key)
+            for wants in filter(None, map(self.wanted.of, sorted(self._users.get(key, ())))):
+                for want in wants.volumes:
+                    if want.volume.key == key:
+                        text = f'volume "{want.volume.name}" was fenced, because the hub did not answer: {done}'
+                        self._facts.tell_pod(wants.pod, "Fenced", text)
+
     def _want(self, key: VolumeKey) -> None:
+        users = () if self._fencing.is_fenced(key) else sorted(self._users[key])
         wants = {
             target_for(want): want
-            for uid in sorted(self._users[key])
+            for uid in users
             if (found := self.wanted.of(uid)) is not None
             for want in found.volumes
             if want.volume.key == key and self._may_begin(found, want)
@@ -475,9 +524,21 @@ class VolumeManager:
             self._spawn(volume)  # a pod wanted it again while `run` ended
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
+            self._let_go(volume.key)
             self._tell_in_use()
             self._start_cleaning()
         self._tell()
+
+    def _let_go(self, key: VolumeKey) -> None:
+        """Fence a volume no more that was held for a staging which never came."""
+        if self._fencing.is_held(key):
+            task = asyncio.create_task(self._let_go_unless_wanted(key), name=f"let go {key}")
+            self._tasks.add(task)
+            task.add_done_callback(self._kept_ended)
+
+    async def _let_go_unless_wanted(self, key: VolumeKey) -> None:
+        if key not in self._volumes:
+            await self._fencing.let_go(key)
 
     def _tell_in_use(self) -> None:
         in_use = self.volumes_in_use()
@@ -558,9 +619,13 @@ class VolumeManager:
             self._start_cleaning()
 
     def _may_unpublish(self, row: Publication) -> bool:
+        if self._fencing.is_fenced(row.key):
+            return bool(self._fencing.stopped(row.key))
         return self._is_trusted(row) and self.wanted.is_gone(row.pod_uid)
 
     def _may_unstage(self, row: Device) -> bool:
+        if self._fencing.is_fenced(row.key):
+            return bool(self._fencing.stopped(row.key))
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:

@@ -99,6 +99,8 @@ class Volume:
             (docs/csi-contract.md#pod-information-goes-into-a-copy).
         size_bytes: the PV's `spec.capacity.storage`; 0 if unknown.
         claim: the claim it is bound to; None for inline volumes.
+        fence: its PV asks for `fence` (`common.offline_policy`).
+        offline_flaw: what is wrong with the policy that its PV asks for; empty if nothing is.
     """
 
     driver: str
@@ -115,6 +117,8 @@ class Volume:
     expand_secret: SecretRef | None = None
     size_bytes: int = 0
     claim: Claim | None = None
+    fence: bool = False
+    offline_flaw: str = ""
     rules: DriverRules = DriverRules()
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
-from common import left_over, pod_fact
+from common import left_over, offline_policy, pod_fact
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
@@ -128,7 +128,14 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
     kept = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
     if status.has("leftOver"):
         kept["leftOver"] = _kept_left_over(status.part("leftOver"))
+    if status.has("fence"):
+        kept["fence"] = _kept_fence(status.part("fence"))
     return {**_kept_metadata(fields), **without_empty({"status": without_empty(quantities(kept, "capacity"))})}
+
+
+def _kept_fence(told: Fields) -> dict[str, Any]:
+    lease_s, stop_s = told.number("leaseSeconds") or 0, told.number("stopSeconds") or 0
+    return offline_policy.write(lease_s, stop_s, told.texts("volumes"))
 
 
 def _kept_left_over(told: Fields) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Mount:
         root: the part of the file system that is mounted.
         path: the mount point.
         shared: mounts below it appear in other mount namespaces too.
-        source: the file system's name for its source: a device, a server's path, `GUARD`.
+        source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
+            server may have the same device and the same root, and differ in this alone.
     """
 
     device: str

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -198,6 +198,73 @@ class Drivers(Protocol):
         """Call `callback` at every change of a driver."""
 
 
+class Fence(Protocol):
+    """Stops the writers of volumes when the agent's lease ends (`edge.fencing.fencing`)."""
+
+    def refusal(self, volume: Volume) -> str:
+        """Why a volume that asks for `fence` is kept on this node; empty if it is fenced."""
+
+    def obstacle(self, volume: Volume) -> str:
+        """Why a volume that asks for `fence` cannot be mounted now; empty if it can, or if it is kept."""
+
+    def is_held(self, key: VolumeKey) -> bool:
+        """Whether a volume is fenced when the lease ends."""
+
+    def is_fenced(self, key: VolumeKey) -> bool:
+        """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
+
+    def stopped(self, key: VolumeKey) -> str:
+        """What was done to stop the writers of a fenced volume; empty while that is not done."""
+
+    async def hold(self, volume: Volume) -> None:
+        """Fence a volume from now on when the lease ends."""
+
+    async def let_go(self, key: VolumeKey) -> None:
+        """Fence a volume no more."""
+
+    async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
+        """Let all other volumes go."""
+
+    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None]) -> None:
+        """Call `changed` with the volumes whose fencing has changed; with none, if any may be mounted now."""
+
+
+class NoFence:
+    """Fences nothing."""
+
+    def refusal(self, _volume: Volume) -> str:
+        """See `Fence`."""
+        return "its agent cannot fence"
+
+    def obstacle(self, _volume: Volume) -> str:
+        """See `Fence`."""
+        return ""
+
+    def is_held(self, _key: VolumeKey) -> bool:
+        """See `Fence`."""
+        return False
+
+    def is_fenced(self, _key: VolumeKey) -> bool:
+        """See `Fence`."""
+        return False
+
+    def stopped(self, _key: VolumeKey) -> str:
+        """See `Fence`."""
+        return ""
+
+    async def hold(self, _volume: Volume) -> None:
+        """See `Fence`."""
+
+    async def let_go(self, _key: VolumeKey) -> None:
+        """See `Fence`."""
+
+    async def keep_only(self, _keys: Iterable[VolumeKey]) -> None:
+        """See `Fence`."""
+
+    def subscribe(self, _changed: Callable[[Collection[VolumeKey]], None]) -> None:
+        """See `Fence`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHost:
     """The objects that all volume tasks share.
@@ -216,6 +283,7 @@ class VolumeHost:
         changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
+        fencing: stops the writers of volumes when the agent's lease ends.
         direct: returns the deferred volumes. The first call imports their package.
         may_defer: a runtime is known that mounts volumes in its guest.
         validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
@@ -242,6 +310,7 @@ class VolumeHost:
     validate_block: Callable[[Volume], Awaitable[None]]
     stats_interval_s: float = 60.0
     republish_interval_s: float = 60.0
+    fencing: Fence = field(default_factory=NoFence)
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def has_driver(self, name: str) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from common import offline_policy
 from common.node_selector import selects
 from common.objects import Object, Ref
 from common.quantity import parse_bytes
@@ -331,7 +332,7 @@ class _Resolver:
         _require_name("the PV's name", name)
         ref = Ref("PersistentVolume", "", name)
         body = self._find(ref).read()
-        spec = body["spec"]
+        spec, annotations = body["spec"], body["metadata"].get("annotations")
         owner = spec.get("claimRef")
         if not owner:
             raise _Unresolved(f"PV {name} is not bound to PVC {claim.namespace}/{claim.name} yet: it has no claimRef")
@@ -366,6 +367,8 @@ class _Resolver:
             expand_secret=_secret(csi.get("nodeExpandSecretRef")),
             size_bytes=_storage(spec.get("capacity")),
             claim=claim,
+            fence=offline_policy.is_fence(annotations),
+            offline_flaw=offline_policy.flaw(annotations),
             rules=rules,
         )
         if rules.attach_required:

@@ -37,7 +37,7 @@ from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
 from edge.tries import Tries
 from edge.volume_errors import NotReady, Refused, VolumeError
-from edge.volumes import PodVolume, VolumeKey
+from edge.volumes import PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -275,7 +275,9 @@ class VolumeTask:
         context, attachment_uid = host.inputs.publish_context(volume), host.inputs.attachment_uid(volume)
         secrets = host.inputs.secrets(volume.stage_secret) if self._staging.is_asked_for else {}
         before = self.rows.device
-        must_be_known = volume.rules.attach_required and not (before is not None and before.attached)
+        is_held_anew = await self._hold(want, before)
+        is_known = before is not None and before.attached and not is_held_anew
+        must_be_known = volume.rules.attach_required and not is_known
         if must_be_known:
             await self.use.check()
         if want.deferral is not None and before is None:
@@ -286,6 +288,7 @@ class VolumeTask:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
+            self._check_lease(volume)
             await host.plugin.stage(
                 volume,
                 publish_context=context,
@@ -307,6 +310,41 @@ class VolumeTask:
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
         log.info("volume %s is staged", self.key)
 
+    async def _hold(self, want: PodVolume, before: Device | None) -> bool:
+        """Let the agent fence the volume if it asks for that. The policy counts from a boot's first staging to its end.
+
+        Returns whether the hub must have heard of that before the volume is staged.
+
+        Raises:
+            Waiting: it cannot be mounted under the lease now.
+            NotReady: the agent cannot write it down.
+        """
+        volume, fencing = want.volume, self._host.fencing
+        if before is not None and before.boot == self._host.boot:
+            self._check_lease(volume)
+            return False
+        flaw = volume.offline_flaw
+        if volume.fence and (why := fencing.refusal(volume)):
+            flaw = f"it asks for fence, and is kept on this node: {why}"
+        if flaw and volume.claim is not None:
+            self._host.facts.tell_claim(volume.claim, "NotFenced", f"PV {volume.name}: {flaw}")
+        if flaw or not volume.fence:
+            return False
+        if why := fencing.obstacle(volume):
+            raise Waiting(why)
+        await fencing.hold(volume)
+        return True
+
+    def _check_lease(self, volume: Volume) -> None:
+        """Mount a volume that is fenced at the lease's end only while the lease holds.
+
+        Raises:
+            Waiting: it does not hold.
+        """
+        fencing = self._host.fencing
+        if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
+            raise Waiting(why)
+
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
         pod, host = want.pod, self._host
@@ -317,9 +355,11 @@ class VolumeTask:
         tokens = host.inputs.tokens(want)
         before = self.rows.publications.get(target)
         intent = self._intent_to_publish(want, before)
+        self._check_lease(want.volume)
         await self.rows.intend(Step.PUBLISH, intent)
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
+            self._check_lease(want.volume)
             await host.plugin.publish(
                 want,
                 publish_context=context,
@@ -394,6 +434,7 @@ class VolumeTask:
         await self.rows.settle(Step.UNSTAGE, before, gone=True)
         self._expander.forget()
         self.use.unstaged()
+        await self._host.fencing.let_go(self.key)
         log.info("volume %s is no longer staged", self.key)
 
     def _forget(self, target: Target) -> None:

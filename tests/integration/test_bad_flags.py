@@ -126,6 +126,7 @@ OUT_OF_BOUNDS = {
     "capacity_grace_s": ("25h",),
     "takeover_after_s": ("999ms", "25h"),
     "controller_lease_s": ("999ms", "25h"),
+    "fence_stop_s": ("2s", "11m"),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),

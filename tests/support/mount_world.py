@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cloud.absences import Absences
 from cloud.fences import Fences
 from cloud.kinds.nodes import NodeState
+from cloud.lapses import Lapses
 from cloud.mount_guard import MountGuard
 from cloud.mounts import Mounts, name_in_use, no_mounts
 from cloud.sources.source import Objects
@@ -52,6 +53,10 @@ class Links:
     def away_since(self, name: str) -> float | None:
         return self.away.get(name)
 
+    def left(self, name: str) -> tuple[float, float] | None:
+        since = self.away.get(name)
+        return (0.0, since) if since is not None else None
+
     def with_driver(self, driver: str) -> list[str]:
         return list(self.ids) if driver == DRIVER else []
 
@@ -70,6 +75,8 @@ class MountWorld:
         self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
         self.source.is_ready = True
         self.facts: dict[str, dict[Ref, Fact]] = {}
+        self.monotonic = 0.0
+        """Seconds since the nodes left that are away."""
         self.mounts = Mounts(
             self.source,
             facts=lambda name: self.facts.get(name, {}),
@@ -82,7 +89,8 @@ class MountWorld:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
         self.fences = Fences(self.directory, self.absences, self.mounts, audit=self.audit, now=lambda: NOW)
-        self.guard = MountGuard(self.links, self.mounts, self.absences, self.fences)
+        self.lapses = Lapses(self.links, self.mounts, audit=self.audit, monotonic=lambda: self.monotonic)
+        self.guard = MountGuard(self.links, self.mounts, self.absences, self.fences, self.lapses)
 
     def put(self, *objects: Any) -> None:
         """Add or change objects, as users write them."""
@@ -100,9 +108,10 @@ class MountWorld:
         self.put(_node(name, node_id or name, {"csi-bridge.io/made-by": "hub"}))
         self.states[name] = NodeState("True" if away is None else "Unknown", BROKE, frozenset(in_use), False)
 
-    def tell(self, name: str, *in_use: str) -> None:
-        """An agent tells which volumes its node uses."""
-        self.facts[name] = {Ref("Node", "", name): Fact(Stamp("", "1"), {"status": {"volumesInUse": list(in_use)}})}
+    def tell(self, name: str, *in_use: str, fence: dict[str, Any] | None = None) -> None:
+        """An agent tells which volumes its node uses, and which it fences."""
+        status = {"volumesInUse": list(in_use), **({"fence": fence} if fence else {})}
+        self.facts[name] = {Ref("Node", "", name): Fact(Stamp("", "1"), {"status": status})}
 
     def kubelet(
         self, name: str, *in_use: str, node_id: str = "", ready: str = "True", since: str = BROKE, tainted: bool = False

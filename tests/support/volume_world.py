@@ -29,7 +29,7 @@ from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from edge.node_requests import VolumeStats
 
@@ -213,6 +213,62 @@ class FakeDrivers:
             subscriber()
 
 
+class FakeFence:
+    """The fencing, as a test sets it.
+
+    Attributes:
+        why_not: why no volume is fenced.
+        waits: why no volume can be held now.
+        held: the volumes that it fences.
+        fenced: by fenced volume, what was done; empty while its writers are being stopped.
+    """
+
+    def __init__(self) -> None:
+        self.why_not = self.waits = ""
+        self.held: list[VolumeKey] = []
+        self.fenced: dict[VolumeKey, str] = {}
+        self._subscribers: list[Callable[[Collection[VolumeKey]], None]] = []
+
+    def refusal(self, _volume: Volume) -> str:
+        return self.why_not
+
+    def obstacle(self, volume: Volume) -> str:
+        return "it is fenced" if self.is_fenced(volume.key) else self.waits
+
+    def is_held(self, key: VolumeKey) -> bool:
+        return key in self.held
+
+    def is_fenced(self, key: VolumeKey) -> bool:
+        return key in self.fenced
+
+    def stopped(self, key: VolumeKey) -> str:
+        return self.fenced.get(key, "")
+
+    async def hold(self, volume: Volume) -> None:
+        self.held.append(volume.key)
+
+    async def let_go(self, key: VolumeKey) -> None:
+        if key in self.held:
+            self.held.remove(key)
+            self.fenced.pop(key, None)
+            self.tell(key)
+
+    async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
+        self.held = [key for key in keys if key in self.held]
+
+    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None]) -> None:
+        self._subscribers.append(changed)
+
+    def tell(self, *keys: VolumeKey) -> None:
+        for changed in self._subscribers:
+            changed(keys)
+
+    def fence(self, key: VolumeKey, done: str) -> None:
+        """The lease has ended."""
+        self.fenced[key] = done
+        self.tell(key)
+
+
 Outcome = Exception | asyncio.Event | None
 
 
@@ -319,6 +375,7 @@ class World:
     states: FakeStates = field(default_factory=FakeStates)
     plugin: FakePlugin = field(default_factory=FakePlugin)
     drivers: FakeDrivers = field(default_factory=lambda: FakeDrivers(FakeDriver()))
+    fencing: FakeFence = field(default_factory=FakeFence)
     boot: str = "boot-1"
     stats_interval_s: float = 0.0
     acked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -362,6 +419,7 @@ class World:
             boot=self.boot,
             selinux=True,
             stats_interval_s=self.stats_interval_s,
+            fencing=self.fencing,
             **self.more(),
         )
 

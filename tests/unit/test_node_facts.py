@@ -62,6 +62,16 @@ def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> N
     }
 
 
+def test_the_node_tells_what_its_agent_fences_and_nothing_of_it_otherwise() -> None:
+    store, fence = Store(), dict[str, Any]()
+    facts = NodeFacts("n1", store, Drivers(), Machine({}, {}), lambda: fence)
+    facts.tell([])
+    assert "fence" not in store.told[Ref("Node", "", "n1")]["status"]
+    fence = {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["kubernetes.io/csi/d.csi^v"]}
+    facts.tell([])
+    assert store.told[Ref("Node", "", "n1")]["status"]["fence"] == fence
+
+
 def test_a_mount_that_no_pod_wants_stays_in_the_nodes_fact_until_the_next_word_of_them() -> None:
     store = Store()
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}))

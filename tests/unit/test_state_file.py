@@ -16,6 +16,7 @@ from cloud.sources.manifests import claim_sizes, good_manifests
 from common.errors import NewerState
 from common.state_file import Form, read_state, write_state
 from edge import home, identity, instance
+from edge.fencing import plan
 from edge.registry import driver_file
 from tests.support.stored import STORED
 
@@ -26,6 +27,7 @@ FORMS = {
     ".version": good_manifests.FORM,
     "claim-sizes.json": claim_sizes.FORM,
     "drivers.json": driver_file.FORM,
+    "fence.json": plan.FORM,
     "fences.json": fences.FORM,
     "home.json": home.FORM,
     "identity-*.json": identity_cache.FORM,

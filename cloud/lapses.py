@@ -1,0 +1,93 @@
+"""A lapse: the moment by which a node that is away has surely fenced a volume, as the hub counts it.
+
+Rules:
+
+* The agent must have told that it fences the volume (`common.offline_policy`), and the PersistentVolume must ask for it
+  now. The hub has the agent's word on its disk, so a lapse outlives the hub.
+* It is counted from the end of the node's last link, or from the start of this hub: the hub has answered no ping of the
+  agent after that. To this the hub adds the agent's lease, and the time in which it stops all writers. The clock stands
+  still while the hub's machine is suspended, so the wait only becomes longer.
+* The hub cannot know whether the node's machine stood still as a whole. An agent fences only if its operator has said
+  that it never does (`edge.fencing`).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cloud.mounts import Mounts, name_in_use
+from cloud.trust.audit_log import Audit, Event
+from common.errors import timestamp
+from common.offline_policy import ANNOTATION, FENCE
+
+log = logging.getLogger("csi_bridge.hub.fences")
+
+DRIFT: Final = 1.01
+"""The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
+
+_MOST_NOTED: Final = 10_000
+"""Volumes whose lapse is noted in the log once. Above that, the notes begin anew."""
+
+
+class Links(Protocol):
+    """The part of `cloud.edge_nodes.Nodes` that knows when links ended."""
+
+    def left(self, name: str) -> tuple[float, float] | None:
+        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
+
+
+class Lapses:
+    """The lapses of all nodes' volumes."""
+
+    def __init__(
+        self, links: Links, mounts: Mounts, *, audit: Audit, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """No lapse is noted yet.
+
+        Args:
+            links: the nodes' links.
+            mounts: what their agents told, and the volumes.
+            audit: takes each volume that is let go.
+            monotonic: the clock.
+        """
+        self._links, self._mounts, self._audit, self._monotonic = links, mounts, audit, monotonic
+        self._noted: set[tuple[str, str, float]] = set()
+
+    def is_over(self, node: str, driver: str, volume: str) -> bool:
+        """Whether a node that is away has surely fenced a volume."""
+        at = self._at(node, driver, volume)
+        if at is None or self._monotonic() < at[0]:
+            return False
+        self._note(node, name_in_use(driver, volume), at)
+        return True
+
+    def describe(self, node: str, driver: str, volume: str) -> str:
+        """The rest of a sentence about a volume that is held; empty if it does not ask for `fence`."""
+        if not self._mounts.asks_for_fence(driver, volume):
+            return ""
+        at = self._at(node, driver, volume)
+        if at is not None:
+            return f"; its agent fences the volume, which can be detached from {timestamp(at[1])} on"
+        return f"; {ANNOTATION}: {FENCE} does not count, because its agent has not told that it fences the volume"
+
+    def _at(self, node: str, driver: str, volume: str) -> tuple[float, float] | None:
+        """When a volume is surely fenced, in the monotonic clock and since the epoch; None if it never is."""
+        told, left = self._mounts.told_fence(node), self._links.left(node)
+        if told is None or left is None or name_in_use(driver, volume) not in told.volumes:
+            return None
+        if not self._mounts.asks_for_fence(driver, volume):
+            return None
+        bound_s = told.lease_s * DRIFT + told.stop_s
+        return left[0] + bound_s, left[1] + bound_s
+
+    def _note(self, node: str, volume: str, at: tuple[float, float]) -> None:
+        if (node, volume, at[0]) in self._noted:
+            return
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted.clear()
+        self._noted.add((node, volume, at[0]))
+        self._audit.add(Event.FENCE, who=node, volume=volume, why="the lease of its agent has ended")
+        log.warning(
+            "the lease of node %s has ended, and its agent has fenced volume %s: it may be detached", node, volume
+        )

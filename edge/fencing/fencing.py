@@ -1,0 +1,379 @@
+"""The agent's fencing: holds volumes under the lease of its hub, and stops their writers when the lease ends.
+
+A volume asks for it by `csi-bridge.io/offline: fence` (`common.offline_policy`). The hub may let the volume go to
+another node some time after the lease of this one has ended, without a word from it. So by then nothing here may write.
+
+What holds, and what does not:
+
+* The lease is the agent's own (`edge.controller_lease`). Its clock goes on in a suspend, and a pong counts from the
+  sending of its ping. So the agent's lease ends before the hub counts it as over.
+* An agent that works stops the writers itself. If it has died or hangs, its watchdog process does it
+  (`edge.fencing.watchdog`). If the watchdog has died, too, the next start of the agent does it before anything else.
+* What cannot be stopped in time, such as a process that the kernel does not end, is stopped by a reset of the machine
+  (`--fence=reset`). With `--fence=software` the agent goes on trying, and such a process may still write late.
+* **No software can fence on a machine that stands still as a whole** (suspended, a paused virtual machine, agent,
+  watchdog and writer all stopped) and goes on after the lease: the first thing that runs may be the writer. The hub
+  cannot tell such a machine from one that is cut off. So nothing is fenced by default. With any other `--fence`, the
+  node's operator says that the machine never stands still as a whole. Otherwise such a volume is kept, as any other.
+* Precedent: SBD and sanlock, which rely on a watchdog, and let others wait for a longer time than the node's own.
+
+Rules:
+
+* The policy counts when a volume is staged, until it is unstaged. A changed annotation counts for the next staging.
+* Before a volume is staged, the plan on the disk names it, the watchdog runs, the lease holds, and the hub has stored
+  that this agent fences it. The hub lets no other volume go by time.
+* A fenced volume is wanted by no pod until it is unstaged by its driver. Then it is staged anew, under a new lease.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from common import offline_policy
+from common.tasks import Tasks
+from edge.controller_lease import ControllerLease, boot_time
+from edge.disk.own_thread import in_own_thread
+from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
+from edge.fencing.stop import Stopped, stop_writers
+from edge.fencing.watchdog import left
+from edge.volume_errors import NotReady
+from edge.volumes import Volume, VolumeKey
+
+log = logging.getLogger("csi_bridge.edge.fence")
+
+OFF: Final = "off"
+RESET: Final = "reset"
+
+_AGAIN_S: Final = 2.0
+"""Between two looks at fenced volumes: a driver's call that was under way at the lease's end may still mount one."""
+
+_FIRST_PIDS: Final = "pid:[4026531836]"
+"""The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h)."""
+
+
+class Watchdog(Protocol):
+    """Keeps the watchdog process running (`edge.fencing.keeper`)."""
+
+    @property
+    def pid(self) -> int | None:
+        """The id of a process that watches; None while none does."""
+
+    async def run(self, name: str, stop_s: float, ready: Callable[[], Awaitable[None]]) -> None:
+        """Start it, and again whenever it ends. Calls `ready` each time it watches."""
+
+
+Changed = Callable[[Collection[VolumeKey]], None]
+
+
+class Fencing:
+    """The fencing of one agent.
+
+    Attributes:
+        lease_s: the length of the lease that it needs, in seconds.
+        stop_s: seconds after the lease's end in which all writers must have stopped. While the agent has volumes from
+            its last start, both are at most those of that start, which the hub counts with.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        root: Path,
+        *,
+        mode: str,
+        lease_s: float,
+        stop_s: float,
+        reset: Path | None,
+        boot: str,
+        clock: Callable[[], float] = boot_time,
+        watchdog: Watchdog,
+        stop: Callable[..., Stopped] = stop_writers,
+    ) -> None:
+        """Take over the volumes of the last start.
+
+        Args:
+            state_dir: the agent's; exists.
+            root: `--root-dir`.
+            mode: `off`, `software` or `reset`.
+            lease_s: the length of the agent's lease, in seconds.
+            stop_s: seconds after the lease's end in which all writers must have stopped.
+            reset: the file that resets the machine; None: it is never reset.
+            boot: the id of the machine's present boot.
+            clock: the boot clock.
+            watchdog: keeps the watchdog process running.
+            stop: stops the writers.
+
+        Raises:
+            NewerState: a newer agent wrote the plan.
+            OSError: the files cannot be opened.
+            ValueError: the plan is damaged. Then nobody knows what to fence, and the hub counts on it.
+        """
+        self._state_dir, self._root, self._mode = state_dir, root, mode
+        self._reset, self._boot, self._clock, self._stop = reset, boot, clock, stop
+        self._keeper = f"{os.getpid()}-{clock():.3f}"
+        plan = read_plan(state_dir)
+        if plan is not None and plan.boot != boot:
+            plan = None
+        self._held = {VolumeKey(held.driver, held.handle): held for held in plan.volumes} if plan is not None else {}
+        self.lease_s, self.stop_s = lease_s, stop_s
+        if plan is not None and plan.volumes:
+            self.lease_s, self.stop_s = min(lease_s, plan.lease_s), min(stop_s, plan.stop_s)
+        self._shared_file: LeaseFile | None = None
+        if self.is_on:
+            self._shared_file = LeaseFile(state_dir)
+            if not self._held:
+                self._shared.ends_at = self._shared.marked_at = 0.0
+        self._lease: ControllerLease
+        self._subscribers: list[Changed] = []
+        self._stopped: dict[VolumeKey, str] = {}
+        """The fenced volumes whose writers have stopped, each with what was done."""
+        self._is_stopping = False
+        self._is_lost = False
+        self._work: asyncio.Task[None] | None = None
+        self._more = asyncio.Event()
+        """More volumes are to be fenced."""
+        self._watchdog = watchdog
+        self._writing = asyncio.Lock()
+
+    @property
+    def _shared(self) -> LeaseFile:
+        assert self._shared_file is not None, "nothing is fenced"
+        return self._shared_file
+
+    @property
+    def is_on(self) -> bool:
+        """Whether volumes may be fenced: the operator has said so, or some are held since the last start."""
+        return self._mode != OFF or bool(self._held)
+
+    # ---- start and end -----------------------------------------------------------------------------------------------
+
+    async def start(self, lease: ControllerLease, tasks: Tasks) -> None:
+        """Fence first if the lease has ended while no agent ran. Then start the watchdog, and go on with the lease."""
+        self._lease = lease
+        if not self.is_on:
+            return
+        lease.renewed = self._renewed
+        if any(not held.is_fenced for held in self._held.values()):
+            if self._clock() >= self._shared.ends_at or self._shared.marked_at:
+                self._mark_all()
+                await self._stop_all()
+            else:
+                lease.resume(self._shared.ends_at)
+                lease.begin(self, is_operation=False)
+        if self._fenced():
+            self._is_lost = True
+            lease.need()
+            lease.wait(self._back)
+            self._keep_on()
+        tasks.start(self._watchdog.run(self._keeper, self.stop_s, self._watched), name="watchdog")
+
+    async def close(self) -> None:
+        """Stop looking after fenced volumes. The watchdog goes on while there are volumes to fence."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        if self._shared_file is not None:
+            self._shared_file.close()
+
+    # ---- for the volumes' tasks --------------------------------------------------------------------------------------
+
+    def refusal(self, volume: Volume) -> str:
+        """Why a volume that asks for `fence` is kept on this node; empty if it is fenced."""
+        if self._mode == OFF:
+            return "its agent runs with --fence=off"
+        if not volume.rules.attach_required:
+            return f"the CSIDriver {volume.driver} has attachRequired: false, so no volume of it is ever detached"
+        if volume.block:
+            return "its volumeMode is Block, and the agent cannot take an open device from a process"
+        return ""
+
+    def obstacle(self, volume: Volume) -> str:
+        """Why a volume that asks for `fence` cannot be mounted now; empty if it can, or if it is kept."""
+        if volume.key not in self._held and (not volume.fence or self.refusal(volume)):
+            return ""
+        if self._is_stopping or self.is_fenced(volume.key):
+            return "it is fenced, and is unmounted first"
+        if self._watchdog.pid is None:
+            return "the agent's watchdog process does not run yet"
+        if not self._lease.need():
+            self._lease.wait(self._back)
+            return "the agent has no answer of the hub yet, and may not mount a volume with fence without one"
+        return ""
+
+    def is_held(self, key: VolumeKey) -> bool:
+        """Whether a volume is fenced when the lease ends."""
+        return key in self._held
+
+    def is_fenced(self, key: VolumeKey) -> bool:
+        """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
+        held = self._held.get(key)
+        return held is not None and held.is_fenced
+
+    def stopped(self, key: VolumeKey) -> str:
+        """What was done to stop the writers of a fenced volume; empty while that is not done."""
+        return self._stopped.get(key, "")
+
+    async def hold(self, volume: Volume) -> None:
+        """Fence a volume from now on when the lease ends. Called before its first staging.
+
+        Raises:
+            NotReady: the plan cannot be written.
+        """
+        if volume.key in self._held:
+            return
+        self._held[volume.key] = Held(volume.driver, volume.handle, volume.name)
+        try:
+            await self._write()
+        except OSError as error:
+            self._held.pop(volume.key, None)
+            raise NotReady(f"the agent cannot write down that it has to fence the volume: {error}") from error
+        self._lease.begin(self, is_operation=False)
+        self._tell([volume.key])
+
+    async def let_go(self, key: VolumeKey) -> None:
+        """Fence a volume no more: it is unstaged."""
+        if self._held.pop(key, None) is None:
+            return
+        self._stopped.pop(key, None)
+        with contextlib.suppress(OSError):  # then the next start drops it
+            await self._write()
+        if not self._held:
+            self._lease.end(self)
+        self._tell([key])
+
+    async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
+        """Let all others go: an earlier start has unstaged them."""
+        for key in self._held.keys() - set(keys):
+            await self.let_go(key)
+
+    # ---- reports -----------------------------------------------------------------------------------------------------
+
+    def subscribe(self, changed: Changed) -> None:
+        """Call `changed` with the volumes whose fencing has changed."""
+        self._subscribers.append(changed)
+
+    def told(self) -> dict[str, Any]:
+        """The part of the fact about the Node (`common.offline_policy`); empty if the agent fences nothing."""
+        if not self._held:
+            return {}
+        return offline_policy.write(math.ceil(self.lease_s), math.ceil(self.stop_s), map(str, self._held))
+
+    def problems(self) -> list[str]:
+        """A sentence for each fenced volume, and one if no watchdog runs."""
+        found = [
+            f"volume {key} is fenced, because the hub did not answer for {self.lease_s:g} s: "
+            f"{self.stopped(key) or 'its writers are being stopped'}"
+            for key in self._fenced()
+        ]
+        if self._held and self._watchdog.pid is None:
+            found.append("the watchdog process does not run: if the agent hangs now, nobody fences its volumes")
+        return found
+
+    def _tell(self, keys: Collection[VolumeKey]) -> None:
+        for changed in list(self._subscribers):
+            changed(keys)
+
+    # ---- the lease ---------------------------------------------------------------------------------------------------
+
+    def lose(self) -> None:
+        """The lease has ended (`controller_lease.Leased`): stop all writers."""
+        self._is_lost = True
+        keys = self._mark_all()
+        self._lease.wait(self._back)
+        self._keep_on()
+        self._tell(keys)
+
+    def _renewed(self, ends_at: float) -> None:
+        """The lease ends later now. First the memory says so, then the watchdog's mark counts (see there)."""
+        self._shared.ends_at = ends_at
+        if self._shared.marked_at and not self._is_lost:
+            self._lease.end(self)
+            self.lose()
+
+    def _back(self) -> None:
+        """The hub answers again."""
+        self._is_lost = False
+        self._shared.marked_at = 0.0
+        if any(not held.is_fenced for held in self._held.values()):
+            self._lease.begin(self, is_operation=False)
+        self._tell(())
+
+    # ---- fencing -----------------------------------------------------------------------------------------------------
+
+    def _fenced(self) -> list[VolumeKey]:
+        return [key for key, held in self._held.items() if held.is_fenced]
+
+    def _mark_all(self) -> list[VolumeKey]:
+        keys = [key for key, held in self._held.items() if not held.is_fenced]
+        for key in keys:
+            self._held[key] = replace(self._held[key], is_fenced=True)
+        return keys
+
+    def _keep_on(self) -> None:
+        """Stop the writers of fenced volumes, again and again until the drivers have unstaged them."""
+        self._more.set()
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._keep_stopped(), name="fence")
+
+    async def _keep_stopped(self) -> None:
+        while self._fenced():
+            self._more.clear()
+            await self._stop_all()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await self._more.wait()
+
+    async def _stop_all(self) -> None:
+        keys = self._fenced()
+        volumes = [self._held[key] for key in keys]
+        spared = [self._watchdog.pid] if self._watchdog.pid is not None else []
+        left_s = left(self._shared.ends_at, self.stop_s)
+        self._is_stopping = True
+        try:
+            done = await in_own_thread(
+                lambda: self._stop(volumes, self._root, stop_s=left_s, reset=self._reset, spared=spared), name="fence"
+            )
+        finally:
+            self._is_stopping = False
+        new = [key for key in keys if key in self._held and key not in self._stopped]
+        if new:
+            log.warning("no answer of the hub for %g s: fenced %d volumes: %s", self.lease_s, len(new), done)
+            self._stopped |= dict.fromkeys(new, str(done))
+            with contextlib.suppress(OSError):  # then the next start stops them once more
+                await self._write()
+            self._tell(new)
+
+    async def _watched(self) -> None:
+        """The watchdog of this start watches: that of an earlier start is not needed any more."""
+        try:
+            await self._write()
+        except OSError as error:
+            log.warning("the plan of volumes to fence cannot be written: %s", error)
+        self._tell(())
+
+    async def _write(self) -> None:
+        """Write the plan.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        async with self._writing:
+            volumes, times = tuple(self._held.values()), {"lease_s": self.lease_s, "stop_s": self.stop_s}
+            plan = Plan(boot=self._boot, keeper=self._keeper, volumes=volumes, **times)
+            await asyncio.to_thread(write_plan, self._state_dir, plan)
+
+
+def why_not_here(reset: Path | None) -> str:
+    """Why this process cannot stop every writer of its machine; empty if it can."""
+    if os.geteuid() != 0:
+        return "the agent does not run as root, so it cannot stop the processes of its node"
+    if str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PIDS:
+        return "the agent runs in a container with process ids of its own, so it cannot see the processes of its node"
+    if reset is not None and not os.access(reset, os.W_OK):
+        return f"{reset} cannot be written (--fence-reset), so the agent cannot reset the machine"
+    return ""

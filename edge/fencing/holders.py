@@ -1,0 +1,140 @@
+"""A holder: a process that can write to a mounted volume.
+
+Rules:
+
+* Of the agent's own mount namespace: a process that has a file of the volume open or mapped, or stands in it. Others
+  there can write only through the mount, and the fence unmounts it.
+* Of another mount namespace: every process, if the namespace has the volume mounted at a path of its own. So does a
+  container, whose processes may open a file at any time. Paths of a kubelet do not count: a driver's container sees
+  the mounts there, and loses them with the agent's.
+* Once the agent's namespace has the volume no more, paths of a kubelet count as well. Such a mount is a private copy.
+* /proc shows all this without a look at the file system itself, which may hang.
+"""
+
+import os
+import signal
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from edge.disk.mounts import Mount, parse
+
+Part = tuple[str, str, str]
+"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
+
+_PROC = Path("/proc")
+
+_KUBELETS = ("/volumes/kubernetes.io~csi/", "/plugins/kubernetes.io/csi/")
+"""In the paths at which a kubelet, or this agent, has volumes mounted."""
+
+
+def holders(
+    parts: Collection[Part], points: Collection[str], *, is_unmounted: bool, spared: Collection[int]
+) -> dict[int, str]:
+    """Return the holders of volumes: by process id, how each holds one.
+
+    Args:
+        parts: the parts of file systems that the volumes are.
+        points: where the agent has, or had, them mounted.
+        is_unmounted: whether the agent's namespace has none of them mounted any more.
+        spared: processes that are not looked at.
+    """
+    if not points:
+        return {}
+    own = _namespace("self")
+    known: dict[str, str] = {}
+    found = {}
+    for pid in _pids():
+        if pid in spared or (namespace := _namespace(str(pid))) is None:
+            continue
+        if namespace != own and namespace not in known:
+            seen = _mounted_in(pid, parts, points, is_unmounted=is_unmounted)
+            if seen is not None:
+                known[namespace] = seen
+        why = known.get(namespace, "") or _use(pid, points)
+        if why:
+            found[pid] = f"{_name(pid)} ({why})"
+    return found
+
+
+def kill(pid: int) -> None:
+    """Kill a process. One that is gone, or that the kernel protects, is left to the next look."""
+    with suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def parts_of(mounts: Collection[Mount]) -> set[Part]:
+    """The parts of file systems that are mounted there."""
+    return {(mount.device, mount.root, mount.source) for mount in mounts}
+
+
+def _pids() -> Iterator[int]:
+    for name in os.listdir(_PROC):  # noqa: PTH208  # a Path for each file of each process takes a second
+        if name.isdigit() and name != "1":  # killing it stops the machine in the worst way; the reset is for that
+            yield int(name)
+
+
+def _namespace(pid: str) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")  # noqa: PTH115  # as in `_pids`
+    except OSError:  # it has ended
+        return None
+
+
+def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str], *, is_unmounted: bool) -> str | None:
+    """How a process's namespace has a volume mounted; empty if it has none, None if the process has ended."""
+    try:
+        text = os.fsdecode((_PROC / str(pid) / "mountinfo").read_bytes())
+    except OSError:
+        return None
+    for mount in parse(text):
+        if not any(_is_of(mount, part) for part in parts):
+            continue
+        is_copy = any(mount.path.endswith(point) for point in points)
+        is_kubelets = any(part in mount.path for part in _KUBELETS)
+        if is_unmounted and is_copy:
+            return f"has a copy of the mount at {mount.path}"
+        if not is_kubelets:
+            return f"has it mounted at {mount.path}"
+    return ""
+
+
+def _use(pid: int, points: Collection[str]) -> str:
+    """How a process uses a file below a mount point; empty if it uses none."""
+    folder = f"/proc/{pid}"
+    uses = {f"{folder}/{name}": f"uses it by its {name}" for name in ("cwd", "root", "exe")}
+    with suppress(OSError):
+        for name in os.listdir(f"{folder}/fd"):  # noqa: PTH208  # as in `_pids`
+            uses[f"{folder}/fd/{name}"] = "has a file of it open"
+    for link, use in uses.items():
+        with suppress(OSError):
+            if _is_below(os.readlink(link), points):  # noqa: PTH115  # as in `_pids`
+                return use
+    with suppress(OSError):
+        text = os.fsdecode(Path(folder, "maps").read_bytes())
+        if any(point in text for point in points) and any(
+            _is_below(line.split(maxsplit=5)[-1], points) for line in text.splitlines()
+        ):
+            return "has a file of it mapped"
+    return ""
+
+
+def _is_below(path: str, points: Collection[str]) -> bool:
+    return any(path == point or f"{point}/" in path or path.endswith(point) for point in points)
+
+
+def _is_of(mount: Mount, part: Part) -> bool:
+    device, root, source = part
+    return (mount.device, mount.source) == (device, source) and _is_within(mount.root, root)
+
+
+def _is_within(path: str, base: str) -> bool:
+    return base in {path, "/"} or path.startswith(f"{base}/")
+
+
+def _name(pid: int) -> str:
+    try:
+        name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        name = "?"
+    return f"process {pid} {name!a}"

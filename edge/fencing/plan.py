@@ -1,0 +1,154 @@
+"""The fence plan: the volumes that this node fences when its lease ends, and that end.
+
+The agent and its watchdog process share it, in two files of the state directory:
+
+* `fence.json` has the volumes. It is written before a volume is staged for the first time, and after it is unstaged.
+* `fence.lease` has two numbers, mapped into the memory of both processes, so that neither waits for a disk: the end of
+  the lease, and when the watchdog began to fence. Both are times of the boot clock; 0 means none.
+
+Rules:
+
+* Both are valid for one boot. After a reboot nothing is mounted.
+* Only the agent writes `fence.json`, and the end of the lease.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from common.state_file import Form, read_state, write_state
+
+FORM: Final = Form("edge agent")
+"""Of `fence.json`."""
+
+_NUMBER: Final = struct.Struct("=d")
+_END, _MARK, _SIZE = 0, 8, 16
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Held:
+    """A volume to fence.
+
+    Attributes:
+        driver: the driver's name.
+        handle: the vendor's id of the volume.
+        pv: the name of its PersistentVolume, which is part of its paths.
+        is_fenced: the lease has ended while the node had it, and it is not unstaged yet.
+    """
+
+    driver: str
+    handle: str
+    pv: str
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The volumes to fence.
+
+    Attributes:
+        boot: the boot id under which they were mounted.
+        keeper: names the start of the agent that wrote it; its watchdog knows the same name.
+        lease_s: the length of the agent's lease, in seconds.
+        stop_s: seconds after its end in which all writers must have stopped.
+        volumes: the volumes.
+    """
+
+    boot: str
+    keeper: str
+    lease_s: float
+    stop_s: float
+    volumes: tuple[Held, ...] = ()
+
+    def due(self) -> list[Held]:
+        """The volumes that are not fenced yet."""
+        return [held for held in self.volumes if not held.is_fenced]
+
+
+def read_plan(state_dir: Path) -> Plan | None:
+    """The plan on the disk; None if there is none.
+
+    Raises:
+        NewerState: a newer agent wrote it.
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    try:
+        body = read_state(state_dir / "fence.json", FORM)
+    except FileNotFoundError:
+        return None
+    try:
+        return _plan(body)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def write_plan(state_dir: Path, plan: Plan) -> None:
+    """Replace the plan on the disk.
+
+    Raises:
+        OSError: it cannot be written; the old one stays.
+    """
+    write_state(state_dir / "fence.json", FORM, asdict(plan), mode=0o600)
+
+
+class LeaseFile:
+    """The numbers that both processes share."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Map the file; a new one has zeros.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        descriptor = os.open(state_dir / "fence.lease", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < _SIZE:
+                os.truncate(descriptor, _SIZE)
+            self._map = mmap.mmap(descriptor, _SIZE)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def ends_at(self) -> float:
+        """When the lease ends, by the boot clock; 0 if it never held."""
+        return self._get(_END)
+
+    @ends_at.setter
+    def ends_at(self, at: float) -> None:
+        self._put(_END, at)
+
+    @property
+    def marked_at(self) -> float:
+        """When the watchdog last began to fence, by the boot clock; 0 if it has not since the agent set it so."""
+        return self._get(_MARK)
+
+    @marked_at.setter
+    def marked_at(self, at: float) -> None:
+        self._put(_MARK, at)
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def _get(self, place: int) -> float:
+        (number,) = _NUMBER.unpack_from(self._map, place)
+        return float(number)
+
+    def _put(self, place: int, number: float) -> None:
+        _NUMBER.pack_into(self._map, place, number)
+
+
+def _plan(body: Mapping[str, Any]) -> Plan:
+    """The plan of a file.
+
+    Raises:
+        KeyError, TypeError: it is none.
+    """
+    volumes = tuple(Held(**held) for held in body["volumes"])
+    times = {name: float(body[name]) for name in ("lease_s", "stop_s")}
+    return Plan(boot=body["boot"], keeper=body["keeper"], volumes=volumes, **times)

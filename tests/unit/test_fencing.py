@@ -1,0 +1,337 @@
+"""Fencing: volumes are held under the hub's lease, and their writers are stopped when it ends. No process is stopped
+here, and no time passes: the tests move the machine's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edge.controller_lease import ControllerLease
+from edge.fencing.fencing import Fencing, why_not_here
+from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
+from edge.fencing.stop import Stopped
+from edge.volume_errors import NotReady
+from edge.volumes import DriverRules, Volume, VolumeKey
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Coroutine
+    from pathlib import Path
+
+DATA = Volume(driver="d.csi", handle="h-1", name="pv-1", fence=True)
+KEY = DATA.key
+NAME = "kubernetes.io/csi/d.csi^h-1"
+
+
+class Link:
+    """A link to a hub that answers when a test says."""
+
+    def __init__(self) -> None:
+        self.pings: list[Callable[[], None]] = []
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        self.pings = [answered]
+
+
+class Tasks:
+    """Long-lived tasks, which end with the test."""
+
+    def __init__(self) -> None:
+        self.running: list[asyncio.Task[object]] = []
+
+    def start(self, work: Coroutine[object, object, object], *, name: str) -> None:
+        self.running.append(asyncio.create_task(work, name=name))
+
+
+class Watchdog:
+    """A watchdog that watches at once."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+
+    async def run(self, _name: str, _stop_s: float, ready: Callable[[], Awaitable[None]]) -> None:
+        self.pid = 4711
+        await ready()
+
+
+class Machine:
+    """A node's machine, on which agents start one after another.
+
+    Attributes:
+        now: its boot clock.
+        stopped: the volumes of each stop of writers.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.now, self.boot = directory, 1_000.0, "boot-1"
+        self.stopped: list[list[str]] = []
+        self.link = Link()
+        self.told: list[list[VolumeKey]] = []
+        self.tasks = Tasks()
+        self.running: list[Fencing] = []
+
+    async def start(self, mode: str = "software", lease_s: float = 60.0, stop_s: float = 20.0) -> Fencing:
+        """Start an agent; the hub answers its first ping."""
+        self.fencing = Fencing(
+            self.directory,
+            self.directory / "root",
+            mode=mode,
+            lease_s=lease_s,
+            stop_s=stop_s,
+            reset=self.directory / "reset",
+            boot=self.boot,
+            clock=lambda: self.now,
+            watchdog=Watchdog(),
+            stop=self._stop,
+        )
+        self.running.append(self.fencing)
+        self.lease = ControllerLease(self.fencing.lease_s, clock=lambda: self.now)
+        self.fencing.subscribe(self._changed)
+        await self.fencing.start(self.lease, self.tasks)  # type: ignore[arg-type]  # the part of it that is used
+        await until(lambda: all(task.done() for task in self.tasks.running), "a watchdog")
+        return self.fencing
+
+    def up(self) -> None:
+        """The agent has a link, and the hub answers a ping."""
+        self.link = Link()
+        self.lease.up(self.link)
+        self.pong()
+
+    def pong(self) -> None:
+        for answered in self.link.pings:
+            answered()
+
+    def pass_s(self, seconds: float) -> None:
+        """Let the clock go on, and the agent look at it."""
+        self.now += seconds
+        self.lease._look()
+
+    async def close(self) -> None:
+        for fencing in self.running:
+            with contextlib.suppress(BufferError, ValueError):
+                await fencing.close()
+
+    def plan(self) -> Plan:
+        plan = read_plan(self.directory)
+        assert plan is not None
+        return plan
+
+    def _changed(self, keys: Collection[VolumeKey]) -> None:
+        self.told.append(list(keys))
+
+    def _stop(self, volumes: list[Held], _root: Path, **_more: Any) -> Stopped:
+        self.stopped.append([held.handle for held in volumes])
+        return Stopped(killed={7: "process 7 'web' (has a file of it open)"}, unmounted=["/a", "/b"])
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> Any:
+    machine = Machine(tmp_path)
+    yield machine
+    await machine.close()
+
+
+async def hold(machine: Machine, volume: Volume = DATA) -> Fencing:
+    """An agent that has a volume under the lease."""
+    fencing = await machine.start()
+    machine.up()
+    assert "no answer of the hub yet" in fencing.obstacle(volume)
+    machine.pong()
+    assert fencing.obstacle(volume) == ""
+    await fencing.hold(volume)
+    return fencing
+
+
+# -------------------- which volumes --------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "volume", "why"),
+    [
+        ("off", DATA, "its agent runs with --fence=off"),
+        (
+            "software",
+            Volume(driver="d.csi", handle="h", name="pv", fence=True, rules=DriverRules(attach_required=False)),
+            "the CSIDriver d.csi has attachRequired: false, so no volume of it is ever detached",
+        ),
+        (
+            "software",
+            Volume(driver="d.csi", handle="h", name="pv", fence=True, block=True),
+            "its volumeMode is Block, and the agent cannot take an open device from a process",
+        ),
+        ("software", DATA, ""),
+    ],
+)
+async def test_a_volume_that_cannot_be_fenced_is_kept_with_a_reason(
+    machine: Machine, mode: str, volume: Volume, why: str
+) -> None:
+    fencing = await machine.start(mode)
+    assert fencing.refusal(volume) == why
+    assert (fencing.obstacle(volume) == "") == (why != "")
+    assert fencing.told() == {}
+
+
+def test_an_agent_that_cannot_reset_its_machine_does_not_fence(tmp_path: Path) -> None:
+    assert "cannot be written (--fence-reset)" in why_not_here(tmp_path / "missing") or "root" in why_not_here(tmp_path)
+
+
+# -------------------- the lease --------------------
+
+
+async def test_a_held_volume_is_in_the_plan_and_told_to_the_hub(machine: Machine) -> None:
+    fencing = await hold(machine)
+    assert [held.handle for held in machine.plan().volumes] == ["h-1"]
+    assert fencing.told() == {"leaseSeconds": 60, "stopSeconds": 20, "volumes": [NAME]}
+    assert LeaseFile(machine.directory).ends_at == machine.now + 60
+
+
+async def test_a_volume_that_is_unstaged_is_neither_in_the_plan_nor_told(machine: Machine) -> None:
+    fencing = await hold(machine)
+    await fencing.let_go(KEY)
+    assert (machine.plan().volumes, fencing.told()) == ((), {})
+    machine.pass_s(100.0)
+    assert machine.stopped == []
+
+
+async def test_the_writers_are_stopped_when_the_lease_ends_and_not_before(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.pass_s(59.9)
+    assert not fencing.is_fenced(KEY)
+    machine.pass_s(0.1)
+    assert fencing.is_fenced(KEY)
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+    assert machine.stopped[0] == ["h-1"]
+    assert "killed process 7 'web' (has a file of it open), unmounted 2 mounts" in fencing.stopped(KEY)
+    assert [NAME in problem for problem in fencing.problems()] == [True]
+    await until(lambda: machine.plan().volumes[0].is_fenced, "a plan that says so")
+
+
+async def test_an_answer_of_the_hub_renews_the_lease_from_the_sending_of_its_ping(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.pass_s(30.0)
+    machine.now += 20.0
+    machine.pong()
+    assert LeaseFile(machine.directory).ends_at == 1_000.0 + 30.0 + 60.0
+    machine.pass_s(39.0)
+    assert not fencing.is_fenced(KEY)
+    machine.pass_s(1.0)
+    assert fencing.is_fenced(KEY)
+
+
+async def test_a_fenced_volume_is_not_mounted_again_before_it_is_unstaged(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.pass_s(60.0)
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+    machine.up()
+    assert fencing.obstacle(DATA) == "it is fenced, and is unmounted first"
+    await fencing.let_go(KEY)
+    machine.pong()
+    assert fencing.obstacle(DATA) == ""
+
+
+async def test_a_plan_that_cannot_be_written_holds_nothing(machine: Machine) -> None:
+    fencing = await machine.start()
+    (machine.directory / "fence.json").unlink()
+    (machine.directory / "fence.json").mkdir()
+    with pytest.raises(NotReady, match="cannot write down that it has to fence"):
+        await fencing.hold(DATA)
+    assert not fencing.is_held(KEY)
+
+
+# -------------------- the watchdog --------------------
+
+
+async def test_an_agent_that_finds_the_watchdogs_mark_gives_the_volume_up_although_its_lease_holds(
+    machine: Machine,
+) -> None:
+    """The agent was stopped between its look at the clock and the renewal: the watchdog has fenced meanwhile."""
+    fencing = await hold(machine)
+    machine.pass_s(30.0)
+    LeaseFile(machine.directory).marked_at = machine.now
+    machine.pong()
+    assert fencing.is_fenced(KEY)
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+    assert LeaseFile(machine.directory).marked_at == 0.0
+
+
+# -------------------- the next start --------------------
+
+
+async def test_an_agent_that_starts_within_the_lease_goes_on_with_it(machine: Machine) -> None:
+    await hold(machine)
+    machine.now += 10.0
+    fencing = await machine.start()
+    assert (fencing.is_held(KEY), fencing.is_fenced(KEY)) == (True, False)
+    machine.pass_s(50.0)
+    assert fencing.is_fenced(KEY)
+
+
+async def test_an_agent_that_starts_after_the_lease_fences_before_anything_else(machine: Machine) -> None:
+    await hold(machine)
+    machine.now += 61.0
+    fencing = await machine.start()
+    assert machine.stopped[0] == ["h-1"]
+    assert fencing.stopped(KEY)
+
+
+async def test_an_agent_that_no_longer_fences_still_does_so_for_the_volumes_that_it_has(machine: Machine) -> None:
+    await hold(machine)
+    machine.now += 61.0
+    fencing = await machine.start("off")
+    assert fencing.stopped(KEY)
+
+
+async def test_after_a_reboot_nothing_is_fenced(machine: Machine) -> None:
+    await hold(machine)
+    machine.now, machine.boot = 10.0, "boot-2"
+    fencing = await machine.start()
+    assert (machine.stopped, fencing.is_held(KEY)) == ([], False)
+
+
+@pytest.mark.parametrize(("given", "counts"), [((120.0, 40.0), (60.0, 20.0)), ((30.0, 10.0), (30.0, 10.0))])
+async def test_longer_times_do_not_count_for_volumes_that_the_hub_knows_with_shorter_ones(
+    machine: Machine, given: tuple[float, float], counts: tuple[float, float]
+) -> None:
+    await hold(machine)
+    fencing = await machine.start(lease_s=given[0], stop_s=given[1])
+    assert (fencing.lease_s, fencing.stop_s) == counts
+
+
+async def test_volumes_that_an_earlier_start_has_unstaged_are_let_go(machine: Machine) -> None:
+    await hold(machine)
+    fencing = await machine.start()
+    await fencing.keep_only([])
+    assert (fencing.is_held(KEY), machine.plan().volumes) == (False, ())
+
+
+# -------------------- the files --------------------
+
+
+def test_the_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    plan = Plan(boot="b", keeper="k", lease_s=60.0, stop_s=20.0, volumes=(Held("d.csi", "h-1", "pv-1", True),))
+    write_plan(tmp_path, plan)
+    assert read_plan(tmp_path) == plan
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"boot": "b"}', '{"boot": "b", "keeper": "k", "volumes": [1]}'])
+def test_a_damaged_plan_is_told_as_such(tmp_path: Path, content: str) -> None:
+    (tmp_path / "fence.json").write_text(content)
+    with pytest.raises(ValueError, match=r"\w"):
+        read_plan(tmp_path)
+
+
+async def test_an_agent_does_not_start_on_a_damaged_plan(machine: Machine) -> None:
+    (machine.directory / "fence.json").write_text("{")
+    with pytest.raises(ValueError, match="Expecting property name"):
+        await machine.start()
+
+
+def test_two_processes_share_the_end_of_the_lease(tmp_path: Path) -> None:
+    one, other = LeaseFile(tmp_path), LeaseFile(tmp_path)
+    assert (other.ends_at, other.marked_at) == (0.0, 0.0)
+    one.ends_at, other.marked_at = 17.5, 18.5
+    assert (other.ends_at, one.marked_at) == (17.5, 18.5)

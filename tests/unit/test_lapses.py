@@ -1,0 +1,88 @@
+"""A lapse: a volume goes by time only if its agent has told that it fences it, and its volume asks for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common import offline_policy
+from tests.support.cluster_objects import DRIVER, volume
+from tests.support.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOLD = offline_policy.write(60, 20, [IN_USE])
+BOUND_S = 60 * 1.01 + 20
+AT_TEXT = "2027-01-15T07:44:40Z"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> MountWorld:
+    world = MountWorld(tmp_path)
+    world.agent("n2", IN_USE, away=LEFT)
+    world.attach("n2")
+    ask(world)
+    world.tell("n2", IN_USE, fence=TOLD)
+    return world
+
+
+def ask(world: MountWorld, value: str = "fence") -> None:
+    """The volume asks for a policy."""
+    body: Any = volume("pv-1")
+    body["metadata"]["annotations"] = {offline_policy.ANNOTATION: value}
+    world.put(body)
+
+
+def test_a_volume_is_held_until_the_agent_has_surely_fenced_it(world: MountWorld) -> None:
+    world.monotonic = BOUND_S - 0.01
+    assert world.held("n2").startswith(
+        f"volume {HANDLE} of driver {DRIVER} is not detached from node n2: it is offline since {LEFT_TEXT}, and had it "
+        f"mounted; its agent fences the volume, which can be detached from {AT_TEXT} on; bring the node back"
+    )
+    world.monotonic = BOUND_S
+    assert not world.held("n2")
+
+
+def test_a_volume_that_is_let_go_is_in_the_audit_log_once(world: MountWorld) -> None:
+    world.monotonic = BOUND_S
+    assert [world.held("n2") for _ in range(3)] == ["", "", ""]
+    assert [(who, more["volume"]) for _, who, _, more in world.audit.lines] == [("n2", IN_USE)]
+
+
+def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: MountWorld) -> None:
+    world.monotonic = 1e9
+    world.tell("n2", IN_USE)
+    assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
+    world.tell("n2", IN_USE, fence=offline_policy.write(60, 20, ["kubernetes.io/csi/d.example^other"]))
+    assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
+
+
+@pytest.mark.parametrize("value", ["keep", "Fence", ""])
+def test_a_volume_that_does_not_ask_for_it_is_kept_although_its_agent_fences_it(world: MountWorld, value: str) -> None:
+    world.monotonic = 1e9
+    ask(world, value)
+    assert "and had it mounted; bring the node back" in world.held("n2")
+
+
+@pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20)])
+def test_an_agent_without_usable_numbers_fences_nothing(world: MountWorld, numbers: tuple[int, int]) -> None:
+    world.monotonic = 1e9
+    world.tell("n2", IN_USE, fence=offline_policy.write(*numbers, [IN_USE]))
+    assert world.held("n2")
+
+
+def test_a_node_that_is_here_keeps_its_volume(world: MountWorld) -> None:
+    world.monotonic = 1e9
+    world.links.away["n2"] = None
+    assert "it still has it mounted" in world.held("n2")
+
+
+def test_the_volume_of_a_kubelet_is_kept_while_its_node_is_not_ready(tmp_path: Path) -> None:
+    world = MountWorld(tmp_path)
+    world.kubelet("n2", IN_USE, ready="Unknown")
+    world.attach("n2")
+    ask(world)
+    world.monotonic = 1e9
+    assert "its Node is not Ready" in world.held("n2")

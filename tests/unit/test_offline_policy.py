@@ -1,0 +1,50 @@
+"""The offline policy: an annotation's value, and an agent's word on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.sync.fact_kinds import keep
+from common import offline_policy
+from common.objects import Ref
+from common.offline_policy import ToldFence, flaw, is_fence
+
+
+def test_keep_is_the_default() -> None:
+    assert (is_fence(None), is_fence({}), flaw(None), flaw({})) == (False, False, "", "")
+
+
+@pytest.mark.parametrize(("value", "fences"), [("keep", False), ("fence", True)])
+def test_both_policies_are_known(value: str, fences: bool) -> None:
+    asked = {offline_policy.ANNOTATION: value}
+    assert (is_fence(asked), flaw(asked)) == (fences, "")
+
+
+@pytest.mark.parametrize("value", ["", "FENCE", "fence ", "détaché", "x" * 10_000])
+def test_any_other_value_counts_as_keep_and_is_told(value: str) -> None:
+    asked = {offline_policy.ANNOTATION: value}
+    assert not is_fence(asked)
+    assert flaw(asked).endswith("it can be keep or fence, and counts as keep")
+    assert len(flaw(asked)) < 200
+
+
+def test_what_an_agent_tells_is_read_as_it_was_written() -> None:
+    told = offline_policy.write(60, 20, ["b", "a"])
+    assert told == {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["a", "b"]}
+    assert offline_policy.read({"fence": told}) == ToldFence(lease_s=60, stop_s=20, volumes=frozenset({"a", "b"}))
+
+
+@pytest.mark.parametrize("status", [{}, {"fence": {}}, {"fence": {"leaseSeconds": 60, "volumes": ["a"]}}])
+def test_an_agent_without_it_fences_nothing(status: dict[str, object]) -> None:
+    assert offline_policy.read(status) is None
+
+
+def test_the_hub_keeps_what_an_agent_tells() -> None:
+    told = offline_policy.write(60, 20, ["v"])
+    assert keep({"status": {"fence": told}}, Ref("Node", "", "n1"))["status"]["fence"] == told
+
+
+@pytest.mark.parametrize("told", [[], {"volumes": 1}, {"volumes": [{}]}, {"leaseSeconds": "long"}])
+def test_a_hostile_agents_words_are_refused(told: object) -> None:
+    with pytest.raises(ValueError, match="fence"):
+        keep({"status": {"fence": told}}, Ref("Node", "", "n1"))

@@ -1,0 +1,92 @@
+"""Stopping writers: which mounts and processes are meant, and what comes after what. Nothing is mounted or killed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge.disk.layout import Layout, handle_hash
+from edge.disk.mounts import parse
+from edge.fencing.holders import _is_of, holders, parts_of
+from edge.fencing.plan import Held
+from edge.fencing.stop import Stopped, _Ends, _switch, stop_writers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELD = Held("d.csi", "h-1", "pv-1")
+
+
+def test_the_mounts_of_a_volume_are_its_staging_and_its_publications(tmp_path: Path) -> None:
+    ends = _Ends([HELD], Layout(tmp_path))
+    staging = f"{tmp_path}/plugins/kubernetes.io/csi/d.csi"
+    assert ends.are_of(f"{staging}/{handle_hash('h-1')}/globalmount")
+    assert ends.are_of(f"{tmp_path}/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "/",
+        "/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount",
+        "{root}/pods/any-uid/volumes/kubernetes.io~csi/pv-2/mount",
+        "{root}/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount/below",
+        "{root}/plugins/kubernetes.io/csi/d.csi/other/globalmount",
+        "{root}/pods",
+    ],
+)
+def test_no_other_mount_is_meant(tmp_path: Path, other: str) -> None:
+    assert not _Ends([HELD], Layout(tmp_path)).are_of(other.format(root=tmp_path))
+
+
+def test_a_volume_whose_names_cannot_be_paths_is_mounted_nowhere(tmp_path: Path) -> None:
+    assert not _Ends([Held("d.csi", "", "..")], Layout(tmp_path)).are_of(f"{tmp_path}/pods/a/volumes")
+
+
+def test_a_process_with_an_open_file_of_the_volume_holds_it(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w"):
+        found = holders([], [str(tmp_path)], is_unmounted=False, spared=())
+    assert list(found) == [os.getpid()]
+    assert found[os.getpid()].endswith("(has a file of it open)")
+    assert holders([], [str(tmp_path)], is_unmounted=False, spared=()) == {}
+
+
+def test_a_spared_process_is_not_looked_at(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w"):
+        assert holders([], [str(tmp_path)], is_unmounted=False, spared=[os.getpid()]) == {}
+
+
+def test_a_path_that_only_begins_alike_is_another_one(tmp_path: Path) -> None:
+    (tmp_path / "mount-2").mkdir()
+    with (tmp_path / "mount-2" / "file").open("w"):
+        assert holders([], [str(tmp_path / "mount")], is_unmounted=False, spared=()) == {}
+
+
+def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
+    looks: list[float] = []
+    done = stop_writers([HELD], tmp_path, stop_s=20.0, reset=tmp_path / "reset", sleep=looks.append)
+    assert done == Stopped()
+    assert len(looks) == 2
+    assert not (tmp_path / "reset").exists()
+
+
+def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
+    line = "36 35 0:50 / /data rw - nfs4 server:/export/{} rw"
+    one, other = (parse(line.format(name))[0] for name in ("a", "b"))
+    (part,) = parts_of([one])
+    assert (_is_of(one, part), _is_of(other, part)) == (True, False)
+
+
+def test_a_device_without_a_switch_is_not_deleted() -> None:
+    assert _switch("0:0", []) is None
+
+
+def test_what_was_done_is_told_in_words() -> None:
+    many = {pid: f"process {pid} 'web'" for pid in range(1, 6)}
+    assert str(Stopped()) == "killed no process, unmounted 0 mounts"
+    assert str(Stopped(killed=many, unmounted=["/a"], cut=["/sys/x"], is_late=True, is_reset=True)) == (
+        "killed process 1 'web', process 2 'web', process 3 'web', and 2 more, unmounted 1 mounts, deleted /sys/x, and "
+        "could not stop everything in time, so it asked for a reset of the machine"
+    )
