@@ -90,11 +90,14 @@ class _Node:
         conflict: a sentence about another machine of this name, which the hub refused at `refused_at`.
         refused_at: in seconds of the monotonic clock.
         left: when its last link ended, or the hub began, in seconds of the monotonic clock and since the epoch.
+        has_shut_down: its agent had said so before that link ended. A drain without calls ends at once, so nobody may
+            have seen it under way.
         replaced_soon: the links in a row that were replaced soon (`_SOON_S`).
     """
 
     stored: StoredNode
     left: tuple[float, float]
+    has_shut_down: bool = False
     visit: Visit | None = None
     earlier: Visit | None = None
     refused: Mapping[str, Refused] = field(default_factory=dict)
@@ -374,7 +377,7 @@ class Nodes:
             return Seat("is not known any more")
         visit = node.visit
         if visit is None:
-            return Seat("is away", node.left[0])
+            return Seat("has shut down") if node.has_shut_down else Seat("is away", node.left[0])
         if why := _unfit(node, visit, driver):
             return Seat(why)
         if driver not in visit.told:
@@ -536,7 +539,7 @@ class Nodes:
 
     def _end(self, node: _Node, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()
-        node.visit, node.left = None, _now()
+        node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
         self._connected -= 1
 
 

@@ -100,6 +100,8 @@ class ServerConnection(Pump):
         self._running: dict[int, ServerCall] = {}
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        """The time of the timer. uvloop gives a handle without a time for one that is due."""
         self._silent: asyncio.TimerHandle | None = None
 
     # The connection's life.
@@ -259,11 +261,11 @@ class ServerConnection(Pump):
     def _arm(self) -> None:
         """Keep one timer, no later than the first deadline."""
         first = self._deadlines.first
-        if first is None or (self._timer is not None and self._timer.when() <= first):
+        if first is None or (self._timer is not None and self._timer_at <= first):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(first, self._expire)
+        self._timer, self._timer_at = self._loop.call_at(first, self._expire), first
 
     def _cancel(self, stream_id: int, reason: CancelReason) -> None:
         call = self._running.get(stream_id)

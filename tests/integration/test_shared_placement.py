@@ -143,6 +143,12 @@ def test_another_node_takes_over_at_once_from_one_that_drains_and_its_call_ends_
     assert patient.made_by("v") == ["n1"]
 
 
+def test_another_node_takes_over_at_once_from_one_that_drains_without_a_call(patient: Site) -> None:
+    patient.agents["n1"].stop()
+    wait_for(lambda: patient.serving()[0] == "n2", what="the takeover", timeout_s=SOON_S)
+    assert patient.wait_made("v") == "n2"
+
+
 def test_another_node_takes_over_at_once_from_one_whose_driver_is_gone(patient: Site) -> None:
     patient.vendors["n1"].stop()
     patient.vendors["n1"].socket.unlink(missing_ok=True)

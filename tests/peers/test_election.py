@@ -1,177 +1,113 @@
-"""The stock provisioner over three nodes with one storage: the serving node fails with claims under way.
+"""Elections with the stock provisioner and attacher, over three nodes with one storage.
 
-No volume is lost, none is made twice, and no two nodes work on one volume at the same time.
+The serving node fails with claims under way: no volume is lost, none is made twice, and no two nodes work on one volume
+at the same time. The full form of the trial is an endurance test: 20 rounds with 50 claims for each fault.
+`CSI_BRIDGE_TRIAL_ROUNDS` and `CSI_BRIDGE_TRIAL_CLAIMS` in the environment make it shorter or longer.
 """
 
 from __future__ import annotations
 
-import re
-import signal
-import threading
-import time
-from collections import Counter
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.csi import csi_pb2 as csi
-from tests.support.answers import volume
+from tests.peers.support.cluster_node import DEPLOY, HUB
+from tests.peers.support.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
 from tests.support.bridge import Bridge
+from tests.support.edge_node import csi_driver
+from tests.support.operator import by_hand, hub_state
 from tests.support.vendor import Vendor
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from google.protobuf.message import Message
-
-    from tests.lab.remote import RemoteLink
     from tests.peers.support.claims import Claims
+    from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.sidecars import Sidecars
-    from tests.support.bridge import Agent
     from tests.support.processes import Supervisor
-    from tests.support.vendor import VendorCall
 
-pytestmark = pytest.mark.slow
+_ROUNDS = int(os.environ.get("CSI_BRIDGE_TRIAL_ROUNDS", "20"))
+_CLAIMS = int(os.environ.get("CSI_BRIDGE_TRIAL_CLAIMS", "50"))
 
-_SOON = ("--retry-interval-start=500ms", "--retry-interval-max=2s", "--worker-threads=5")
-"""The provisioner's patience with a failure: its default grows to 5 minutes. With few workers it still has claims to
-begin when the fault comes."""
-
-_LEASE_S = 5.0
-
-_LIMIT_S = 120.0
-
-_CLAIMS = [f"data-{number}" for number in range(20)]
-
-_MAY_RETRY = {"Unavailable", "DeadlineExceeded", "Aborted", "Canceled"}
-"""The codes after which the provisioner asks again."""
-
-
-@dataclass
-class Storage:
-    """What every node reaches.
-
-    Attributes:
-        names: the names of its volumes.
-        made: how often each name was asked for, by node.
-        beside: the names on which two nodes worked at one time.
-    """
-
-    names: set[str] = field(default_factory=set)
-    made: dict[str, Counter[str]] = field(default_factory=dict)
-    beside: list[str] = field(default_factory=list)
-    _at_work: dict[str, Counter[str]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @contextmanager
-    def work(self, name: str, node: str) -> Iterator[None]:
-        """A node works on a volume for half a second."""
-        with self._lock:
-            at_work = self._at_work.setdefault(name, Counter())
-            at_work[node] += 1
-            if len(+at_work) > 1:
-                self.beside.append(name)
-        time.sleep(0.5)
-        with self._lock:
-            yield
-            at_work[node] -= 1
-
-    def create(self, node: str) -> Callable[[VendorCall], Message]:
-        """CreateVolume at a node."""
-
-        def script(call: VendorCall) -> Message:
-            with self.work(call.request.name, node):
-                self.names.add(call.request.name)
-                self.made.setdefault(node, Counter())[call.request.name] += 1
-            return volume(call.request.name)
-
-        return script
-
-    def delete(self, node: str) -> Callable[[VendorCall], Message]:
-        """DeleteVolume at a node."""
-
-        def script(call: VendorCall) -> Message:
-            name = call.request.volume_id.removeprefix("id-of-")
-            with self.work(name, node):
-                self.names.discard(name)
-            return csi.DeleteVolumeResponse()
-
-        return script
-
-
-@dataclass
-class Site:
-    """Three nodes."""
-
-    bridge: Bridge
-    storage: Storage
-    agents: dict[str, Agent]
-    links: dict[str, RemoteLink]
+_LATE_S = 2.0
+"""A call that no node has under way waits for the takeover and this time at most."""
 
 
 @pytest.fixture
-def site(short_dir: Path, supervisor: Supervisor, claims: Claims, sidecars: Sidecars) -> Iterator[Site]:
-    storage, name = Storage(), claims.storage_class
-    with Bridge(short_dir, supervisor.directory) as bridge, ExitStack() as stack:
-        bridge.start_hub("--takeover-after=2s", f"--prefer={name}=n1")
-        agents, links = {}, {}
-        for node in ("n1", "n2", "n3"):
-            vendor = stack.enter_context(Vendor(short_dir / f"vendor-{node}.sock", name=name))
-            vendor.identity.capabilities = ["CREATE_DELETE_VOLUME"]
-            vendor.on("CreateVolume", storage.create(node))
-            vendor.on("DeleteVolume", storage.delete(node))
-            links[node] = bridge.start_link()
-            flags = [f"--controller-lease={_LEASE_S:g}s"]
-            agents[node] = bridge.start_agent(node, vendor.socket, flags=flags, through=links[node].address)
-        proxy = bridge.start_proxy(name, "--placement=shared")
-        sidecars.start("csi-provisioner", proxy.socket, *_SOON)
-        yield Site(bridge, storage, agents, links)
+def trial(short_dir: Path, supervisor: Supervisor, claims: Claims, sidecars: Sidecars) -> Iterator[Trial]:
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        yield Trial(bridge, supervisor, claims, sidecars, short_dir)
 
 
-def stop(site: Site) -> None:
-    site.agents["n1"].process.signal(signal.SIGSTOP)
-
-
-def go_on(site: Site) -> None:
-    site.agents["n1"].process.signal(signal.SIGCONT)
-
-
-def command(site: Site, line: str) -> None:
-    site.links["n1"].command(line)
-
-
-FAULTS: dict[str, tuple[Callable[[Site], None], Callable[[Site], None]]] = {
-    "killed": (lambda site: site.agents["n1"].kill(), lambda site: site.agents["n1"].start()),
-    "drained": (lambda site: site.agents["n1"].stop(), lambda site: site.agents["n1"].start()),
-    "stopped": (stop, go_on),
-    "cut off": (lambda site: command(site, "stall both"), lambda site: command(site, "heal")),
-}
-"""What happens to the serving node, and what ends it."""
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_of_the_serving_node_loses_no_volume_and_makes_none_twice(
-    fault: str, site: Site, claims: Claims
+def test_a_fault_of_the_serving_node_loses_no_volume_and_makes_none_twice(fault: str, trial: Trial) -> None:
+    trial.round(fault, claims=20)
+    judge(trial.finish())
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_many_faults_of_the_serving_nodes_lose_no_volume_and_make_none_twice(
+    fault: str, trial: Trial, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    happens, ends = FAULTS[fault]
-    for name in _CLAIMS:
-        claims.ask(name)
-    wait_for(lambda: site.storage.made.get("n1"), what="a volume of n1")
-    happens(site)
-    try:
-        bound = [claims.wait_bound(name, timeout_s=_LIMIT_S)["spec"]["csi"]["volumeHandle"] for name in _CLAIMS]
-    finally:
-        ends(site)
-    assert sorted(bound) == sorted(f"id-of-{name}" for name in site.storage.names)
-    assert len(set(bound)) == len(_CLAIMS)
-    assert site.storage.made["n2"]
-    for name in _CLAIMS:
-        claims.let_go(name)
-    assert site.storage.names == set()
-    assert site.storage.beside == []
-    told = " ".join(event["message"] for name in _CLAIMS for event in claims.failures(name))
-    assert set(re.findall(r"rpc error: code = (\w+)", told)) <= _MAY_RETRY
+    terminal = pytestconfig.get_terminal_writer()
+    for _ in range(_ROUNDS):
+        trial.round(fault, claims=_CLAIMS)
+        row = f"| {fault} {trial.finish()}"
+        with capsys.disabled():
+            terminal.line(row, flush=True)
+    judge(trial.figures)
+
+
+def judge(figures: Figures) -> None:
+    assert figures.lost == []
+    assert figures.doubled == []
+    assert figures.wrong_codes == set()
+    assert max(figures.waits_s) <= TAKEOVER_S + _LATE_S
+
+
+@pytest.mark.slow
+def test_an_election_is_an_event_of_the_csidriver_and_of_the_node_and_goes_by_the_labels_of_the_cluster(
+    short_dir: Path, supervisor: Supervisor, namespace: str, control_plane: ControlPlane
+) -> None:
+    api, name, label = control_plane.api, f"{namespace}.csi", "node-restriction.kubernetes.io/storage"
+    control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
+    api.create({**csi_driver(attach=False), "metadata": {"name": name}})
+    kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
+    with Bridge(short_dir, supervisor.directory) as bridge, Vendor(short_dir / "v.sock", name=name) as vendor:
+        hub = bridge.start_hub(f"--kubeconfig={kubeconfig}", f"--candidates={name}=label:{label}=nfs")
+        for node in ("n1", "n2"):
+            bridge.start_agent(node, vendor.socket)
+        proxy = bridge.start_proxy(name, "--placement=shared")
+
+        def election() -> dict[str, Any]:
+            (found,) = hub_state(hub.uds)["elections"] or [{}]
+            return dict(found)
+
+        def give(node: str, value: str | None) -> None:
+            api.wait_until("Node", node, bool, what="made by the hub")
+            api.patch("Node", node, {"metadata": {"labels": {label: value}}})
+
+        wait_for(lambda: election().get("unmatched"), what="election without a candidate", instead=election)
+        assert f"no node serves driver {name}" in by_hand("doctor", f"--hub=unix://{hub.uds}").stdout
+        give("n2", "nfs")
+        wait_for(lambda: election()["node"] == "n2", what="election of n2", instead=election)
+        bridge.wait_routed(proxy.sidecar())
+        give("n1", "nfs")
+        wait_for(lambda: election()["standby"] == ["n1"], what="standby node", instead=election)
+        give("n2", None)
+        wait_for(lambda: election()["node"] == "n1", what="election of n1", instead=election)
+        told = "NodeTookOver: edge node n1 serves driver"
+        for about in (name, "n1"):
+            wait_for(
+                lambda about=about: [it for it in api.events(about, namespace="default") if it.startswith(told)],
+                what=f"event of {about}",
+                instead=lambda about=about: api.events(about, namespace="default"),
+            )
+        assert [it for it in api.events("n2", namespace="default") if it.startswith("NodeElected")]
+        assert hub.logged("forbidden") == []

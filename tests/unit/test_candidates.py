@@ -10,6 +10,7 @@ import pytest
 
 from cloud.election import Seat
 from common.reports import DriverReport
+from tests.support.waiting import settle
 from tests.unit.test_edge_nodes import DRIVER, World, hello, report
 
 if TYPE_CHECKING:
@@ -83,6 +84,17 @@ async def test_a_node_that_drains_cannot_serve(world: World) -> None:
     at_hub, _ = await came(world)
     at_hub.draining = True
     assert seat(world) == Seat("drains")
+
+
+async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(world: World) -> None:
+    at_hub, at_agent = await came(world)
+    at_agent.drain("the edge agent is shutting down")  # without a call under way it ends at once
+    await settle()
+    world.nodes.disconnect("n1", at_hub)
+    assert seat(world) == Seat("has shut down")
+    link = await world.come(hello(boot=2))
+    world.nodes.disconnect("n1", link)
+    assert seat(world).unfit == "is away"
 
 
 async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: World) -> None:
