@@ -123,10 +123,12 @@ def us_a_call(pair: Pair, *, calls: int = 2_000) -> float:
 def function_calls(pair: Pair, *, calls: int = 200) -> float:
     """Return the number of Python function calls of a call in both sessions."""
     profile = cProfile.Profile(builtins=False)
+    gc.disable()  # a collection calls finalizers and weak references' callbacks of others
     profile.enable()
     for _ in range(calls):
         pair.call()
     profile.disable()
+    gc.enable()
     counted = sum(entry.callcount for entry in profile.getstats() if not isinstance(entry.code, str))
     return counted / calls
 
