@@ -4,6 +4,8 @@ Rules:
 
 * Recognising comes first. A device with a file system, a partition table, or any other content stays as it is. It is
   blank only if blkid(8) finds nothing and its first block holds zeros alone.
+* blkid ends alike for a device without a signature and for one that it cannot read. So the agent itself first reads the
+  parts in which signatures are, and a device that fails there, or has no size, is not blank.
 * `make` writes on a device that was found blank. Its caller has recorded the intent and the new UUID before. A killed
   mkfs leaves a device that is not blank: `finish` makes the file system anew if nobody has mounted it since.
 * Each change holds a lock on the device (flock(2), as udev respects it). The tool's process inherits the lock, so the
@@ -26,6 +28,11 @@ from pathlib import Path
 _FIRST_BLOCK_BYTES = 4_096
 """LVM, for one, leaves zeros there on a new volume, and an earlier volume's data behind it."""
 
+_PROBED_BYTES = 1 << 20
+"""At both ends of a device: blkid looks for signatures there (btrfs has it at 64 KiB, md at the end)."""
+
+_UNKNOWN = "data that is no known file system"
+
 _MAKE = {
     "ext4": ("mkfs.ext4", "-F", "-q", "-m0", "-U"),
     "xfs": ("mkfs.xfs", "-f", "-q", "-m"),
@@ -37,6 +44,9 @@ _LOCK_WAIT_S = 5.0
 
 _NOTHING_FOUND, _SEVERAL_FOUND = 2, 8
 """The exit codes of blkid for a device without a known signature, and for one with several."""
+
+_ENTRY = "PART_ENTRY_"
+"""How the names begin of what blkid tells of a partition itself, whatever it holds."""
 
 _FSCK_FINE = {0, 1}
 """The exit codes of e2fsck: clean; errors corrected."""
@@ -74,10 +84,17 @@ class Content:
 def look(device: Path) -> Content:
     """Return what a device holds. It reads only."""
     with _locked(device, fcntl.LOCK_SH) as opened:
-        found = _signature(device, opened)
-        if found.is_blank and any(os.pread(opened, _FIRST_BLOCK_BYTES, 0)):
-            return Content("data that is no known file system")
-        return found
+        return _content(device, opened)
+
+
+def wait_idle(device: Path) -> None:
+    """Return once no tool of an earlier agent works on a device.
+
+    Raises:
+        OSError: one still does.
+    """
+    with _locked(device, fcntl.LOCK_SH):
+        pass
 
 
 def is_sound(device: Path, fs_type: str) -> bool:
@@ -95,7 +112,7 @@ def make(device: Path, fs_type: str, uuid: str) -> None:
         OSError: it holds something by now, or mkfs failed; then it may hold a part of a file system.
     """
     with _locked(device, fcntl.LOCK_EX) as opened:
-        found = _signature(device, opened)
+        found = _content(device, opened)
         if not found.is_blank:
             raise OSError(errno.EEXIST, f"{device} holds {found.what} by now, and is not formatted")
         _make(opened, device, fs_type, uuid)
@@ -108,8 +125,8 @@ def finish(device: Path, fs_type: str, uuid: str) -> None:
         OSError: the device holds something that this `make` has not written, or mkfs failed.
     """
     with _locked(device, fcntl.LOCK_EX) as opened:
-        found = _signature(device, opened)
-        if not found.is_blank:
+        found = _content(device, opened)
+        if not (found.is_blank or (found.what == _UNKNOWN and _begins_as(opened, fs_type))):
             if (found.fs_type, found.uuid) != (fs_type, uuid):
                 raise OSError(errno.EEXIST, f"{device} holds {found.what}, and the agent was making {fs_type} {uuid}")
             if _is_whole(opened, fs_type):
@@ -153,11 +170,38 @@ def _make(opened: int, device: Path, fs_type: str, uuid: str) -> None:
     os.fsync(opened)
 
 
+def _content(device: Path, opened: int) -> Content:
+    """Read a device, and let blkid tell what it is.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    size = os.lseek(opened, 0, os.SEEK_END)
+    if not size:
+        raise OSError(errno.ENXIO, f"{device} has no size: it is not connected")
+    for at in (0, max(size - _PROBED_BYTES, 0)):
+        wanted = min(_PROBED_BYTES, size - at)
+        if len(os.pread(opened, wanted, at)) != wanted:
+            raise OSError(errno.EIO, f"{device} cannot be read")
+    found = _signature(device, opened)
+    if found.is_blank and any(os.pread(opened, _FIRST_BLOCK_BYTES, 0)):
+        return Content(_UNKNOWN)
+    return found
+
+
+def _begins_as(opened: int, fs_type: str) -> bool:
+    """Whether a device begins with the magic number of a file system: a torn superblock of a mkfs that was killed."""
+    at, magic = (0, b"XFSB") if fs_type == "xfs" else (1024 + 0x38, b"\x53\xef")
+    return os.pread(opened, len(magic), at) == magic
+
+
 def _signature(device: Path, opened: int) -> Content:
     """Ask blkid, which reads the device itself and no cache (-p)."""
     done = _run(opened, "blkid", "-p", "-o", "export", str(device), fine={0, _NOTHING_FOUND, _SEVERAL_FOUND})
     told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
-    if done.returncode == _NOTHING_FOUND:
+    if done.returncode == _NOTHING_FOUND and done.stderr.strip():
+        raise OSError(errno.EIO, f"blkid cannot read {device}: {done.stderr.strip()[-300:]}")
+    if done.returncode == _NOTHING_FOUND or all(name == "DEVNAME" or name.startswith(_ENTRY) for name in told):
         return Content()
     if done.returncode == _SEVERAL_FOUND:
         return Content("data of several kinds at once")

@@ -8,6 +8,8 @@ Rules:
   not know direct volumes shares the target with its guest: it then shows an empty directory that cannot be written to,
   and no data ends on the host's disk.
 * As soon as there may be a mount info, a guest may use the device. The agent then changes nothing on it.
+* A volume is not taken back while the sandbox of a guest runs: the next pod's guest, or a check of the file system,
+  would destroy what this one still writes. Only Kata's Go runtime leaves the ids of its sandboxes.
 * All work blocks. It runs in threads of its own, because a device may be dead.
 """
 
@@ -80,6 +82,18 @@ class DirectVolumes:
         await _apart(file_systems.finish if begun else file_systems.make, device, fs_type, uuid)
         reach("format.after-make")
 
+    async def wait_idle(self, published: Published) -> None:
+        """Return once no tool of an earlier agent works on the device; at once if the device is gone.
+
+        Raises:
+            Uncertain: one still does.
+        """
+        try:
+            device = await self.device(published)
+        except Uncertain:
+            return
+        await _apart(file_systems.wait_idle, device)
+
     async def grow(self, device: Path, fs_type: str) -> bool:
         """Grow a file system to its device; see `file_systems.grow`."""
         return await _apart(file_systems.grow, device, fs_type)
@@ -140,9 +154,16 @@ class DirectVolumes:
         reach("handover.after-info")
 
     async def take_back(self, published: Published) -> None:
-        """Undo `hand_over`, whatever of it was done. The guard's directories stay."""
+        """Undo `hand_over`, whatever of it was done. The guard's directories stay.
+
+        Raises:
+            Uncertain: a guest still runs, or it failed.
+        """
         reach("unpublish.before-info")
-        await _apart(self._store.remove, self.volume_path(published))
+        path = self.volume_path(published)
+        if sandbox := await _apart(self._running, path):
+            raise Uncertain(f"sandbox {sandbox} still uses direct volume {path}; stop its containers")
+        await _apart(self._store.remove, path)
         reach("unpublish.after-info")
         await _apart(self._unguard, self._target(published))
         reach("unpublish.after-guard")
@@ -188,6 +209,10 @@ class DirectVolumes:
             with self._root.parent(target) as folder:
                 unmount(Path(f"/proc/self/fd/{folder}", target.name))
 
+    def _running(self, volume_path: str) -> str:
+        """Return the id of a sandbox that has the volume and runs; empty if none is known to."""
+        return next(filter(self._shim.is_live, self._store.sandbox_ids(volume_path)), "")
+
     def _is_told(self, published: Published) -> bool:
         return self.volume_path(published) in self._store.volume_paths()
 
@@ -204,11 +229,15 @@ class DirectVolumes:
     def _sweep(self, kept: frozenset[str]) -> None:
         self._store.sweep()
         for path in self._store.volume_paths():
-            if path not in kept and self._is_own(path):
+            if path in kept or not self._is_own(path):
+                continue
+            if sandbox := self._running(path):
+                log.warning("direct volume %s stays: no pod accounts for it, but sandbox %s runs", path, sandbox)
+            else:
                 log.warning("direct volume %s is removed: no pod's volume accounts for it", path)
                 self._store.remove(path)
         for target in read_table(self._root.path).guards():
-            if self._real_path(target) not in kept:
+            if self._real_path(target) not in kept and self._real_path(target) not in self._store.volume_paths():
                 self._unguard(target)
 
     def _is_own(self, volume_path: str) -> bool:

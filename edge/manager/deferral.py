@@ -10,6 +10,8 @@ Rules (docs/runtime-assisted.md):
 * The UUID of the file system is kept with the publication. After a reboot, devices may have other names. The runtime
   hears of a device only if it holds the same file system as before.
 * If a step fails before the handover, everything is undone in reverse, with NodeUnpublishVolume at the end.
+* A pod that goes is no reason to write: another node may have the device by then. So nobody finishes a mkfs whose pod
+  is gone. But a tool that an earlier agent has left is waited for.
 """
 
 import logging
@@ -78,8 +80,8 @@ class VolumeDeferral:
         """
         published = published_of(row)
         await self._direct.take_back(published)
-        if row.handover is Handover.FORMATTING and row.boot == self._host.boot:
-            await self._finish(row)
+        if row.handover is not Handover.HANDED:
+            await self._direct.wait_idle(published)
         await self._clean(guard_of(row))
 
     # ---- deferral by the driver --------------------------------------------------------------------------------------
@@ -111,16 +113,17 @@ class VolumeDeferral:
             VolumeError: it failed.
         """
         row, fs_type = self._rows.publications[target], _of(want).fs_type
+        reads_only = want.read_only or "ro" in _of(want).options
         if row.handover is Handover.FORMATTING:
             return await self._make(row, device, begun=True)
         content = await self._direct.look(device)
-        if not row.fs_uuid and content.is_blank:
-            if want.read_only:
+        if not row.fs_uuid and content.is_blank and not is_used:
+            if reads_only:
                 raise Refused(f"device {device} holds no file system, and the pod may only read the volume")
             await self._record("format", target, Handover.FORMATTING, fs_type, str(uuid.uuid4()))
             return await self._make(self._rows.publications[target], device, begun=False)
         await self._check(row, device, content, fs_type, is_used=is_used)
-        if not (is_used or want.read_only) and not await self._direct.grow(device, fs_type):
+        if not (is_used or reads_only) and not await self._direct.grow(device, fs_type):
             log.warning("volume %s: %s grows only while it is mounted; let the guest do it", self._key, fs_type)
         return content.uuid
 
@@ -139,7 +142,9 @@ class VolumeDeferral:
                     f"{row.fs_uuid}; check which device the driver has published"
                 )
         elif not is_right:
-            raise Refused(f"device {device} holds {content.what}, and the volume's file system is {fs_type}")
+            raise Refused(
+                f"device {device} holds {content.what or 'nothing'}, and the volume's file system is {fs_type}"
+            )
         elif not (is_used or await self._direct.is_sound(device, fs_type)):
             raise Refused(f"device {device} holds an unfinished {fs_type}, of a mkfs that was killed; erase it by hand")
 
@@ -147,13 +152,6 @@ class VolumeDeferral:
         await self._direct.make(device, row.fs_type, row.fs_uuid, begun=begun)
         log.info("volume %s: a new %s is made on %s, with the UUID %s", self._key, row.fs_type, device, row.fs_uuid)
         return row.fs_uuid
-
-    async def _finish(self, row: Publication) -> None:
-        """Finish a file system that the pod has not waited for: a half of one would be in the next pod's way."""
-        try:
-            await self._make(row, await self._direct.device(published_of(row)), begun=True)
-        except VolumeError as error:
-            log.warning("volume %s: its new file system is not finished: %s", self._key, error.why)
 
     # ---- parts of several --------------------------------------------------------------------------------------------
 
@@ -182,13 +180,14 @@ class VolumeDeferral:
         published = published_of(row)
         try:
             await self._direct.take_back(published)
+            await self._direct.wait_idle(published)
+            if row.handover is Handover.HANDED:  # no guest has it any more: the next try checks and grows it again
+                await self._rows.write(replace(row, handover=Handover.NONE))
             await self._clean(guard_of(row))
             await self._host.plugin.unpublish(published)
             await self._clean(published)
         except VolumeError as error:
             raise Uncertain(error.why) from error
-        if row.handover is Handover.HANDED:
-            await self._rows.write(replace(row, handover=Handover.NONE))
 
 
 def _of(want: PodVolume) -> Deferral:

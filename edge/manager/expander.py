@@ -25,7 +25,7 @@ from edge.manager.expansion import (
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows, published_of
-from edge.manager.states import State
+from edge.manager.states import Handover, State
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
@@ -201,7 +201,8 @@ class VolumeExpander:
         next publication; until then the claim waits for this node.
         """
         row = self._rows.publications[target_for(want)]
-        if row.state is not State.DONE or await self._host.direct().resize(published_of(row)):
+        is_handed = row.handover is Handover.HANDED and row.boot == self._host.boot
+        if not (row.state is State.DONE or is_handed) or await self._host.direct().resize(published_of(row)):
             return True
         self._settled = plan
         message = (

@@ -128,6 +128,9 @@ class Direct(Protocol):
     async def make(self, device: Path, fs_type: str, uuid: str, *, begun: bool) -> None:
         """Make a file system, or finish one."""
 
+    async def wait_idle(self, published: Published) -> None:
+        """Return once no tool of an earlier agent works on the device."""
+
     async def grow(self, device: Path, fs_type: str) -> bool:
         """Grow a file system to its device; return whether it has that size."""
 

@@ -16,6 +16,7 @@ from typing import Any
 from edge import node_requests
 from edge.disk.layout import Layout
 from edge.runtimes import DirectRuntime
+from edge.volume_errors import NotReady
 from edge.volumes import Deferral, PodVolume
 
 ANNOTATION = "csi-bridge.io/direct-volumes"
@@ -104,7 +105,7 @@ class OptIn:
 
         try:
             check_volume_path(str(self.layout.target(want.pod.uid, want.volume.name)))
-        except VolumePathRefused as error:
+        except (VolumePathRefused, NotReady) as error:
             raise NotDeferrable(str(error)) from error
 
     @staticmethod

@@ -76,14 +76,15 @@ class VolumeStaging:
             and any(other.pod_uid != target.pod_uid for other in had)
         ):
             return "the volume has the access mode ReadWriteOncePod and is already in use by another pod"
-        if want.deferral is not None and any(other != target for other in had):
+        others = [row for other, row in had.items() if other != target]
+        if any(want.deferral is not None or row.agent_defers for row in others):
             return "the volume is in use by another pod, and a volume that the runtime mounts is one pod's alone"
         holder = self._host.places.holder(want)
         if holder is not None:
             return f"another volume is still mounted in the place of {volume.name}: {holder}"
         if self.is_outdated(want, had.get(target)):
             return "it may be mounted with earlier arguments, and is unmounted first"
-        return self.misfit(want) if any(other != target for other in had) else ""
+        return self.misfit(want) if others else ""
 
     def misfit(self, want: PodVolume) -> str:
         """Return why a pod cannot get the volume from its present staging; empty if it can."""

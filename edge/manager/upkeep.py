@@ -63,7 +63,10 @@ class VolumeUpkeep:
         for target, want in wants.items():
             if not self._rows.is_published(target):
                 continue
-            if want.volume.rules.requires_republish:
+            is_as_wanted = (
+                self._rows.publications[target].block == want.volume.block
+            )  # else a guest may have the device
+            if want.volume.rules.requires_republish and is_as_wanted:
                 due = self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
                 yield Step.REPUBLISH, target, due
             if self._host.stats_interval_s:

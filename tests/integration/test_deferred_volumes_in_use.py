@@ -49,6 +49,20 @@ def test_the_usage_is_the_guests_and_only_the_devices_size_where_no_guest_can_te
     assert node.driver.calls("NodeGetVolumeStats") == []
 
 
+def test_a_volume_is_taken_back_only_when_its_guest_has_ended(node: DeferringNode) -> None:
+    target = node.add("data")
+    with node.guest("data"), FakeShim(node.run_dir / "vc/sbs", SANDBOX):
+        node.put("data", phase="Succeeded")
+        wait_for(
+            lambda: f"sandbox {SANDBOX} still uses" in node.volumes("data")[0]["error"],
+            what="the reason",
+            instead=node.tell,
+        )
+        assert mount_info(node.run_dir, target)
+        assert node.driver.calls("NodeUnpublishVolume") == []
+    node.wait_clean()
+
+
 def put(node: DeferringNode, size_mib: int, *, pod: str = "data", phase: str = "Running") -> None:
     """Write the objects of a claim that had 32 MiB, with a PersistentVolume of this size."""
     objects = volume("data", node.handles["data"], size=f"{size_mib}Mi")

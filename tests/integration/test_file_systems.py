@@ -158,6 +158,30 @@ def test_a_locked_device_is_neither_read_nor_changed(tmp_path: Path, monkeypatch
     assert look(path).is_blank
 
 
+def test_a_device_without_a_size_and_one_that_blkid_cannot_read_are_not_blank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    with pytest.raises(OSError, match="has no size: it is not connected"):
+        look(empty)
+    (tmp_path / "blkid").write_text("#!/bin/sh\necho blkid: error: read failed >&2\nexit 2\n")
+    (tmp_path / "blkid").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 21))
+    with pytest.raises(OSError, match="blkid: error: read failed"):
+        look(image)
+
+
+def test_an_interrupted_mkfs_is_not_finished_over_data_that_it_has_not_written(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(b"another volume's rows" + bytes(32 << 20))
+    with pytest.raises(FileExistsError, match="data that is no known file system"):
+        finish(image, "ext4", UUID)
+    assert image.read_bytes().startswith(b"another volume's rows")
+
+
 def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(OSError, match="blkid is not installed on this node"):

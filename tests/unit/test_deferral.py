@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,9 @@ class FakeDirect:
     async def grow(self, _device: Path, _fs_type: str) -> bool:
         self._step("grow")
         return True
+
+    async def wait_idle(self, _published: Published) -> None:
+        self._step("wait")
 
     async def hand_over(self, _want: PodVolume, published: Published, _device: Path) -> None:
         self._step("hand over")
@@ -178,7 +181,7 @@ async def test_an_unfinished_file_system_of_somebody_else_is_refused(world: Defe
     world.ask()
     await world.start()
     assert "unfinished ext4" in world.entry()["error"]
-    assert world.direct.done == ["take back while nothing"]
+    assert world.direct.done == ["take back while nothing", "wait while nothing"]
 
 
 async def test_a_killed_mkfs_is_finished_by_the_next_agent(world: DeferringWorld) -> None:
@@ -191,6 +194,37 @@ async def test_a_killed_mkfs_is_finished_by_the_next_agent(world: DeferringWorld
     await world.restart(boot="boot-2")
     assert world.direct.done == ["finish while formatting", "hand over while handed over"]
     assert (world.row.state, world.row.fs_uuid) == (State.DONE, before.fs_uuid)
+
+
+async def test_a_killed_mkfs_whose_pod_is_gone_is_waited_for_and_not_finished(world: DeferringWorld) -> None:
+    world.direct.failures["make"] = Uncertain("the agent was killed")
+    pod = world.ask()
+    await world.start()
+    world.direct.done.clear()
+    world.store.drop(pod)
+    await settle()
+    assert world.direct.done == ["take back while formatting", "wait while formatting"]
+    assert world.states.publications() == []
+
+
+async def test_a_blank_device_that_a_guest_may_have_is_not_formatted(world: DeferringWorld) -> None:
+    world.ask()
+    await world.start()
+    row = world.row
+    await world.states.put(replace(row, state=State.UNCERTAIN, fs_uuid="", handover=Handover.NONE))
+    world.direct.content = Content()
+    world.direct.done.clear()
+    await world.restart()
+    assert world.direct.told
+    assert "make" not in " ".join(world.direct.done)
+
+
+async def test_a_volume_that_its_owner_mounts_read_only_is_not_formatted(world: DeferringWorld) -> None:
+    world.add_volume(pv={"mountOptions": ["ro"]})
+    world.ask()
+    await world.start()
+    assert world.direct.done == ["take back while nothing", "wait while nothing"]
+    assert "holds no file system, and the pod may only read the volume" in world.entry()["error"]
 
 
 async def test_after_a_reboot_the_same_file_system_is_handed_over_again(world: DeferringWorld) -> None:
