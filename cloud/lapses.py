@@ -33,6 +33,9 @@ _MOST_NOTED: Final = 10_000
 class Links(Protocol):
     """The part of `cloud.edge_nodes.Nodes` that knows when links ended."""
 
+    def knows(self, name: str) -> bool:
+        """Whether a node has ever connected."""
+
     def left(self, name: str) -> tuple[float, float] | None:
         """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
 
@@ -74,6 +77,8 @@ class Lapses:
     def _at(self, node: str, driver: str, volume: str) -> tuple[float, float] | None:
         """When a volume is surely fenced, in the monotonic clock and since the epoch; None if it never is."""
         told, left = self._mounts.told_fence(node), self._links.left(node)
+        if not self._links.knows(node):  # it is being forgotten: nobody knows when its link ended
+            return None
         if told is None or left is None or name_in_use(driver, volume) not in told.volumes:
             return None
         if not self._mounts.asks_for_fence(driver, volume):

@@ -19,6 +19,10 @@ from typing import Any, Final
 
 ANNOTATION: Final = "csi-bridge.io/offline"
 
+_LONGEST_LEASE_S: Final = 86_400
+_LONGEST_STOP_S: Final = 3_600
+"""What an agent may tell. With more, it does not fence."""
+
 KEEP: Final = "keep"
 FENCE: Final = "fence"
 
@@ -62,6 +66,6 @@ def read(status: Mapping[str, Any]) -> ToldFence | None:
     if not told:
         return None
     lease_s, stop_s = told.get("leaseSeconds") or 0, told.get("stopSeconds") or 0
-    if lease_s <= 0 or stop_s <= 0:
+    if not (0 < lease_s <= _LONGEST_LEASE_S and 0 < stop_s <= _LONGEST_STOP_S):
         return None
     return ToldFence(lease_s=lease_s, stop_s=stop_s, volumes=frozenset(told.get("volumes") or ()))

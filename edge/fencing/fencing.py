@@ -162,7 +162,8 @@ class Fencing:
             if self._clock() >= self._shared.ends_at or self._shared.marked_at:
                 self._mark_all()
                 await self._stop_all()
-            else:
+            else:  # from now on the hub counts with this agent's length, which may be shorter than the one before
+                self._shared.ends_at = min(self._shared.ends_at, self._clock() + self.lease_s)
                 lease.resume(self._shared.ends_at)
                 lease.begin(self, is_operation=False)
         if self._fenced():
@@ -332,7 +333,7 @@ class Fencing:
         keys = self._fenced()
         volumes = [self._held[key] for key in keys]
         spared = [self._watchdog.pid] if self._watchdog.pid is not None else []
-        left_s = left(self._shared.ends_at, self.stop_s)
+        left_s = left(self._shared.ends_at, self.stop_s, resets=self._reset is not None)
         self._is_stopping = True
         try:
             done = await in_own_thread(

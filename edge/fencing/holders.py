@@ -88,7 +88,7 @@ def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str], *, i
     except OSError:
         return None
     for mount in parse(text):
-        if not any(_is_of(mount, part) for part in parts):
+        if not any(is_of(mount, part) for part in parts):
             continue
         is_copy = any(mount.path.endswith(point) for point in points)
         is_kubelets = any(part in mount.path for part in _KUBELETS)
@@ -123,7 +123,8 @@ def _is_below(path: str, points: Collection[str]) -> bool:
     return any(path == point or f"{point}/" in path or path.endswith(point) for point in points)
 
 
-def _is_of(mount: Mount, part: Part) -> bool:
+def is_of(mount: Mount, part: Part) -> bool:
+    """Whether a mount shows a part of a file system, or something in it."""
     device, root, source = part
     return (mount.device, mount.source) == (device, source) and _is_within(mount.root, root)
 

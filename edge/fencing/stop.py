@@ -27,7 +27,7 @@ from typing import Final
 
 from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, read_table, unmount
-from edge.fencing.holders import Part, holders, kill, parts_of
+from edge.fencing.holders import Part, holders, is_of, kill, parts_of
 from edge.fencing.plan import Held
 from edge.volume_errors import NotReady
 
@@ -39,11 +39,13 @@ CUT_AT: Final = 0.6
 RESET_AT: Final = 0.8
 
 _LOOK_S: Final = 0.05
+_TELL_S: Final = 0.2
 _CLEAN_LOOKS: Final = 2
 _MNT_FORCE: Final = 1
 """From umount2(2)."""
 
 _SYS_DEVICES: Final = Path("/sys/dev/block")
+_SWAPS: Final = Path("/proc/swaps")
 
 
 @dataclass(slots=True)
@@ -88,7 +90,6 @@ class _Stop:
     def look(self, *, by_force: bool) -> bool:
         """Kill and unmount what is there. Returns whether nothing was."""
         mounts = self._mounts()
-        self._parts |= parts_of(mounts)
         self._points |= dict.fromkeys(mount.path for mount in mounts)
         found = holders(self._parts, self._points, is_unmounted=not mounts, spared=self._spared)
         for pid, how in found.items():
@@ -109,11 +110,16 @@ class _Stop:
                 self._apart(f"delete {device}", lambda switch=switch: switch.write_text("1"))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
 
     def _mounts(self) -> list[Mount]:
-        table = read_table(self._root)
-        return [mount for mount in table.mounts if self._ends.are_of(mount.path)]
+        """The volumes' mounts, wherever they are: a runtime or a person may have bound one to another path."""
+        mounts = read_table(self._root).mounts
+        self._parts |= parts_of([mount for mount in mounts if self._ends.are_of(mount.path)])
+        return [mount for mount in mounts if self._is_of(mount)]
 
     def _others(self) -> list[Mount]:
-        return [mount for mount in read_table(self._root).mounts if not self._ends.are_of(mount.path)]
+        return [mount for mount in read_table(self._root).mounts if not self._is_of(mount)]
+
+    def _is_of(self, mount: Mount) -> bool:
+        return self._ends.are_of(mount.path) or any(is_of(mount, part) for part in self._parts)
 
     def _unmount(self, path: str, *, by_force: bool) -> None:
         def work() -> None:
@@ -222,18 +228,30 @@ def _force(path: str) -> None:
 
 
 def _switch(device: str, others: Collection[str]) -> Path | None:
-    """The file that deletes the disk of a device; None if it has none, or if the disk has other mounts."""
+    """The file that deletes the disk of a device; None if it has none, or if anything else uses the disk.
+
+    Others may use it by a mount, by swap, or through a device on top of it (LVM, MD, dm-crypt).
+    """
     real = (_SYS_DEVICES / device).resolve()
     disk = real.parent if (real / "partition").exists() else real
     switch = disk / "device/delete"
     if not switch.exists():
         return None
-    own = {found.read_text().strip() for found in (disk / "dev", *disk.glob("*/dev")) if found.exists()}
-    return None if own & set(others) else switch
+    blocks = [disk, *(found.parent for found in disk.glob("*/dev"))]
+    if any(holder for block in blocks for holder in (block / "holders").glob("*")):
+        return None
+    swaps = {Path(line.split()[0]).name for line in _SWAPS.read_text().splitlines()[1:]}
+    own = {(block / "dev").read_text().strip() for block in blocks if (block / "dev").exists()}
+    return None if own & set(others) or swaps & {block.name for block in blocks} else switch
 
 
 def _reset(file: Path) -> None:
-    log.critical("not all writers can be stopped in time: the machine is reset by %s", file)
+    def tell() -> None:
+        log.critical("not all writers can be stopped in time: the machine is reset by %s", file)
+
+    telling = threading.Thread(target=tell, name="tell of the reset", daemon=True)  # the log may be on the dead disk
+    telling.start()
+    telling.join(_TELL_S)
     try:
         file.write_text("b")
     except OSError as error:

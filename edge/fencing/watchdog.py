@@ -40,9 +40,9 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def left(ends_at: float, stop_s: float) -> float:
-    """The seconds that are left to stop all writers. After a suspend there are none, and the work still takes some."""
-    return max(ends_at + stop_s - boot_time(), stop_s / 2)
+def left(ends_at: float, stop_s: float, *, resets: bool) -> float:
+    """The seconds that are left to stop all writers. If it is late, the work takes some all the same."""
+    return max(ends_at + stop_s - boot_time(), 0.5 if resets else stop_s / 2)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Watchdog:
         if self._lease.ends_at != ends_at:  # the agent has renewed it at this moment
             self._lease.marked_at = 0.0
             return
-        left_s = left(ends_at, self.stop_s)
+        left_s = left(ends_at, self.stop_s, resets=self.reset is not None)
         spared = {self.parent} if os.getppid() == self.parent else ()
         done = stop_writers(due, self.root, stop_s=left_s, reset=self.reset, spared=spared)
         self._fenced_for = ends_at

@@ -329,7 +329,7 @@ class VolumeTask:
         if flaw and volume.claim is not None:
             self._host.facts.tell_claim(volume.claim, "NotFenced", f"PV {volume.name}: {flaw}")
         if flaw or not volume.fence:
-            return False
+            return volume.fence  # the hub may still believe that this node fences it, as an earlier start told
         if why := fencing.obstacle(volume):
             raise Waiting(why)
         await fencing.hold(volume)

@@ -54,7 +54,7 @@ class Links:
         return self.away.get(name)
 
     def left(self, name: str) -> tuple[float, float] | None:
-        since = self.away.get(name)
+        since = self.away.get(name, LEFT)
         return (0.0, since) if since is not None else None
 
     def with_driver(self, driver: str) -> list[str]:

@@ -118,6 +118,20 @@ async def test_after_a_reboot_a_volume_is_held_anew_and_the_hub_is_asked_again()
     assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
 
 
+async def test_after_a_reboot_the_hub_hears_first_that_a_volume_is_not_fenced_any_more() -> None:
+    world = world_with("fence")
+    await world.start()
+    world.fencing.held.clear()
+    world.plugin.mounted.clear()
+    world.acked.clear()
+    world.fencing.why_not = "its agent runs with --fence=off"
+    await world.restart(boot="boot-2")
+    assert (world.fencing.held, world.take_calls()) == ([], [])
+    world.acked.set()
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
 async def test_a_pod_that_goes_before_the_staging_leaves_nothing_held() -> None:
     world = world_with("fence")
     world.acked.clear()

@@ -301,6 +301,14 @@ async def test_longer_times_do_not_count_for_volumes_that_the_hub_knows_with_sho
     assert (fencing.lease_s, fencing.stop_s) == counts
 
 
+async def test_a_shorter_lease_ends_the_one_of_the_last_start_earlier(machine: Machine) -> None:
+    await hold(machine)
+    fencing = await machine.start(lease_s=30.0)
+    assert LeaseFile(machine.directory).ends_at == machine.now + 30.0
+    machine.pass_s(30.0)
+    assert fencing.is_fenced(KEY)
+
+
 async def test_volumes_that_an_earlier_start_has_unstaged_are_let_go(machine: Machine) -> None:
     await hold(machine)
     fencing = await machine.start()

@@ -66,11 +66,17 @@ def test_a_volume_that_does_not_ask_for_it_is_kept_although_its_agent_fences_it(
     assert "and had it mounted; bring the node back" in world.held("n2")
 
 
-@pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20)])
+@pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20), (2**63, 20), (60, 2**63)])
 def test_an_agent_without_usable_numbers_fences_nothing(world: MountWorld, numbers: tuple[int, int]) -> None:
     world.monotonic = 1e9
     world.tell("n2", IN_USE, fence=offline_policy.write(*numbers, [IN_USE]))
     assert world.held("n2")
+
+
+def test_nobody_knows_when_a_node_that_is_being_forgotten_has_left(world: MountWorld) -> None:
+    world.monotonic = 1e9
+    del world.links.away["n2"]
+    assert not world.lapses.is_over("n2", DRIVER, HANDLE)
 
 
 def test_a_node_that_is_here_keeps_its_volume(world: MountWorld) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from edge.disk.layout import Layout, handle_hash
 from edge.disk.mounts import parse
-from edge.fencing.holders import _is_of, holders, parts_of
+from edge.fencing.holders import holders, is_of, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import Stopped, _Ends, _switch, stop_writers
 
@@ -76,7 +76,7 @@ def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
     line = "36 35 0:50 / /data rw - nfs4 server:/export/{} rw"
     one, other = (parse(line.format(name))[0] for name in ("a", "b"))
     (part,) = parts_of([one])
-    assert (_is_of(one, part), _is_of(other, part)) == (True, False)
+    assert (is_of(one, part), is_of(other, part)) == (True, False)
 
 
 def test_a_device_without_a_switch_is_not_deleted() -> None:
