@@ -178,7 +178,7 @@ def test_a_second_pod_does_not_get_a_deferred_volume(node: DeferringNode) -> Non
     objects = volume("data", node.handles["data"])
     node.write(*objects, asking("data", "data"), asking("second", "data"), pod("third", "data"), file="data")
     wait_for(lambda: "in use by another pod" in str(node.volumes("second")), what="the refusal", instead=node.tell)
-    wait_for(lambda: "staged as block volume" in str(node.volumes("third")), what="the refusal", instead=node.tell)
+    wait_for(lambda: "is one pod's alone" in str(node.volumes("third")), what="the refusal", instead=node.tell)
     assert len([call for call in node.calls() if call.method == "NodePublishVolume"]) == 1
     assert node.volumes("data")[0]["state"] == "published"
 
