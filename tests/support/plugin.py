@@ -19,6 +19,9 @@ from tests.support.waiting import wait_for
 SERVICE = "/pluginregistration.Registration"
 
 
+_STOP_S = 10.0
+
+
 class Plugin(grpc.GenericRpcHandler):
     """A registration socket.
 
@@ -71,7 +74,7 @@ class Plugin(grpc.GenericRpcHandler):
             self.socket.rename(aside)
         self._ended.set()
         if self._server is not None:
-            self._server.stop(grace=None).wait()
+            self._server.stop(grace=0).wait(_STOP_S)  # with None, grpc itself waits, now and then for ever
             self._server = None
         if leave_file:
             aside.rename(self.socket)
