@@ -201,10 +201,11 @@ def _signature(device: Path, opened: int) -> Content:
     told = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
     if done.returncode == _NOTHING_FOUND and done.stderr.strip():
         raise OSError(errno.EIO, f"blkid cannot read {device}: {done.stderr.strip()[-300:]}")
-    if done.returncode == _NOTHING_FOUND or all(name == "DEVNAME" or name.startswith(_ENTRY) for name in told):
-        return Content()
     if done.returncode == _SEVERAL_FOUND:
         return Content("data of several kinds at once")
+    is_bare = bool(told) and all(name == "DEVNAME" or name.startswith(_ENTRY) for name in told)
+    if done.returncode == _NOTHING_FOUND or is_bare:
+        return Content()
     if "PTTYPE" in told:
         return Content(f"a partition table ({told['PTTYPE']})")
     kind, uuid = told.get("TYPE", ""), told.get("UUID", "")

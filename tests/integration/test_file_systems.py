@@ -174,6 +174,18 @@ def test_a_device_without_a_size_and_one_that_blkid_cannot_read_are_not_blank(
         look(image)
 
 
+@pytest.mark.parametrize("code", [0, 8])
+def test_a_device_of_which_blkid_tells_nothing_certain_is_not_blank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "blkid").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "blkid").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 21))
+    assert not look(image).is_blank
+
+
 def test_an_interrupted_mkfs_is_not_finished_over_data_that_it_has_not_written(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(b"another volume's rows" + bytes(32 << 20))
