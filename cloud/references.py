@@ -132,80 +132,73 @@ async def _bodies(source: Source, kind: str) -> AsyncIterator[tuple[Ref, Body]]:
 
 def of_volume(body: Body) -> tuple[Key, Reference] | None:
     """A PersistentVolume of a CSI driver; None for any other."""
-    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
+    spec, status = _part(body, "spec"), _part(body, "status")
     csi, claim = _part(spec, "csi"), _part(spec, "claimRef")
     if not (csi.get("driver") and csi.get("volumeHandle")):
         return None
     is_reclaimed = status.get("phase") in {"Released", "Failed"} and (
         spec.get("persistentVolumeReclaimPolicy") == "Delete"
     )
-    reference = Reference(
+    reference = _reference(
         PERSISTENT_VOLUME,
-        str(metadata.get("name", "")),
-        str(metadata.get("uid", "")),
-        owner=f"claim {claim.get('namespace')}/{claim.get('name')}" if claim else "",
-        since=_seconds(metadata.get("creationTimestamp")),
+        body,
+        owner=_named("claim", claim),
         size_bytes=_bytes(_part(spec, "capacity").get("storage")),
-        is_leaving=bool(metadata.get("deletionTimestamp")) or is_reclaimed,
+        is_reclaimed=is_reclaimed,
     )
     return (str(csi["driver"]), Thing(VOLUME, str(csi["volumeHandle"]))), reference
 
 
 def of_content(body: Body) -> tuple[Key, Reference] | None:
     """A VolumeSnapshotContent; None if it has no snapshot yet."""
-    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
-    snapshot = _part(spec, "volumeSnapshotRef")
+    spec, status = _part(body, "spec"), _part(body, "status")
     handle = status.get("snapshotHandle") or _part(spec, "source").get("snapshotHandle")
     if not (spec.get("driver") and handle):
         return None
-    reference = Reference(
-        CONTENT,
-        str(metadata.get("name", "")),
-        str(metadata.get("uid", "")),
-        owner=f"snapshot {snapshot.get('namespace')}/{snapshot.get('name')}" if snapshot else "",
-        since=_seconds(metadata.get("creationTimestamp")),
-        size_bytes=int(status.get("restoreSize") or 0),
-        is_leaving=bool(metadata.get("deletionTimestamp")),
+    owner, size_bytes = _named("snapshot", _part(spec, "volumeSnapshotRef")), int(status.get("restoreSize") or 0)
+    return (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), _reference(
+        CONTENT, body, owner=owner, size_bytes=size_bytes
     )
-    return (str(spec["driver"]), Thing(SNAPSHOT, str(handle))), reference
-
-
-def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
-    """The VolumeSnapshots of VolumeSnapshotContents that have no snapshot yet, by UID."""
-    found = {}
-    for body in bodies:
-        snapshot = _part(_part(body, "spec"), "volumeSnapshotRef")
-        if of_content(body) is None and snapshot.get("uid"):
-            found[str(snapshot["uid"])] = f"snapshot {snapshot.get('namespace')}/{snapshot.get('name')}"
-    return found
 
 
 def of_group(body: Body) -> Iterator[tuple[Key, Reference]]:
     """The snapshots of a VolumeGroupSnapshotContent; none if it has none yet."""
-    metadata, spec, status = (_part(body, name) for name in ("metadata", "spec", "status"))
-    group = _part(spec, "volumeGroupSnapshotRef")
-    reference = Reference(
-        GROUP_CONTENT,
-        str(metadata.get("name", "")),
-        str(metadata.get("uid", "")),
-        owner=f"group snapshot {group.get('namespace')}/{group.get('name')}" if group else "",
-        since=_seconds(metadata.get("creationTimestamp")),
-        is_leaving=bool(metadata.get("deletionTimestamp")),
-    )
+    spec, status = _part(body, "spec"), _part(body, "status")
+    reference = _reference(GROUP_CONTENT, body, owner=_named("group snapshot", _part(spec, "volumeGroupSnapshotRef")))
     handles = [it.get("snapshotHandle") for it in status.get("volumeSnapshotInfoList") or ()]
     handles += _part(_part(spec, "source"), "groupSnapshotHandles").get("volumeSnapshotHandles") or ()
     for handle in dict.fromkeys(filter(None, handles)):
         yield (str(spec.get("driver", "")), Thing(SNAPSHOT, str(handle))), reference
 
 
+def waiting_snapshots(bodies: Iterable[Body]) -> dict[str, str]:
+    """The VolumeSnapshots of VolumeSnapshotContents that have no snapshot yet, by UID."""
+    refs = [_part(_part(body, "spec"), "volumeSnapshotRef") for body in bodies if of_content(body) is None]
+    return {str(ref["uid"]): _named("snapshot", ref) for ref in refs if ref.get("uid")}
+
+
 def waiting_groups(bodies: Iterable[Body]) -> dict[str, str]:
     """The VolumeGroupSnapshots of VolumeGroupSnapshotContents that have no snapshots yet, by UID."""
-    found = {}
-    for body in bodies:
-        group = _part(_part(body, "spec"), "volumeGroupSnapshotRef")
-        if group.get("uid") and not any(of_group(body)):
-            found[str(group["uid"])] = f"group snapshot {group.get('namespace')}/{group.get('name')}"
-    return found
+    refs = [_part(_part(body, "spec"), "volumeGroupSnapshotRef") for body in bodies if not any(of_group(body))]
+    return {str(ref["uid"]): _named("group snapshot", ref) for ref in refs if ref.get("uid")}
+
+
+def _reference(kind: str, body: Body, *, owner: str, size_bytes: int = 0, is_reclaimed: bool = False) -> Reference:
+    metadata = _part(body, "metadata")
+    return Reference(
+        kind,
+        str(metadata.get("name", "")),
+        str(metadata.get("uid", "")),
+        owner=owner,
+        since=_seconds(metadata.get("creationTimestamp")),
+        size_bytes=size_bytes,
+        is_leaving=bool(metadata.get("deletionTimestamp")) or is_reclaimed,
+    )
+
+
+def _named(word: str, ref: Mapping[str, Any]) -> str:
+    """A reference to an object in a namespace, in words; empty if there is none."""
+    return f"{word} {ref.get('namespace')}/{ref.get('name')}" if ref else ""
 
 
 def _part(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:

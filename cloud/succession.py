@@ -16,7 +16,8 @@ Rules:
 import logging
 
 from cloud.abandon.node_ends import NodeEnds
-from cloud.abandon.own_storage import Body, handle_of, own_volumes
+from cloud.abandon.own_storage import handle_of, own_volumes
+from cloud.kinds.fields import Body
 from cloud.references import PERSISTENT_VOLUME
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event

@@ -53,9 +53,6 @@ class UniqueKeys:
         return ",".join(self.keys)
 
 
-NO_KEYS: Final = UniqueKeys()
-
-
 class SegmentStore(Protocol):
     """Keeps the segments on disk (`cloud.store.Store`)."""
 

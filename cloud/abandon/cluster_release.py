@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
-from cloud.abandon.own_storage import Body as Part
 from cloud.abandon.own_storage import Owner, Records, own_contents, own_groups, own_volumes, part, segments_of
 from cloud.abandon.release import NotReleased, Pass
+from cloud.kinds.fields import Body as Part
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
 from cloud.sources.source import Source

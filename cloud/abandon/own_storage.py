@@ -11,14 +11,12 @@ Rules:
 * The same holds for a VolumeGroupSnapshotContent and any of its volumes: a group is on one node.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+from cloud.kinds.fields import Body
 from common.node_selector import choices
-
-Body = Mapping[str, Any]
 
 Owner = Callable[[str, str, str], str]
 """The node that a segment (driver, key and value) belongs to; empty: none, or nobody knows."""

@@ -1,10 +1,10 @@
 """The ownership marks: annotations that say which objects and entries the hub made."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
-Body = dict[str, Any]
+from cloud.kinds.fields import Body
 
 MADE_BY: Final = "csi-bridge.io/made-by"
 HUB: Final = "hub"
@@ -28,16 +28,16 @@ def written_drivers(body: Body) -> frozenset[str]:
     return frozenset(it for it in names if isinstance(it, str)) if isinstance(names, list) else frozenset()
 
 
-def remember_drivers(drivers: Collection[str]) -> Body:
+def remember_drivers(drivers: Collection[str]) -> dict[str, Any]:
     """The annotation, for a merge patch, that stores the drivers for `written_drivers`."""
     return {_DRIVERS: json.dumps(sorted(drivers), separators=(",", ":")) if drivers else None}
 
 
-def unmarked(body: Body) -> Body:
+def unmarked(body: Body) -> dict[str, Any]:
     """The annotations, for a merge patch, that remove the hub's marks; empty if the object has none."""
     return {name: None for name in (MADE_BY, _DRIVERS) if annotation(body, name)}
 
 
-def annotation(body: Mapping[str, Any], name: str) -> str:
+def annotation(body: Body, name: str) -> str:
     """An annotation's text; empty without one."""
     return str(((body.get("metadata") or {}).get("annotations") or {}).get(name, ""))

@@ -8,9 +8,8 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.peers.support import manifests
-from tests.peers.support.testdriver import RunningDriver, start_testdriver
+from tests.peers.support.testdriver import RunningDriver, make_on, start_testdriver
 from tests.support.bridge import Bridge
-from tests.support.requests import create
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
@@ -29,38 +28,22 @@ _LIMIT_S = 60.0
 
 _REFUSED = "would lack the entries of edge node n2"
 
-MOUNT = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
-
 
 class Site:
     """Two nodes, each with a volume that is attached there, and an attacher that compares every two seconds.
 
     Attributes:
-        name: the driver's.
         vendors, agents: by node.
         volumes: by node: the id.
         attacher: its process.
     """
 
-    def __init__(self, name: str, bridge: Bridge, vendors: dict[str, RunningDriver], agents: dict[str, Agent]) -> None:
-        self.name, self.bridge, self.vendors, self.agents = name, bridge, vendors, agents
-        self.volumes: dict[str, str] = {}
+    def __init__(
+        self, bridge: Bridge, vendors: dict[str, RunningDriver], agents: dict[str, Agent], sidecar: Sidecar, name: str
+    ) -> None:
+        self.bridge, self.vendors, self.agents = bridge, vendors, agents
+        self.volumes = {node: make_on(node, sidecar, driver=name) for node in vendors}
         self.attacher: Process
-
-    def make_volumes(self, sidecar: Sidecar) -> None:
-        """A volume on each node."""
-        for node in self.vendors:
-            term = csi.Topology(segments={f"topology.{self.name}/node": node})
-            wanted = csi.TopologyRequirement(requisite=[term], preferred=[term])
-            asked = create(f"of-{node}", accessibility_requirements=wanted, volume_capabilities=[MOUNT])
-            made: list[object] = []
-
-            def ask(asked: csi.CreateVolumeRequest = asked, made: list[object] = made) -> str:
-                outcome = sidecar.call("CreateVolume", asked)
-                made[:] = [outcome.ok or outcome.refusal]
-                return str(outcome.answer.volume.volume_id) if outcome.ok else ""
-
-            self.volumes[node] = wait_for(ask, what="volume", timeout_s=_LIMIT_S, instead=lambda made=made: made)
 
     def detach_behind_its_back(self, node: str) -> None:
         """The vendor loses an attachment."""
@@ -106,21 +89,15 @@ def site(
         bridge.start_hub()
         agents = {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
         proxy = bridge.start_proxy(name, "--placement=local")
-        site = Site(name, bridge, vendors, agents)
-        site.make_volumes(proxy.sidecar())
+        site = Site(bridge, vendors, agents, proxy.sidecar(), name)
         site.attacher = sidecars.start("csi-attacher", proxy.socket, "--reconcile-sync=2s", "--timeout=5s")
         for node, volume in site.volumes.items():
             api.create(manifests.node(f"{node}-{namespace}"))
             api.create(manifests.csi_node(f"{node}-{namespace}", drivers={name: node}))
-            api.create(_volume(f"{node}-{namespace}", driver=name, handle=volume))
+            api.create(manifests.persistent_volume(f"{node}-{namespace}", driver=name, handle=volume))
             attachment = {"driver": name, "node": f"{node}-{namespace}", "volume": f"{node}-{namespace}"}
             api.create(manifests.volume_attachment(f"{node}-{namespace}", **attachment))
-            api.wait_until(
-                "VolumeAttachment",
-                f"{node}-{namespace}",
-                lambda it: it.get("status", {}).get("attached", False),
-                what="attached",
-            )
+            api.wait_status("VolumeAttachment", f"{node}-{namespace}", "attached")
         site.wait_compared()
         yield site
         for agent in agents.values():
@@ -132,20 +109,6 @@ def site(
             api.delete("PersistentVolume", f"{node}-{namespace}")
             api.delete("CSINode", f"{node}-{namespace}")
             api.delete("Node", f"{node}-{namespace}")
-
-
-def _volume(name: str, *, driver: str, handle: str) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "csi": {"driver": driver, "volumeHandle": handle},
-        },
-    }
 
 
 def test_a_lost_attachment_is_made_again_and_no_other_also_while_a_node_is_away(

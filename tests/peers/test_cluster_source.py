@@ -15,6 +15,7 @@ from cloud.kube import RESOURCES, KubeError, connect
 from cloud.sources.cluster.cluster import Cluster
 from common.errors import SettingsError
 from common.objects import Ref
+from tests.peers.support import manifests
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -74,17 +75,7 @@ async def test_objects_are_followed_from_the_first_list_on(control_plane: Contro
 
 async def test_an_object_made_anew_under_its_name_has_its_own_uid(control_plane: ControlPlane, namespace: str) -> None:
     api, ref = control_plane.api, Ref("PersistentVolume", "", f"pv-{namespace}")
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": ref.name},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "csi": {"driver": "d.csi", "volumeHandle": "h"},
-        },
-    }
+    volume = manifests.persistent_volume(ref.name, driver="d.csi", handle="h")
     async with following(control_plane.admin_kubeconfig()) as cluster:
         await until(lambda: cluster.is_ready, "the first lists", within_s=_LIMIT_S)
         uids = []

@@ -528,9 +528,7 @@ _SOURCES = {
 
 def _attach_and_detach(api: KubeApi, volume: str) -> None:
     api.create(manifests.volume_attachment("deploy", driver="dirdriver.csi", node=_NODE, volume=volume))
-    api.wait_until(
-        "VolumeAttachment", "deploy", lambda it: it.get("status", {}).get("attached", False), what="attached"
-    )
+    api.wait_status("VolumeAttachment", "deploy", "attached")
     api.delete("VolumeAttachment", "deploy")
     api.wait_gone("VolumeAttachment", "deploy")
 
@@ -545,13 +543,7 @@ def _snapshot(api: KubeApi, namespace: str) -> None:
             found["metadata"]["namespace"] = namespace
             spec["source"] = {"persistentVolumeClaimName": "data"}
         api.create(found)
-    api.wait_until(
-        "VolumeSnapshot",
-        "dynamic",
-        lambda it: it.get("status", {}).get("readyToUse", False),
-        what="ready",
-        namespace=namespace,
-    )
+    api.wait_status("VolumeSnapshot", "dynamic", "readyToUse", namespace=namespace)
 
 
 # ---- storage of each node's own, without a topology -----------------------------------------------------------------

@@ -148,14 +148,7 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
         api.create(manifests.group_snapshot(name, namespace=namespace, snapshot_class=driver, labels=labels))
 
     def wait_ready(name: str) -> Object:
-        return api.wait_until(
-            "VolumeGroupSnapshot",
-            name,
-            lambda it: it.get("status", {}).get("readyToUse", False),
-            what="ready",
-            namespace=namespace,
-            timeout_s=_LIMIT_S,
-        )
+        return api.wait_status("VolumeGroupSnapshot", name, "readyToUse", namespace=namespace, timeout_s=_LIMIT_S)
 
     def contents() -> list[Object]:
         return [it for it in api.all("VolumeGroupSnapshotContent") if it["spec"]["driver"] == driver]
@@ -178,13 +171,7 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
     members = [it for it in api.all("VolumeSnapshot", namespace=namespace) if it["metadata"].get("ownerReferences")]
     assert sorted(it["spec"]["source"]["persistentVolumeClaimName"] for it in members) == ["data", "logs"]
     for member in members:
-        api.wait_until(
-            "VolumeSnapshot",
-            member["metadata"]["name"],
-            lambda it: it.get("status", {}).get("readyToUse", False),
-            what="ready",
-            namespace=namespace,
-        )
+        api.wait_status("VolumeSnapshot", member["metadata"]["name"], "readyToUse", namespace=namespace)
     assert len({snapshot.group_snapshot_id for snapshot in listed("n1")}) == 1
     assert (len(listed("n1")), listed("n2")) == (2, [])
 

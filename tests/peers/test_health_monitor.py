@@ -13,11 +13,11 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.peers.support import manifests
-from tests.peers.support.testdriver import RunningDriver, start_testdriver
+from tests.peers.support.claims import Claims
+from tests.peers.support.testdriver import RunningDriver, make_on, start_testdriver
 from tests.support.bridge import Bridge
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
-from tests.support.requests import create
 from tests.support.testdriver.capabilities import VOLUME_CONDITION
 from tests.support.waiting import wait_for
 
@@ -49,24 +49,7 @@ class Site:
         self.agents: dict[str, Agent] = {it: bridge.start_agent(it, vendors[it].socket) for it in vendors}
         self.proxy: Proxy = bridge.start_proxy(vendors["n1"].name, "--placement=local")
         self.sidecar: Sidecar = self.proxy.sidecar()
-        self.volumes = {node: self._make(node) for node in vendors}
-
-    def _make(self, node: str) -> str:
-        vendor = self.vendors[node]
-        term = csi.Topology(segments={f"topology.{vendor.name}/node": node})
-        request = create(
-            f"on-{node}",
-            accessibility_requirements=csi.TopologyRequirement(requisite=[term]),
-            volume_capabilities=[csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})],
-        )
-        told: list[object] = []
-
-        def make() -> str:
-            outcome = self.sidecar.call("CreateVolume", request)
-            told[:] = [outcome.answer if outcome.ok else outcome.refusal]
-            return str(outcome.answer.volume.volume_id) if outcome.ok else ""
-
-        return wait_for(make, what=f"volume on {node}", instead=lambda: told)
+        self.volumes = {node: make_on(node, self.sidecar, driver=vendors[node].name) for node in vendors}
 
     def break_(self, node: str) -> None:
         """Take away the data of a node's volume."""
@@ -113,30 +96,14 @@ def test_the_stock_monitor_tells_the_claim_of_a_broken_volume_on_any_node(
     site: Site, control_plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path], namespace: str
 ) -> None:
     api, program = control_plane.api, peer("csi-external-health-monitor-controller")
+    claims = Claims(api=api, namespace=namespace, storage_class="")
     for node, volume in site.volumes.items():
         name = f"{node}-{namespace}"
-        api.create(manifests.claim(node, namespace=namespace, storage_class="", volumeName=name))
-        api.create(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": name},
-                "spec": {
-                    "capacity": {"storage": "1Gi"},
-                    "accessModes": ["ReadWriteOnce"],
-                    "persistentVolumeReclaimPolicy": "Retain",
-                    "claimRef": {"namespace": namespace, "name": node},
-                    "csi": {"driver": site.vendors[node].name, "volumeHandle": volume},
-                },
-            }
-        )
-        api.wait_until(
-            "PersistentVolumeClaim",
-            node,
-            lambda it: it["status"]["phase"] == "Bound",
-            what="bound",
-            namespace=namespace,
-        )
+        claims.ask(node, volumeName=name)
+        claim = {"namespace": namespace, "name": node}
+        driver = site.vendors[node].name
+        api.create(manifests.persistent_volume(name, driver=driver, handle=volume, claimRef=claim))
+        claims.wait_bound(node)
     (port,) = free_ports(1)
     command = [
         program,

@@ -6,7 +6,7 @@ it would write.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -84,27 +84,11 @@ def site(
         api.create(manifests.node(node))
         api.create(manifests.csi_node(node, drivers={name: "n1"}))
         site.tell(ready="True")
-        api.create(_volume(node, driver=name, handle=site._handle))
+        api.create(manifests.persistent_volume(node, driver=name, handle=site._handle))
         api.create(manifests.volume_attachment(node, driver=name, node=node, volume=node))
         sidecars.start("csi-attacher", proxy.socket, "--retry-interval-max=1s")
-        api.wait_until(
-            "VolumeAttachment", node, lambda it: it.get("status", {}).get("attached", False), what="attached"
-        )
+        api.wait_status("VolumeAttachment", node, "attached")
         yield site
-
-
-def _volume(name: str, *, driver: str, handle: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "csi": {"driver": driver, "volumeHandle": handle},
-        },
-    }
 
 
 def test_the_taint_out_of_service_lets_the_volume_of_a_node_go_that_is_away(site: Site) -> None:
@@ -128,9 +112,7 @@ def test_a_fence_lets_it_go_and_so_does_a_kubelet_that_has_unmounted(site: Site)
     assert done.returncode == 0, done.stderr
     site.api.wait_gone("VolumeAttachment", site.node)
     site.api.create(manifests.volume_attachment(site.node, driver=site.vendor.name, node=site.node, volume=site.node))
-    site.api.wait_until(
-        "VolumeAttachment", site.node, lambda it: it.get("status", {}).get("attached", False), what="attached again"
-    )
+    site.api.wait_status("VolumeAttachment", site.node, "attached")
     site.tell(ready="True")
     site.api.delete("VolumeAttachment", site.node)
     wait_for(lambda: "it still has it mounted" in site.held(), what="refused detach")

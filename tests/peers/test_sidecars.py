@@ -68,9 +68,7 @@ def test_an_attachment_is_attached_and_detached(
 
     volume = bound["spec"]["volumeName"]
     api.create(manifests.volume_attachment(name, driver=driver, node=name, volume=volume))
-    attached = api.wait_until(
-        "VolumeAttachment", name, lambda it: it.get("status", {}).get("attached", False), what="attached"
-    )
+    attached = api.wait_status("VolumeAttachment", name, "attached")
     assert attached["metadata"]["finalizers"] == [f"external-attacher/{driver.replace('.', '-')}"]
 
     api.delete("VolumeAttachment", name)
@@ -103,13 +101,7 @@ def test_a_snapshot_of_a_claim_becomes_ready(
     api.create(manifests.snapshot_class(driver))
 
     api.create(manifests.snapshot("yesterday", namespace=namespace, snapshot_class=driver, claim="data"))
-    ready = api.wait_until(
-        "VolumeSnapshot",
-        "yesterday",
-        lambda it: it.get("status", {}).get("readyToUse", False),
-        what="ready",
-        namespace=namespace,
-    )
+    ready = api.wait_status("VolumeSnapshot", "yesterday", "readyToUse", namespace=namespace)
 
     api.delete("VolumeSnapshot", "yesterday", namespace=namespace)
     api.wait_gone("VolumeSnapshotContent", ready["status"]["boundVolumeSnapshotContentName"])

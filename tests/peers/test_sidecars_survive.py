@@ -147,7 +147,7 @@ def _live_a_volumes_life(claims: Claims, control_plane: ControlPlane) -> None:
     api.create(manifests.node(node))
     api.create(manifests.csi_node(node, drivers={driver: "edge-1"}))
     api.create(manifests.volume_attachment(node, driver=driver, node=node, volume=volume))
-    api.wait_until("VolumeAttachment", node, lambda it: it.get("status", {}).get("attached", False), what="attached")
+    api.wait_status("VolumeAttachment", node, "attached")
     api.delete("VolumeAttachment", node)
     api.wait_gone("VolumeAttachment", node)
     api.delete("CSINode", node)
@@ -158,13 +158,7 @@ def _live_a_volumes_life(claims: Claims, control_plane: ControlPlane) -> None:
 
     api.create(manifests.snapshot_class(driver))
     api.create(manifests.snapshot("s", namespace=namespace, snapshot_class=driver, claim="data"))
-    ready = api.wait_until(
-        "VolumeSnapshot",
-        "s",
-        lambda it: it.get("status", {}).get("readyToUse", False),
-        what="ready",
-        namespace=namespace,
-    )
+    ready = api.wait_status("VolumeSnapshot", "s", "readyToUse", namespace=namespace)
     api.delete("VolumeSnapshot", "s", namespace=namespace)
     api.wait_gone("VolumeSnapshotContent", ready["status"]["boundVolumeSnapshotContentName"])
     api.delete("VolumeSnapshotClass", driver)

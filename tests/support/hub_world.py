@@ -12,7 +12,7 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.trust_store import TrustStore
 from cloud.trust_part import TrustPart
-from cloud.unique_segments import NO_KEYS, UniqueSegments
+from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.limits import Limits
 from common.messages import Hello, Kind
@@ -54,7 +54,7 @@ class World:
             self.trust,
             store=self.store,
             claims=SqliteClaims(directory),
-            segments=UniqueSegments(self.store, NO_KEYS),
+            segments=UniqueSegments(self.store, self.settings.unique_topology),
             metrics=self.metrics,
         )
         self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement

@@ -13,7 +13,7 @@ from cloud.node_call import Call, Reply
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.policy import Policy
-from cloud.unique_segments import NO_KEYS, UniqueSegments
+from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
     CallTimeout,
@@ -126,7 +126,9 @@ class World:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        judge = ReportJudge(UniqueSegments(self.store, NO_KEYS), Policy(), audit=RecordedAudit(), metrics=Metrics())
+        judge = ReportJudge(
+            UniqueSegments(self.store, UniqueKeys()), Policy(), audit=RecordedAudit(), metrics=Metrics()
+        )
         self.nodes = Nodes(self.store, judge, max_nodes=max_nodes, follows=follows)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []

@@ -14,7 +14,7 @@ from cloud.policy_answers import PolicyAnswers
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.policy_file import PolicyFile
-from cloud.unique_segments import NO_KEYS, UniqueSegments
+from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
 from common.version import introduce
@@ -88,7 +88,7 @@ async def test_the_hub_answers_for_drivers_that_a_node_has_reported_and_that_rul
 ) -> None:
     store = Store(tmp_path)
     file = PolicyFile(path, tmp_path, audit=RecordedAudit())
-    judge = ReportJudge(UniqueSegments(store, NO_KEYS), file, audit=RecordedAudit(), metrics=Metrics())
+    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), file, audit=RecordedAudit(), metrics=Metrics())
     nodes = Nodes(store, judge, max_nodes=3)
     answers = PolicyAnswers(nodes, file)
     assert [each.driver for each in await answers.of("n1")] == ["disk.example", "nfs.*"]

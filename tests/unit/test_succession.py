@@ -15,7 +15,7 @@ from cloud.placement.requests import VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.store import StoredSegment
 from cloud.sync_part import SyncPart
-from cloud.unique_segments import NO_KEYS, UniqueSegments
+from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi import csi_pb2 as csi
 from common.messages import Kind
 from common.objects import Ref, Stamp
@@ -169,7 +169,7 @@ async def test_the_succession_survives_a_restart_and_ends_with_the_successor(sit
     await site.replace()
     with closing(sqlite3.connect(tmp_path / "hub.db")) as database:
         rows = [StoredSegment(*row) for row in database.execute("SELECT key, value, driver, node FROM segments")]
-    known = UniqueSegments(Stored(rows), NO_KEYS)
+    known = UniqueSegments(Stored(rows), UniqueKeys())
     assert known.value_of("new") == "old"
     assert known.owner("csi-bridge.io/node", "old", ()) == "new"
     assert known.owner("csi-bridge.io/node", "new", ()) == ""
@@ -260,7 +260,7 @@ async def test_the_replacement_of_a_successor_goes_on_after_it_was_cut_off(site:
     segments = site.world.nodes._judge.segments
     with closing(sqlite3.connect(tmp_path / "hub.db")) as database:
         rows = [StoredSegment(*row) for row in database.execute("SELECT key, value, driver, node FROM segments")]
-    for known in (segments, UniqueSegments(Stored(rows), NO_KEYS)):  # also after a restart
+    for known in (segments, UniqueSegments(Stored(rows), UniqueKeys())):  # also after a restart
         assert (known.successor_of("new"), known.value_of("third")) == ("third", "old")
     await site.world.edge("fourth")
     assert "an order to replace it by third was cut off; first run csi-bridge replace new third again" in (

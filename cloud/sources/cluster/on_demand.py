@@ -18,9 +18,9 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from cloud.kube import KubeError
+from cloud.kube import Body, KubeError
 from common.backoff import Backoff
 from common.objects import Ref
 
@@ -31,8 +31,6 @@ _BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
 
 _AT_ONCE: Final = 4
 """Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""
-
-Body = dict[str, Any]
 
 
 class Getter(Protocol):

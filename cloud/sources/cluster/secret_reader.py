@@ -1,14 +1,12 @@
 """A secret reader: reads one Secret, for `on_demand`."""
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError, Resource
 from common.objects import Ref
 
 REFRESH_S: Final = 60.0
 """The time between two reads of one Secret, as in a kubelet that does not watch Secrets."""
-
-Body = dict[str, Any]
 
 
 class SecretApi(Protocol):

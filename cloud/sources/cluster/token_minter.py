@@ -9,10 +9,10 @@ Rules:
 """
 
 import random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError, Resource
 from common.objects import Ref
 
 _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
@@ -25,8 +25,6 @@ _OF_LIFE: Final = 0.8
 
 _JITTER_S: Final = 10.0
 """Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart."""
-
-Body = dict[str, Any]
 
 
 class TokenApi(Protocol):

@@ -281,13 +281,7 @@ class Trial:
 
     def wait_attached(self, name: str) -> None:
         """Wait until the attacher has attached a claim's volume."""
-        self._api.wait_until(
-            "VolumeAttachment",
-            name,
-            lambda it: it.get("status", {}).get("attached", False),
-            what="attached",
-            timeout_s=_LIMIT_S,
-        )
+        self._api.wait_status("VolumeAttachment", name, "attached", timeout_s=_LIMIT_S)
 
 
 def _create(name: str) -> csi.CreateVolumeRequest:

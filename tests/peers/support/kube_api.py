@@ -181,6 +181,19 @@ class KubeApi:
 
         return wait_for(look, what=f"{kind} {name} {what}", timeout_s=timeout_s, instead=instead)
 
+    def wait_status(
+        self, kind: str, name: str, field: str, *, namespace: str | None = None, timeout_s: float = _LIMIT_S
+    ) -> Object:
+        """The object, as soon as a field of its status is true. Raises as `wait_until`."""
+        return self.wait_until(
+            kind,
+            name,
+            lambda it: bool(it.get("status", {}).get(field)),
+            what=field,
+            namespace=namespace,
+            timeout_s=timeout_s,
+        )
+
     def wait_gone(self, kind: str, name: str, *, namespace: str | None = None, timeout_s: float = _LIMIT_S) -> None:
         """Wait until there is no object of this name.
 

@@ -55,6 +55,22 @@ def claim(
     }
 
 
+def persistent_volume(name: str, *, driver: str, handle: str, **spec: Any) -> Object:
+    """A PersistentVolume that an administrator writes for a volume of a driver; further fields go to its spec."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": driver, "volumeHandle": handle},
+            **spec,
+        },
+    }
+
+
 def node(name: str) -> Object:
     """A Node that no kubelet runs."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}

@@ -6,14 +6,18 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.csi import csi_pb2 as csi
 from tests.peers.support import csi_client
 from tests.support.processes import listens_on
+from tests.support.requests import create
 from tests.support.testdriver.call_log import Call, read_calls
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.processes import Process, Supervisor
+    from tests.support.sidecar import Sidecar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,22 @@ def start_testdriver(
     ]
     process = supervisor.start("testdriver", command, ready=lambda: listens_on(socket))
     return RunningDriver(name=name, socket=socket, state=state, own=own, process=process)
+
+
+def make_on(node: str, sidecar: Sidecar, *, driver: str) -> str:
+    """Make a volume on a node of several with a test driver, as soon as the hub knows the node. Returns its id."""
+    term = csi.Topology(segments={f"topology.{driver}/node": node})
+    mount = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
+    wanted = csi.TopologyRequirement(requisite=[term], preferred=[term])
+    asked = create(f"on-{node}", accessibility_requirements=wanted, volume_capabilities=[mount])
+    told: list[object] = []
+
+    def make() -> str:
+        outcome = sidecar.call("CreateVolume", asked)
+        told[:] = [outcome.answer if outcome.ok else outcome.refusal]
+        return str(outcome.answer.volume.volume_id) if outcome.ok else ""
+
+    return wait_for(make, what=f"volume on {node}", timeout_s=60.0, instead=lambda: told)
 
 
 def _call_log(own: Path) -> Path:
