@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops
+from tests.integration.testdriver.support import needs_loops, needs_xfs
 from tests.support.deferring_node import DeferringNode, asking
 from tests.support.edge_node import volume
 from tests.support.fake_shim import FakeShim, Flavour
@@ -95,3 +96,31 @@ def test_a_volume_grows_under_its_guest_or_when_it_is_published_next(node: Defer
         assert (inside / "file").read_text() == "written before"
         assert os.statvfs(inside).f_blocks * os.statvfs(inside).f_frsize > 80 * MIB
     assert "FileSystemResizeSuccessful" in node.events()
+
+
+@needs_xfs
+def test_the_claim_of_an_xfs_volume_reads_as_resized_only_when_a_guest_has_grown_it(node: DeferringNode) -> None:
+    def place(size_mib: int, pod: str = "data", phase: str = "Running") -> None:
+        objects = volume("data", node.handles["data"], size=f"{size_mib}Mi", source={"fsType": "xfs"})
+        objects[1]["status"] = {"capacity": {"storage": "320Mi"}}
+        node.write(*objects, asking(pod, "data", phase=phase), file="data")
+
+    node.handles["data"] = node.make_volume("data", size_bytes=320 * MIB, block=True)
+    place(320)
+    node.wait_published("data")
+    place(320, phase="Succeeded")
+    node.wait_clean()
+    node.grow("data", 384 * MIB)
+    place(384, "again")
+    node.wait_published("again")
+    wait_for(lambda: "FileSystemResizeRequired" in node.events(), what="the event", instead=node.tell)
+    assert "FileSystemResizeSuccessful" not in node.events()
+    with node.guest("again") as inside:
+        before = os.statvfs(inside).f_blocks
+        subprocess.run(["xfs_growfs", inside], check=True, capture_output=True)
+        assert os.statvfs(inside).f_blocks > before
+    place(384, "again", phase="Succeeded")
+    node.wait_clean()
+    place(384, "third")
+    node.wait_published("third")
+    wait_for(lambda: "FileSystemResizeSuccessful" in node.events(), what="the event", instead=node.tell)
