@@ -52,6 +52,7 @@ class VolumeDeferral:
             Refused: the device holds something else. All is undone, and the row is gone.
             Uncertain: it failed. What could be undone is undone; the row stays, with the UUID.
         """
+        began_at = self._host.clock.monotonic()
         target = target_for(want)
         published = published_of(self._rows.publications[target])
         is_used = self._is_handed(target) or await self._direct.is_told(published)
@@ -69,7 +70,11 @@ class VolumeDeferral:
                 await self._rows.settle(Step.PUBLISH, row, gone=not row.reconstructed)
                 raise
             raise Uncertain(error.why) from error
-        log.info("volume %s is deferred to the runtime (%s): device %s", self._key, _of(want).runtime, device)
+        took_ms = 1000 * (self._host.clock.monotonic() - began_at)
+        log.info(
+            "volume %s is deferred to the runtime (%s): device %s, ready after %.0f ms",
+            self._key, _of(want).runtime, device, took_ms,
+        )  # fmt: skip
         self._host.count_deferred("agent")
         return fills
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -313,7 +314,9 @@ def test_lost_files_for_engines_are_written_again_and_those_of_gone_pods_are_swe
     assert file.read_bytes() == before
 
 
-def test_fifty_volumes_at_once_each_get_their_own_device(node: DeferringNode) -> None:
+def test_fifty_volumes_at_once_each_get_their_own_device(
+    node: DeferringNode, record_property: Callable[[str, object], None]
+) -> None:
     names = [f"v{number}" for number in range(50)]
     objects = []
     for name in names:
@@ -325,6 +328,9 @@ def test_fifty_volumes_at_once_each_get_their_own_device(node: DeferringNode) ->
     assert len(set(devices)) == 50
     backing = [Path("/sys/block", Path(device).name, "loop/backing_file").read_text().strip() for device in devices]
     assert backing == [str(node.image(name)) for name in names]
+    took_ms = sorted(int(took) for took in re.findall(r"ready after (\d+) ms", str(node.agent.logged("ready after"))))
+    assert len(took_ms) == 50
+    record_property("handover_p95_ms", took_ms[47])
     node.remove("all")
     node.wait_clean(timeout_s=120)
 

@@ -370,7 +370,7 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     assert world.direct.told == set()
 
 
-async def test_the_usage_of_a_volume_that_its_driver_has_deferred_is_the_guests_if_the_driver_has_none() -> None:
+async def test_the_usage_of_a_deferred_volume_is_the_guests() -> None:
     world = DeferringWorld(stats_interval_s=60.0)
     world.ask()
     await world.start()
