@@ -127,6 +127,14 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
             ],
             width=width,
         )
+    devices = [(volume, device) for volume in volumes for device in volume.devices]
+    if devices:
+        yield ""
+        yield from table(
+            ("POD", "CONTAINER", "AT", "DEVICE"),
+            [(f"{volume.namespace}/{volume.pod}", one.container, one.path, one.name) for volume, one in devices],
+            width=width,
+        )
     wrong = [f"node {state.node}: {state.trouble}"] if state.trouble else []
     wrong += [_line(volume) for volume in volumes if volume.state != "published" and volume.error]
     if wrong:

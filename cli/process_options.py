@@ -471,6 +471,12 @@ EDGE_OPTIONS = Options(
         help="Directory below which these runtimes keep their direct volumes and sandboxes.",
     ),
     option(
+        "--cdi-dir",
+        type=PATH,
+        help="Directory for CDI files, usually /var/run/cdi. They let a container engine give a pod's containers its "
+        "raw block volumes, and those that the runtime mounts, by names that edge volumes shows. unset: no files.",
+    ),
+    option(
         "--status",
         type=SOCKET,
         default="unix:///run/csi-bridge/edge.sock",

@@ -47,6 +47,9 @@ LEAKS: Final = ("orphan", "ghost", "stray", "doubt")
 POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
 
+DEFERRED_BY: Final = ("agent", "driver")
+"""The values of the label `by`: who has told the pod's runtime of a volume."""
+
 
 class Counter:
     """A number that grows.
@@ -181,7 +184,13 @@ class Metrics:
             "cause",
             CONFLICTS,
         )
-        self.counters = (self.link_ups, self._downs, self._denials, self.redials, self._conflicts)
+        self._deferred = Counter(
+            "csi_bridge_deferred_publications",
+            "Publications of a volume that the pod's runtime mounts in its guest, by who told the runtime.",
+            "by",
+            DEFERRED_BY,
+        )
+        self.counters = (self.link_ups, self._downs, self._denials, self.redials, self._conflicts, self._deferred)
         connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
         connected.read_from(lambda: self.connected_nodes)
         in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
@@ -237,6 +246,10 @@ class Metrics:
     def policy_denial(self, what: str) -> None:
         """Count one denial by the policy: `report` or `call`."""
         self._denials.inc(what)
+
+    def volume_deferred(self, by: str) -> None:
+        """Count a publication of a volume that the pod's runtime mounts, by one of `DEFERRED_BY`."""
+        self._deferred.inc(by)
 
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""

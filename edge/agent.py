@@ -310,6 +310,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     opened.push_async_callback(part.close)
     if part.volumes is not None:
         metrics.claims = part.volumes.usage
+        part.volumes.count_deferred = metrics.volume_deferred
     lease = ControllerLease(part.fencing.lease_s if part.fencing is not None else settings.controller_lease_s)
     agent = Agent(
         settings.node,

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 from common.database import lock
 from common.errors import SettingsError
 from common.link import Link
-from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
+from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease
 from edge.csi_volume_plugin import VolumePlugin
+from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import read_table
@@ -219,7 +220,13 @@ class KubeletPart:
 
 
 class Volumes:
-    """The volumes of a node: metastore, states, plugin and manager."""
+    """The volumes of a node: metastore, states, plugin and manager.
+
+    Attributes:
+        metastore: the objects from the hub.
+        streams: the streams that bring them.
+        count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
+    """
 
     def __init__(self, settings: AgentSettings, fencing: Fencing, *, try_again_s: float) -> None:
         """Open the files in the state directory.
@@ -238,6 +245,7 @@ class Volumes:
         self._trouble = ""
         self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
+        self.count_deferred: Callable[[str], None] = lambda _by: None
         self._manager: VolumeManager | None = None
         self._direct: DirectVolumes | None = None
         self._pod_facts: PodFacts | None = None
@@ -303,6 +311,8 @@ class Volumes:
             opt_in=self._opt_in(),
             direct=self._direct_volumes,
             validate_block=question.ask,
+            cdi=CdiFiles(settings.cdi_dir, self._real_layout()),
+            count_deferred=lambda by: self.count_deferred(by),  # noqa: PLW0108  # it may be set later
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
             fencing=self._fencing,
@@ -328,7 +338,10 @@ class Volumes:
     def _opt_in(self) -> OptIn:
         settings = self._settings
         runtimes = {runtime.name: runtime for runtime in settings.direct_runtime}
-        return OptIn(runtimes, Layout(Path(os.path.realpath(settings.root_dir))))
+        return OptIn(runtimes, self._real_layout())
+
+    def _real_layout(self) -> Layout:
+        return Layout(Path(os.path.realpath(self._settings.root_dir)))
 
     async def _is_deferred(self, published: Published) -> bool:
         """Whether the pod's runtime knows a volume that the driver has published."""
@@ -384,8 +397,9 @@ class Volumes:
         )
 
 
-def _volume(*, since: float, **entry: Any) -> PodVolumeStatus:
-    return PodVolumeStatus(since=time_of(since) if since else None, **entry)
+def _volume(*, since: float, devices: list[dict[str, str]], **entry: Any) -> PodVolumeStatus:
+    shown = [ContainerDevice(**device) for device in devices]
+    return PodVolumeStatus(since=time_of(since) if since else None, devices=shown, **entry)
 
 
 def _make_fencing(settings: AgentSettings) -> Fencing:

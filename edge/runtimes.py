@@ -6,11 +6,17 @@ Versions are those of Kata Containers. Source: src/runtime (Go) and src/runtime-
 import re
 from dataclasses import dataclass
 
+DIRECT = "directvol"
+"""The word for a block device or a disk image, in a mount info for both runtimes, and in a mount for runtime-rs."""
+
 FS_TYPES = ("ext4", "xfs")
 """The file systems that the agent can make and recognise."""
 
 _FIRST_VERSION = {"go": (2, 5), "rs": (3, 3)}
 """The first version that finds a volume by the key of today (Go), and in a mount of type bind (runtime-rs)."""
+
+_OPTIONS_OF_RS = (4, 0)
+"""The first version of runtime-rs that reads the options of a mount info."""
 
 _WORDS = re.compile(
     r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?)=(?P<flavour>go|rs):(?P<version>\d{1,3}\.\d{1,3}(\.\d{1,3})?)"
@@ -40,6 +46,11 @@ class DirectRuntime:
         return self.flavour == "go"
 
     @property
+    def applies_options(self) -> bool:
+        """Whether its guest mounts with the mount info's options, such as `ro`. runtime-rs before 4.0 ignores them."""
+        return self.flavour == "go" or _release(self.version) >= _OPTIONS_OF_RS
+
+    @property
     def shown(self) -> str:
         """The runtime as people read it: `kata, go`."""
         return f"{self.name}, {self.flavour}"
@@ -60,9 +71,13 @@ def direct_runtime(text: str) -> DirectRuntime:
         raise ValueError("must be NAME=go:VERSION or NAME=rs:VERSION, and may end with :ext4+xfs, for example")
     flavour, version = found["flavour"], found["version"]
     first = _FIRST_VERSION[flavour]
-    if tuple(int(part) for part in version.split(".")[:2]) < first:
+    if _release(version) < first:
         raise ValueError(f"needs version {first[0]}.{first[1]} or later of the runtime with flavour {flavour}")
     fs_types = tuple(found["fs_types"].split("+")) if found["fs_types"] else FS_TYPES
     if not set(FS_TYPES).issuperset(fs_types):
         raise ValueError(f"may name only file systems that the agent can make: {', '.join(FS_TYPES)}")
     return DirectRuntime(name=found["name"], flavour=flavour, version=version, fs_types=fs_types)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])

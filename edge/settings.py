@@ -29,6 +29,7 @@ class AgentFlags(ProcessSettings):
     volume_republish_interval_s: float
     direct_runtime: tuple[DirectRuntime, ...]
     direct_run_dir: Path
+    cdi_dir: Path | None
     status: Path | None
     max_operations: int
     operation_limit_s: float
@@ -47,6 +48,8 @@ class AgentFlags(ProcessSettings):
                 raise SettingsError("--direct-runtime", runtime, why)
             if names.count(runtime.name) > 1:
                 raise SettingsError("--direct-runtime", runtime, "is given twice for one RuntimeClass")
+        if self.cdi_dir is not None and self.registration == "observe":
+            raise SettingsError("--cdi-dir", self.cdi_dir, "is for nodes without a kubelet: a kubelet asks for devices")
         if self.relay_dir is not None and self.registration != "observe":
             why = "is for nodes with a kubelet: say --registration=observe, too"
             raise SettingsError("--relay-dir", self.relay_dir, why)

@@ -22,7 +22,9 @@ from typing import Protocol
 
 from common.left_over import LeftOver
 from common.objects import Object, Ref
+from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
+from edge.disk.layout import Layout
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
@@ -45,7 +47,7 @@ from edge.manager.report import (
 from edge.manager.resolution import PodWants, driver_rules
 from edge.manager.rows import published_of
 from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, Row, read_boot
+from edge.manager.states import Device, Publication, Row, State, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
 from edge.node_requests import VolumeStats
@@ -139,6 +141,8 @@ class VolumeManager:
         opt_in: OptIn | None = None,
         direct: Callable[[], Direct] = _no_direct,
         validate_block: Callable[[Volume], Awaitable[None]] = _any_volume,
+        cdi: CdiFiles | None = None,
+        count_deferred: Callable[[str], None] = lambda _by: None,
         clock: Clock | None = None,
         boot: str = "",
         selinux: bool | None = None,
@@ -161,6 +165,8 @@ class VolumeManager:
             opt_in: decides about volumes that a pod's runtime is to mount; None: it refuses all.
             direct: returns the deferred volumes; not called on a node that never had one.
             validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
+            cdi: the files that let a container engine give block volumes to containers; None: there are none.
+            count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
             clock: the time and timers; None: the machine's.
             boot: the id of the machine's present boot; empty: read from the machine.
             selinux: whether the machine runs SELinux; None: look it up.
@@ -201,6 +207,8 @@ class VolumeManager:
             direct=direct,
             may_defer=opt_in is not None and bool(opt_in.runtimes),
             validate_block=validate_block,
+            cdi=cdi or CdiFiles(None, Layout(Path("/"))),
+            count_deferred=count_deferred,
             stats_interval_s=stats_interval_s,
             republish_interval_s=republish_interval_s,
             fencing=self._fencing,
@@ -348,7 +356,7 @@ class VolumeManager:
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
         resolved = [
-            self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._path))
+            self._as_fenced(report_wanted(want, self._volumes.get(want.volume.key), self._path, self._host.cdi))
             for want in wants.volumes
         ]
         mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
@@ -648,6 +656,7 @@ class VolumeManager:
             now=self._started_at,
             is_mounted=lambda what: self._plugin.is_mounted(what, mounts),
             is_deferred=lambda what: self._host.direct().volume_path(what) in deferred,
+            has_devices=self._host.cdi.has,
             attach_required=self._is_attach_required,
         )
         for row in rows:
@@ -666,12 +675,14 @@ class VolumeManager:
             return frozenset()
 
     async def _sweep(self, rows: Iterable[Row]) -> None:
-        """Remove what runtimes still know of volumes without a row."""
-        if self._host.may_defer:
-            try:
-                await self._host.direct().sweep([published_of(row) for row in rows if isinstance(row, Publication)])
-            except VolumeError as error:
-                log.warning("the runtimes may know volumes that are gone: %s", error.why)
+        """Remove what runtimes and engines still know of volumes without a row. A publication writes it again."""
+        publications = [row for row in rows if isinstance(row, Publication)]
+        try:
+            if self._host.may_defer:
+                await self._host.direct().sweep(map(published_of, publications))
+            await self._host.cdi.sweep(published_of(row) for row in publications if row.state is State.DONE)
+        except VolumeError as error:
+            log.warning("the runtimes may know volumes that are gone: %s", error.why)
 
     def _is_attach_required(self, driver: str) -> bool:
         try:

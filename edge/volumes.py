@@ -158,6 +158,21 @@ class Deferral:
     fs_group: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """The place of a volume in one container.
+
+    Attributes:
+        container: the container's name in its pod.
+        path: `mountPath` or `devicePath`.
+        read_only: the container may only read it.
+    """
+
+    container: str
+    path: str
+    read_only: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolume:
     """One volume of one pod, with everything needed to publish it.
@@ -166,6 +181,7 @@ class PodVolume:
         volume_name: its name in the pod's `spec.volumes`.
         read_only: from the pod's claim reference (or its inline volume), not from the PV.
         deferral: the pod's runtime mounts it, so `volume.block` is set; None: the driver mounts it.
+        uses: the places of a block volume in the pod's containers, as far as the hub tells them; of others none.
     """
 
     pod: Pod
@@ -173,6 +189,7 @@ class PodVolume:
     volume_name: str
     read_only: bool = False
     deferral: Deferral | None = None
+    uses: tuple[ContainerUse, ...] = ()
 
     @property
     def selinux_context(self) -> str:

@@ -18,6 +18,8 @@ _SPEC: Final = (
 _CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 _CONTAINER: Final = ("name", "volumeMounts", "volumeDevices", "securityContext", "restartPolicy")
 _STATUS_LISTS: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+_USES: Final = ("volumeMounts", "volumeDevices")
+_USE: Final = ("name", "mountPath", "devicePath", "readOnly", "subPath", "subPathExpr")
 _SOURCES: Final = ("persistentVolumeClaim", "csi", "ephemeral")
 """The volumes that a CSI driver may serve."""
 
@@ -72,9 +74,12 @@ def _check(fields: Fields) -> None:
 def _check_container(container: Fields) -> None:
     container.text("name", required=True)
     container.part("securityContext").part("seLinuxOptions")
-    for name in ("volumeMounts", "volumeDevices"):
+    for name in _USES:
         for use in container.parts(name):
             use.text("name", required=True)
+            use.text("mountPath")
+            use.text("devicePath")
+            use.flag("readOnly")
 
 
 def _check_volume(volume: Fields) -> None:
@@ -115,8 +120,8 @@ def _trimmed_container(container: Body) -> dict[str, Any]:
     kept = pick(container, *_CONTAINER)
     if "securityContext" in kept:
         kept["securityContext"] = pick(kept["securityContext"], "seLinuxOptions", "privileged")
-    for name in ("volumeMounts", "volumeDevices"):
-        kept[name] = [pick(use, "name", "subPath", "subPathExpr") for use in kept.get(name, ())]
+    for name in _USES:
+        kept[name] = [pick(use, *_USE) for use in kept.get(name, ())]
     return without_empty(kept)
 
 

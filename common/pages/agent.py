@@ -77,6 +77,21 @@ class PodStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerDevice:
+    """A volume in one container, as a container engine knows it (CDI).
+
+    Attributes:
+        container: the container's name in its pod.
+        path: where the container finds it.
+        name: the device's qualified name, for the engine.
+    """
+
+    container: str = ""
+    path: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolumeStatus:
     """A volume of a pod on the agent's node, or a volume that is still mounted there without a pod.
 
@@ -100,6 +115,7 @@ class PodVolumeStatus:
         used_bytes: how much of it is used, if the driver tells.
         abnormal: the driver's message about a volume that it reports as abnormal; else empty.
         runtime: the RuntimeClass and the flavour of the runtime that mounts it in its guest; empty if the driver does.
+        devices: the names by which a container engine gives it to the pod's containers; empty without --cdi-dir.
     """
 
     namespace: str = ""
@@ -119,6 +135,7 @@ class PodVolumeStatus:
     used_bytes: int | None = None
     abnormal: str = ""
     runtime: str = ""
+    devices: list[ContainerDevice] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,7 @@ from typing import Any, Self
 
 from edge.direct.errors import MountInfoBroken
 from edge.disk.volume_data import encode_struct
-
-DIRECT = "directvol"
-"""The one `volume-type` that means a block device or a disk image to both runtimes."""
+from edge.runtimes import DIRECT
 
 FS_GROUP = "fsGroup"
 """A metadata key: the gid, in decimal digits. The Go runtime's guest gives the volume's files to it."""

@@ -7,5 +7,6 @@ Read in this order:
 * `volume_data`, `volume_dirs`: vol_data.json; the directories around a driver's calls.
 * `ownership`: a pod's fsGroup on a volume's files.
 * `loop_devices`, `block_devices`: block volumes.
+* `cdi`: files that let a container engine give a volume to its containers.
 * `found_volumes`: volumes found on the disk after a crash.
 """

@@ -42,19 +42,23 @@ class VolumeDeferral:
     def _direct(self) -> Direct:
         return self._host.direct()
 
-    async def hand_over(self, want: PodVolume) -> None:
+    async def hand_over(self, want: PodVolume) -> bool:
         """Make the published device ready, and tell the runtime of it.
+
+        Returns:
+            Whether the file system surely has the size of the device.
 
         Raises:
             Refused: the device holds something else. All is undone, and the row is gone.
             Uncertain: it failed. What could be undone is undone; the row stays, with the UUID.
         """
+        began_at = self._host.clock.monotonic()
         target = target_for(want)
         published = published_of(self._rows.publications[target])
         is_used = self._is_handed(target) or await self._direct.is_told(published)
         try:
             device = await self._direct.device(published)
-            fs_uuid = await self._prepare(want, target, device, is_used=is_used)
+            fs_uuid, fills = await self._prepare(want, target, device, is_used=is_used)
             await self._record("handover", target, Handover.HANDED, _of(want).fs_type, fs_uuid)
             await self._direct.hand_over(want, published, device)
         except VolumeError as error:
@@ -66,7 +70,13 @@ class VolumeDeferral:
                 await self._rows.settle(Step.PUBLISH, row, gone=not row.reconstructed)
                 raise
             raise Uncertain(error.why) from error
-        log.info("volume %s is deferred to the runtime (%s): device %s", self._key, _of(want).runtime, device)
+        took_ms = 1000 * (self._host.clock.monotonic() - began_at)
+        log.info(
+            "volume %s is deferred to the runtime (%s): device %s, ready after %.0f ms",
+            self._key, _of(want).runtime, device, took_ms,
+        )  # fmt: skip
+        self._host.count_deferred("agent")
+        return fills
 
     def may_have(self, row: Publication) -> bool:
         """Whether the agent has handed a publication over, or may have in a time that it does not remember."""
@@ -93,6 +103,8 @@ class VolumeDeferral:
             row = self._rows.publications[target]
             is_told = await self._direct.is_told(published_of(row))
             self._rows.add(replace(row, runtime=BY_DRIVER if is_told else ""))
+            if is_told:
+                self._host.count_deferred("driver")
 
     async def forget(self, row: Publication) -> None:
         """Remove what the driver has left behind of its own deferral, after it has unpublished.
@@ -105,8 +117,8 @@ class VolumeDeferral:
 
     # ---- the device --------------------------------------------------------------------------------------------------
 
-    async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> str:
-        """Leave the volume's file system on the device, and return its UUID.
+    async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> tuple[str, bool]:
+        """Leave the volume's file system on the device. Return its UUID, and whether it surely fills the device.
 
         Raises:
             Refused: the device holds something else.
@@ -115,17 +127,16 @@ class VolumeDeferral:
         row, fs_type = self._rows.publications[target], _of(want).fs_type
         reads_only = want.read_only or "ro" in _of(want).options
         if row.handover is Handover.FORMATTING:
-            return await self._make(row, device, begun=True)
+            return await self._make(row, device, begun=True), False
         content = await self._direct.look(device)
         if not row.fs_uuid and content.is_blank and not is_used:
             if reads_only:
                 raise Refused(f"device {device} holds no file system, and the pod may only read the volume")
             await self._record("format", target, Handover.FORMATTING, fs_type, str(uuid.uuid4()))
-            return await self._make(self._rows.publications[target], device, begun=False)
+            return await self._make(self._rows.publications[target], device, begun=False), True
         await self._check(row, device, content, fs_type, is_used=is_used)
-        if not (is_used or reads_only) and not await self._direct.grow(device, fs_type):
-            log.warning("volume %s: %s grows only while it is mounted; let the guest do it", self._key, fs_type)
-        return content.uuid
+        fills = not (is_used or reads_only) and await self._direct.grow(device, fs_type)
+        return content.uuid, fills
 
     async def _check(self, row: Publication, device: Path, content: Content, fs_type: str, *, is_used: bool) -> None:
         """Check that a device holds the volume's file system.

@@ -61,6 +61,8 @@ class VolumeExpander:
         """The driver's refusal to expand a volume in use."""
         self._owes = False
         """No claim was told of it yet."""
+        self._growing: tuple[Claim, Plan] | None = None
+        """The expansion of a device whose file system is about to grow."""
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
         """Return a pod whose mount is to be expanded, and the monotonic time at which that is due; or None."""
@@ -82,6 +84,7 @@ class VolumeExpander:
         Raises:
             VolumeError: it could not be expanded; the pod must not have it.
         """
+        self._growing = None
         planned = self._plan(want.volume, mounting=True)
         if planned is None or self._host.clock.monotonic() < self._refused_until(planned[1]):
             return
@@ -92,6 +95,19 @@ class VolumeExpander:
             self._host.facts.tell_pod(want.pod, "FileSystemResizeFailed", why)
             return
         await self._expand(want, *planned)
+
+    async def handed_over(self, want: PodVolume, *, fills: bool) -> None:
+        """Finish the expansion of a deferred volume that `expand_mounting` has begun.
+
+        Args:
+            want: the pod's volume.
+            fills: whether its file system has the size of the device.
+        """
+        growing, self._growing = self._growing, None
+        if growing is not None:
+            self._tell_growth(want, *growing, is_grown=fills)
+            if fills:
+                await self._finish(*growing)
 
     async def expand_published(self, want: PodVolume) -> None:
         """Expand the volume while a pod uses it.
@@ -137,6 +153,9 @@ class VolumeExpander:
                 return
             if not await self._ask(want, claim, size, plan):
                 return
+        await self._finish(claim, plan)
+
+    async def _finish(self, claim: Claim, plan: Plan) -> None:
         reach("expand.before-result")
         if not plan.claim_knows:
             self._host.facts.expanded(claim, plan.required_bytes)
@@ -186,31 +205,41 @@ class VolumeExpander:
         except Uncertain as error:
             self._tell_failure(claim, size, plan, error, infeasible=False)
             raise
-        if want.deferral is not None and not await self._grow_in_guest(want, claim, plan):
-            return False
-        message = f'MountVolume.NodeExpandVolume succeeded for volume "{volume.name}"'
-        host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
-        host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
-        log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
-        return True
-
-    async def _grow_in_guest(self, want: PodVolume, claim: Claim, plan: Plan) -> bool:
-        """Return whether the file system of a deferred volume has the size of its device, or gets it right now.
-
-        While no guest has the device, the handover grows the file system. A guest that cannot do it leaves that to the
-        next publication; until then the claim waits for this node.
-        """
-        row = self._rows.publications[target_for(want)]
-        is_handed = row.handover is Handover.HANDED and row.boot == self._host.boot
-        if not (row.state is State.DONE or is_handed) or await self._host.direct().resize(published_of(row)):
+        if want.deferral is None:
+            self._tell_success(want, claim, plan)
             return True
+        row = self._rows.publications[target_for(want)]
+        is_handed = row.handover is Handover.HANDED and row.boot == host.boot
+        if not (row.state is State.DONE or is_handed):  # no guest has the device: the handover grows its file system
+            self._growing = claim, plan
+            return False
+        is_grown = await host.direct().resize(published_of(row))
+        self._tell_growth(want, claim, plan, is_grown=is_grown)
+        return is_grown
+
+    def _tell_growth(self, want: PodVolume, claim: Claim, plan: Plan, *, is_grown: bool) -> None:
+        """Tell whether the file system of a deferred volume has grown; until it has, the claim waits for this node."""
+        if is_grown:
+            self._tell_success(want, claim, plan)
+            return
+        assert want.deferral is not None
         self._settled = plan
+        how = (
+            "it grows when a pod next gets the volume"
+            if want.deferral.fs_type != "xfs"
+            else "let the guest run xfs_growfs, which is seen when a pod next gets the volume"
+        )
         message = (
-            f'volume "{want.volume.name}" has grown; its file system grows when a pod next gets the volume: the '
-            f"runtime ({row.runtime}) cannot grow it now"
+            f'volume "{want.volume.name}" has grown, and its file system has not: the runtime '
+            f"({want.deferral.runtime}) cannot grow it now; {how}"
         )
         self._host.facts.tell_claim(claim, "FileSystemResizeRequired", message, warning=False)
-        return False
+
+    def _tell_success(self, want: PodVolume, claim: Claim, plan: Plan) -> None:
+        message = f'MountVolume.NodeExpandVolume succeeded for volume "{want.volume.name}"'
+        self._host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
+        self._host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
+        log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
 
     def _tell_in_use(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
         """Tell the claim, once. If the PV came before its claim, the claim does not wait for this node yet."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.disk.mounts import MountTable
 from edge.manager.call_inputs import CallInputs, Waiting
@@ -290,6 +291,8 @@ class VolumeHost:
         direct: returns the deferred volumes. The first call imports their package.
         may_defer: a runtime is known that mounts volumes in its guest.
         validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
+        cdi: the files that let a container engine give block volumes to containers.
+        count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
         readings: by driver, limits the readings of usage and health that run at the same time.
     """
 
@@ -311,6 +314,8 @@ class VolumeHost:
     direct: Callable[[], Direct]
     may_defer: bool
     validate_block: Callable[[Volume], Awaitable[None]]
+    cdi: CdiFiles
+    count_deferred: Callable[[str], None]
     stats_interval_s: float = 60.0
     republish_interval_s: float = 60.0
     fencing: Fence = field(default_factory=NoFence)

@@ -79,6 +79,8 @@ class OptIn:
             fs_type in runtime.fs_types, f"its file system is {fs_type}, and runtime {runtime.name} mounts {mounts}"
         )
         _check_options(volume.mount_options)
+        _require(runtime.applies_options or not (volume.mount_options or want.read_only),
+                 f"runtime {runtime.shown} {runtime.version} ignores mount options and read-only claims")  # fmt: skip
         self._check_path(want)
         group = self._fs_group(want, fs_type)
         _require(group is None or runtime.applies_fs_group,

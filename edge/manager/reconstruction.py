@@ -3,8 +3,8 @@
 Rules (docs/csi-contract.md#volumes-found-after-a-restart):
 
 * A row with `DONE` is believed if it was written in this boot and its mount is still there; if it was no mount, its
-  vol_data.json must be there. A deferred volume must also be known to its runtime. Any other row is uncertain, as after
-  a reboot.
+  vol_data.json must be there. A deferred volume must also be known to its runtime, and with
+  `--cdi-dir` a block volume to container engines. Any other row is uncertain, as after a reboot.
 * A volume on the disk without a row is uncertain and `reconstructed`, as in the kubelet. If it is published to a pod,
   it may be staged too, unless it is an inline volume.
 * Staged volumes that no pod has are found as well (docs/csi-contract.md#staged-volumes-without-a-pod).
@@ -30,6 +30,7 @@ def reconstruct(
     now: float,
     is_mounted: Callable[[Published | Staged], bool],
     is_deferred: Callable[[Published], bool],
+    has_devices: Callable[[Published], bool],
     attach_required: Callable[[str], bool],
 ) -> list[Row]:
     """Return the rows to begin with.
@@ -41,6 +42,7 @@ def reconstruct(
         now: seconds since the epoch, the `since` of volumes known from the disk alone.
         is_mounted: whether the target of a publication or staging is a mount point.
         is_deferred: whether a runtime knows a deferred volume.
+        has_devices: whether container engines know a volume, if they must.
         attach_required: whether a driver's volumes need an attachment, as far as is known.
     """
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
@@ -49,8 +51,9 @@ def reconstruct(
     for row in rows:
         what = staged_of(row) if isinstance(row, Device) else published_of(row)
         stands = is_mounted(what) if row.mount_point else _place(what) in places
-        if isinstance(row, Publication) and row.runtime:
-            stands = stands and is_deferred(published_of(row))
+        if isinstance(row, Publication):
+            published = published_of(row)
+            stands = stands and (not row.runtime or is_deferred(published)) and has_devices(published)
         believed = row.state is State.UNCERTAIN or (stands and row.boot == boot)
         known[_place(what)] = row if believed else replace(row, state=State.UNCERTAIN)
     for published in found.published:

@@ -10,11 +10,13 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from common.errors import timestamp
 from common.left_over import LeftOver
 from common.pod_fact import ToldVolume, VolumeState
+from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
@@ -48,6 +50,7 @@ _EMPTY: Entry = {
     "used_bytes": None,
     "abnormal": "",
     "runtime": "",
+    "devices": [],
 }
 
 _DOING = {
@@ -71,7 +74,7 @@ def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
     }
 
 
-def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> Entry:
+def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf, cdi: CdiFiles) -> Entry:
     """The entry of a volume that a pod wants."""
     volume, pod = want.volume, want.pod
     target = target_for(want)
@@ -102,6 +105,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> 
         "runtime": asked if row is None else row.runtime,
         "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
         "error": task.trouble(target) if task is not None else "",
+        "devices": [asdict(one) for one in cdi.devices(want)] if row is not None and row.state is State.DONE else [],
         **_health(stats, volume.size_bytes),
     }
 

@@ -30,6 +30,7 @@ from edge.disk.layout import shown
 from edge.manager.opt_in import ATTRIBUTE, NotDeferrable, OptIn, asked_names, is_allowed, is_true
 from edge.volumes import (
     Claim,
+    ContainerUse,
     DriverRules,
     Pod,
     PodVolume,
@@ -232,6 +233,7 @@ class _Use:
     mapped: bool = False
     sub_path: bool = False
     selinux: list[Body] = field(default_factory=list)
+    places: list[ContainerUse] = field(default_factory=list)
 
 
 class _Resolver:
@@ -326,7 +328,8 @@ class _Resolver:
         self._check_use(name, volume, use)
         label = self._label(volume, use)
         want = PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
-        return self._deferred(want, use)
+        want = self._deferred(want, use)
+        return replace(want, uses=tuple(use.places)) if want.volume.block else want
 
     def _persistent(self, name: str, claim: Claim) -> Volume:
         _require_name("the PV's name", name)
@@ -474,11 +477,19 @@ def _uses(spec: Body) -> dict[str, _Use]:
             use = uses.setdefault(str(mount["name"]), _Use())
             use.mounted = True
             use.sub_path |= bool(mount.get("subPath") or mount.get("subPathExpr"))
+            use.places += _places(container, mount.get("mountPath"), read_only=mount.get("readOnly") is True)
             if own:
                 use.selinux.append(own)
         for device in container.get("volumeDevices") or ():
-            uses.setdefault(str(device["name"]), _Use()).mapped = True
+            use = uses.setdefault(str(device["name"]), _Use())
+            use.mapped = True
+            use.places += _places(container, device.get("devicePath"))
     return uses
+
+
+def _places(container: Body, path: Any, *, read_only: bool = False) -> list[ContainerUse]:
+    """Return a container's place of a volume; none if the hub, an older one, does not tell it."""
+    return [ContainerUse(str(container["name"]), str(path), read_only)] if path else []
 
 
 def _containers(spec: Body) -> Iterator[Body]:

@@ -376,7 +376,11 @@ class VolumeTask:
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
         await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
-        await (self._deferral.hand_over(want) if want.deferral is not None else self._deferral.notice(want))
+        if want.deferral is not None:
+            await self._expander.handed_over(want, fills=await self._deferral.hand_over(want))
+        else:
+            await self._deferral.notice(want)
+        await host.cdi.add(want)
         mounted = await self._is_mounted(published_of(intent))
         done = replace(
             self.rows.publications[target],
@@ -402,6 +406,7 @@ class VolumeTask:
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
+            await self._host.cdi.remove(published)
             if self._deferral.may_have(before):
                 await self._deferral.take_back(before)
                 before = replace(before, state=State.UNCERTAIN)

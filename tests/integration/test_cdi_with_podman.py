@@ -7,13 +7,19 @@ own, so that no file of this machine changes.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edge.direct.cdi import CdiFiles, DeviceNode, TypedMount
+from edge.disk.cdi import CdiFiles
+from edge.disk.found_volumes import Published
+from edge.disk.layout import Layout
+from edge.volumes import ContainerUse, Deferral, Pod, PodVolume, Volume
 from tests.support import needs
 
 if TYPE_CHECKING:
@@ -35,16 +41,35 @@ exit 1
 """
 
 
+RAW = PodVolume(
+    pod=Pod(uid="pod", namespace="ns", name="web"),
+    volume=Volume(driver="d.csi", handle="h", name="pv-1", block=True),
+    volume_name="data",
+    uses=(ContainerUse("app", "/dev/x"),),
+)
+DEFERRED = replace(
+    RAW,
+    deferral=Deferral(runtime="kata, rs", flavour="rs", fs_type="ext4"),
+    uses=(ContainerUse("app", "/data", read_only=True),),
+)
+
+
 class Engine:
-    """Podman with directories of a test."""
+    """Podman with directories of a test.
+
+    Attributes:
+        files: the CDI files that it reads.
+        volume: the path of the deferred volume.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.files = CdiFiles(home / "cdi")
-        self.volume = home / "volume"
+        self.layout = Layout(home / "kubelet")
+        self.files = CdiFiles(home / "cdi", self.layout)
+        self.volume = self.layout.target("pod", "pv-1")
         self._runtime, self._kept, self._rootfs = home / "runtime", home / "config.json", home / "rootfs"
-        for folder in (self.files.root, self.volume, self._rootfs):
-            folder.mkdir()
+        for folder in (home / "cdi", self.volume, self._rootfs):
+            folder.mkdir(parents=True)
         self._runtime.write_text(_RUNTIME.format(kept=self._kept))
         self._runtime.chmod(0o755)
 
@@ -54,13 +79,17 @@ class Engine:
         words = [
             *("--cgroup-manager=cgroupfs", "--storage-driver=vfs", f"--runtime={self._runtime}"),
             *(f"--root={self.home / 'root'}", f"--runroot={self.home / 'runroot'}", f"--tmpdir={self.home / 'tmp'}"),
-            *("run", "--rm", "--network=none", *flags, "-v", f"{self.volume}:/data", "--rootfs", str(self._rootfs)),
+            *("run", "--rm", "--network=none", *flags, "--rootfs", str(self._rootfs)),
         ]
-        script = ["sh", "-c", _IN_ITS_OWN_RUN, "sh", str(self.files.root), *words, "/bin/sh"]
+        script = ["sh", "-c", _IN_ITS_OWN_RUN, "sh", str(self.home / "cdi"), *words, "/bin/sh"]
         # In a process namespace of its own, what Podman leaves running ends with it.
         command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", *script]
         self.said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
         return json.loads(self._kept.read_text()) if self._kept.exists() else {}
+
+    def mounts(self, *flags: str) -> list[dict[str, Any]]:
+        """Return the mounts at /data of a container with these flags."""
+        return [mount for mount in self.run(*flags)["mounts"] if mount["destination"] == "/data"]
 
 
 @pytest.fixture
@@ -68,35 +97,31 @@ def engine(short_dir: Path) -> Engine:
     return Engine(short_dir)  # Podman takes no --runroot of more than 50 characters
 
 
-def mounts_at(config: dict[str, Any], place: str) -> list[dict[str, Any]]:
-    return [mount for mount in config["mounts"] if mount["destination"] == place]
-
-
-def test_a_container_with_the_device_has_one_typed_mount_and_one_without_has_a_bind(engine: Engine) -> None:
-    mount = TypedMount(container="app", host_path=str(engine.volume), container_path="/data", read_only=True)
-    [name] = engine.files.add("pod", "data", [mount])
-    [with_device] = mounts_at(engine.run("--device", name), "/data")
-    [without] = mounts_at(engine.run(), "/data")
-    assert with_device == {
-        "destination": "/data",
-        "type": "directvol",
-        "source": str(engine.volume),
-        "options": ["ro"],
-    }
+async def test_a_container_with_the_device_has_one_typed_mount_and_one_without_has_a_bind(engine: Engine) -> None:
+    await engine.files.add(DEFERRED)
+    [device] = engine.files.devices(DEFERRED)
+    by_hand = ("-v", f"{engine.volume}:/data")
+    typed = {"destination": "/data", "type": "directvol", "source": str(engine.volume), "options": ["rbind", "ro"]}
+    assert engine.mounts("--device", device.name) == [typed]
+    assert engine.mounts("--device", device.name, *by_hand) == [typed]
+    [without] = engine.mounts(*by_hand)
     assert without["type"] == "bind"
 
 
-def test_a_container_whose_device_is_not_known_does_not_start(engine: Engine) -> None:
-    mount = TypedMount(container="app", host_path=str(engine.volume), container_path="/data")
-    [name] = engine.files.add("pod", "data", [mount])
-    engine.files.remove("pod", "data")
-    assert engine.run("--device", name) == {}
-    assert name in engine.said
+async def test_a_container_whose_device_is_not_known_does_not_start(engine: Engine) -> None:
+    await engine.files.add(DEFERRED)
+    [device] = engine.files.devices(DEFERRED)
+    await engine.files.remove(Published(driver="d.csi", handle="h", name="pv-1", pod_uid="pod", block=True))
+    assert engine.run("--device", device.name) == {}
+    assert device.name in engine.said
 
 
-def test_a_device_node_is_that_of_the_host(engine: Engine) -> None:
-    device = DeviceNode(container="app", host_path="/dev/null", container_path="/dev/x")
-    [name] = engine.files.add("pod", "data", [device])
-    config = engine.run("--device", name)
-    [node] = [device for device in config["linux"]["devices"] if device["path"] == "/dev/x"]
-    assert (node["type"], node["major"], node["minor"]) == ("c", 1, 3)
+async def test_a_device_node_is_that_of_the_host(engine: Engine) -> None:
+    node = engine.layout.device_map("pv-1", "pod")
+    node.parent.mkdir(parents=True)
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    await engine.files.add(RAW)
+    [device] = engine.files.devices(RAW)
+    config = engine.run("--device", device.name)
+    [given] = [each for each in config["linux"]["devices"] if each["path"] == "/dev/x"]
+    assert (given["type"], given["major"], given["minor"]) == ("c", 1, 3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 import shutil
 import stat
 import subprocess
@@ -266,7 +268,55 @@ def test_a_publication_of_which_the_runtime_cannot_be_told_is_rolled_back_and_tr
     node.end("data")
 
 
-def test_fifty_volumes_at_once_each_get_their_own_device(node: DeferringNode) -> None:
+@pytest.mark.parametrize(("runtime", "kind"), [("kata", "bind"), ("kata-rs", "directvol")])
+def test_an_engine_gets_the_mount_of_each_container_by_a_name_while_the_volume_is_there(
+    node: DeferringNode, runtime: str, kind: str
+) -> None:
+    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
+    asks = asking("data", "data", runtimeClassName=runtime)
+    mount = {**asks["spec"]["containers"][0]["volumeMounts"][0], "readOnly": True}
+    asks["spec"]["containers"].append({"name": "reader", "image": "none", "volumeMounts": [mount]})
+    node.write(*volume("data", node.handles["data"]), asks, file="data")
+    (target,) = node.wait_published("data")
+    (shown,) = node.volumes("data")
+    assert [(each["container"], each["path"]) for each in shown["devices"]] == [("c", "/data"), ("reader", "/data")]
+    place = {"hostPath": os.path.realpath(target), "containerPath": "/data", "type": kind}
+    assert node.cdi_edits("data") == [
+        {"mounts": [{**place, "options": ["rbind", "rw"]}]},
+        {"mounts": [{**place, "options": ["rbind", "ro"]}]},
+    ]
+    said = by_hand("edge", "volumes", f"--status=unix://{node.agent.socket}").stdout
+    assert all(each["name"] in said for each in shown["devices"])
+    node.end("data")
+    assert node.cdi_files() == []
+
+
+def test_an_engine_gets_a_raw_block_volume_by_a_name(node: DeferringNode) -> None:
+    node.handles["raw"] = node.make_volume("raw", block=True)
+    node.write(*volume("raw", node.handles["raw"], block=True), pod("raw", "raw", block=["raw"]), file="raw")
+    (path,) = node.wait_published("raw")
+    [edits] = node.cdi_edits("raw")
+    [device] = edits["deviceNodes"]
+    assert (device["path"], device["permissions"]) == ("/dev/raw", "rw")
+    assert Path(device["hostPath"]).lstat().st_rdev == path.stat().st_rdev
+    node.remove("raw")
+    node.wait_clean()
+
+
+def test_lost_files_for_engines_are_written_again_and_those_of_gone_pods_are_swept(node: DeferringNode) -> None:
+    node.add("data")
+    [file] = node.cdi_files()
+    before = file.read_bytes()
+    node.agent.kill()
+    file.rename(file.with_name("csi-bridge.io-volume_gone-x.json"))
+    node.restart_agent()
+    wait_for(lambda: node.cdi_files() == [file], what="the file", instead=node.tell)
+    assert file.read_bytes() == before
+
+
+def test_fifty_volumes_at_once_each_get_their_own_device(
+    node: DeferringNode, record_property: Callable[[str, object], None]
+) -> None:
     names = [f"v{number}" for number in range(50)]
     objects = []
     for name in names:
@@ -278,6 +328,9 @@ def test_fifty_volumes_at_once_each_get_their_own_device(node: DeferringNode) ->
     assert len(set(devices)) == 50
     backing = [Path("/sys/block", Path(device).name, "loop/backing_file").read_text().strip() for device in devices]
     assert backing == [str(node.image(name)) for name in names]
+    took_ms = sorted(int(took) for took in re.findall(r"ready after (\d+) ms", str(node.agent.logged("ready after"))))
+    assert len(took_ms) == 50
+    record_property("handover_p95_ms", took_ms[47])
     node.remove("all")
     node.wait_clean(timeout_s=120)
 

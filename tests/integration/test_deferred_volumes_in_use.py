@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops
+from tests.integration.testdriver.support import needs_loops, needs_xfs
 from tests.support.deferring_node import DeferringNode, asking
-from tests.support.edge_node import volume
+from tests.support.edge_node import pod, volume
 from tests.support.fake_shim import FakeShim, Flavour
-from tests.support.guest import SANDBOX, mount_info
+from tests.support.guest import SANDBOX, folder, mount_info
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ def test_a_volume_is_taken_back_only_when_its_guest_has_ended(node: DeferringNod
     node.wait_clean()
 
 
-def put(node: DeferringNode, size_mib: int, *, pod: str = "data", phase: str = "Running") -> None:
+def put(node: DeferringNode, size_mib: int, *, name: str = "data", phase: str = "Running") -> None:
     """Write the objects of a claim that had 32 MiB, with a PersistentVolume of this size."""
     objects = volume("data", node.handles["data"], size=f"{size_mib}Mi")
     objects[1]["status"] = {"capacity": {"storage": "32Mi"}}
-    node.write(*objects, asking(pod, "data", phase=phase), file="data")
+    node.write(*objects, asking(name, "data", phase=phase), file="data")
 
 
 @pytest.mark.parametrize("can_resize", [False, True], ids=["a-guest-that-cannot", "a-guest-that-can"])
@@ -89,9 +90,61 @@ def test_a_volume_grows_under_its_guest_or_when_it_is_published_next(node: Defer
     node.restart_agent()
     put(node, 96, phase="Succeeded")
     node.wait_clean()
-    put(node, 96, pod="again")
+    put(node, 96, name="again")
     node.wait_published("again")
     with node.guest("again") as inside:
         assert (inside / "file").read_text() == "written before"
         assert os.statvfs(inside).f_blocks * os.statvfs(inside).f_frsize > 80 * MIB
     assert "FileSystemResizeSuccessful" in node.events()
+
+
+@needs_xfs
+def test_the_claim_of_an_xfs_volume_reads_as_resized_only_when_a_guest_has_grown_it(node: DeferringNode) -> None:
+    def place(size_mib: int, name: str = "data", phase: str = "Running") -> None:
+        objects = volume("data", node.handles["data"], size=f"{size_mib}Mi", source={"fsType": "xfs"})
+        objects[1]["status"] = {"capacity": {"storage": "320Mi"}}
+        node.write(*objects, asking(name, "data", phase=phase), file="data")
+
+    node.handles["data"] = node.make_volume("data", size_bytes=320 * MIB, block=True)
+    place(320)
+    node.wait_published("data")
+    place(320, phase="Succeeded")
+    node.wait_clean()
+    node.grow("data", 384 * MIB)
+    place(384, "again")
+    node.wait_published("again")
+    wait_for(lambda: "FileSystemResizeRequired" in node.events(), what="the event", instead=node.tell)
+    assert "FileSystemResizeSuccessful" not in node.events()
+    with node.guest("again") as inside:
+        before = os.statvfs(inside).f_blocks
+        subprocess.run(["xfs_growfs", inside], check=True, capture_output=True)
+        assert os.statvfs(inside).f_blocks > before
+    place(384, "again", phase="Succeeded")
+    node.wait_clean()
+    place(384, "third")
+    node.wait_published("third")
+    wait_for(lambda: "FileSystemResizeSuccessful" in node.events(), what="the event", instead=node.tell)
+
+
+def test_a_volume_of_which_its_driver_tells_the_runtime_is_left_to_the_guest(node: DeferringNode) -> None:
+    """The test writes the mount info in place of such a driver, while the real one works on NodePublishVolume."""
+    handle = node.make_volume("data")
+    (node.driver.state / "faults").write_text("NodePublishVolume=delay:5s\nNodeGetVolumeStats=error:UNIMPLEMENTED:no\n")
+    node.write(*volume("data", handle), pod("data", "data", securityContext={"fsGroup": 4321}), file="data")
+    wait_for(
+        lambda: [each["state"] for each in node.volumes("data")] == ["publishing"], what="the call", instead=node.tell
+    )
+    place = folder(node.run_dir, node.target("data"))
+    place.mkdir(parents=True)
+    (place / "mountInfo.json").write_text('{"volume-type":"directvol","device":"/dev/null","fstype":"ext4"}')
+    (target,) = node.wait_published("data")
+    (found,) = node.volumes("data")
+    assert found["runtime"] == "by its driver"
+    assert target.stat().st_gid != 4321
+    (place / SANDBOX).touch()
+    with FakeShim(node.run_dir / "vc/sbs", SANDBOX) as shim:
+        shim.usage = {"/dev/null": USAGE}
+        wait_for(lambda: shown(node) == (1000, 100), what="the guest's usage", instead=node.tell)
+    node.remove("data")
+    node.wait_clean()
+    assert not place.exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.csi import csi_pb2 as csi
+from tests.support.cdi_rules import devices_in
 from tests.support.edge_node import DRIVER, EdgeNode, Object, csi_driver, pod, volume
 from tests.support.guest import STORE, Guest
 from tests.support.operator import by_hand
@@ -30,17 +31,19 @@ class DeferringNode(EdgeNode):
 
     Attributes:
         run_dir: the runtime's `/run`.
+        cdi_dir: the container engines' directory for generated files.
     """
 
     def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
         super().__init__(directory, logs, reboots=reboots)
-        self.run_dir = directory / "run"
+        self.run_dir, self.cdi_dir = directory / "run", directory / "cdi"
         self.handles: dict[str, str] = {}
 
     @property
     def direct_flags(self) -> tuple[str, ...]:
         """The agent's flags for deferral."""
-        return ("--direct-runtime=kata=go:3.20", f"--direct-run-dir={self.run_dir}")
+        runtimes = ("--direct-runtime=kata=go:3.20", "--direct-runtime=kata-rs=rs:4.1")
+        return (*runtimes, f"--direct-run-dir={self.run_dir}", f"--cdi-dir={self.cdi_dir}")
 
     def wipe_mounts(self) -> None:
         """Unmount everything, and detach the loop devices of volumes that the test has left published."""
@@ -104,7 +107,18 @@ class DeferringNode(EdgeNode):
         return sorted(path.name for path in (self.run_dir / STORE).glob("*"))
 
     def left_over(self) -> list[str]:
-        return [*super().left_over(), *(f"direct volume {name}" for name in self.told())]
+        found = [f"direct volume {name}" for name in self.told()]
+        return [*super().left_over(), *found, *(f"CDI file {path.name}" for path in self.cdi_files())]
+
+    def cdi_files(self) -> list[Path]:
+        """Return all files for container engines."""
+        return sorted(self.cdi_dir.glob("*"))
+
+    def cdi_edits(self, pod_name: str) -> list[dict[str, Any]]:
+        """Return what an engine does for each container of a pod with one volume, by the names that the agent tells."""
+        (found,) = self.volumes(pod_name)
+        known = {name: edits for path in self.cdi_files() for name, edits in devices_in(path.read_bytes()).items()}
+        return [known[device["name"]] for device in found["devices"]]
 
     def events(self) -> str:
         """Return all facts that the hub has from the node, with its events."""

@@ -54,7 +54,8 @@ BLOCK = [
 DEFERRED = [
     *(f"format.{point}" for point in ("before-intent", "after-intent", "after-make")),
     *(f"handover.{point}" for point in ("before-intent", "after-intent", "after-guard", "after-info")),
-    *(f"unpublish.{point}" for point in ("before-info", "after-info", "after-guard")),
+    "publish.after-cdi",
+    *(f"unpublish.{point}" for point in ("after-cdi", "before-info", "after-info", "after-guard")),
 ]  # fmt: skip
 """The points that only a deferred volume has. It has those of a block volume, too."""
 

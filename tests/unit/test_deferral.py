@@ -35,6 +35,7 @@ class FakeDirect:
 
     Attributes:
         content: what the device holds.
+        fills: whether its file system has the size of the device after `grow`.
         done: the steps, each with the row's `handover`.
         failures: by step, the error that it raises.
         told: the volumes that the runtime knows.
@@ -43,6 +44,7 @@ class FakeDirect:
     world: World
     content: Content = field(default_factory=Content)
     sound: bool = True
+    fills: bool = True
     can_resize: bool = False
     done: list[str] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class FakeDirect:
 
     async def grow(self, _device: Path, _fs_type: str) -> bool:
         self._step("grow")
-        return True
+        return self.fills
 
     async def wait_idle(self, _published: Published) -> None:
         self._step("wait")
@@ -110,16 +112,25 @@ class DeferringWorld(World):
     """A node whose agent may defer, with a pod that asks for it."""
 
     direct: FakeDirect
+    counted: list[str]
     refusal: NotReady | None = None
 
     def __post_init__(self) -> None:
-        self.direct = FakeDirect(self)
+        self.direct, self.counted = FakeDirect(self), []
         super().__post_init__()
         self.store.put({"kind": "CSIDriver", "metadata": {"name": "d.csi", "annotations": {ANNOTATION: "true"}},
                         "spec": {"attachRequired": False}})  # fmt: skip
 
     def more(self) -> dict[str, Any]:
-        return {"opt_in": OPT_IN, "direct": lambda: self.direct, "validate_block": self._validate}
+        return {
+            "opt_in": OPT_IN,
+            "direct": lambda: self.direct,
+            "validate_block": self._validate,
+            "count_deferred": self.count,
+        }
+
+    def count(self, by: str) -> None:
+        self.counted.append(by)
 
     async def _validate(self, _volume: Volume) -> None:
         if self.refusal is not None:
@@ -152,6 +163,7 @@ async def test_a_blank_device_is_formatted_and_handed_over_and_each_step_is_reco
     assert (world.row.state, world.row.fs_type, world.row.fs_uuid) == (State.DONE, "ext4", world.direct.content.uuid)
     entry = world.entry()
     assert (entry["state"], entry["mode"], entry["runtime"]) == ("published", "Filesystem", "kata, go")
+    assert world.counted == ["agent"]
 
 
 async def test_a_pod_that_goes_is_taken_back_before_the_driver_unpublishes(world: DeferringWorld) -> None:
@@ -349,6 +361,7 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     await world.start()
     assert world.row.runtime == BY_DRIVER
     assert world.entry()["runtime"] == BY_DRIVER
+    assert world.counted == ["driver"]
     assert world.direct.done == []
     world.store.drop(ref)
     await settle()
@@ -357,7 +370,7 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     assert world.direct.told == set()
 
 
-async def test_the_usage_of_a_volume_that_its_driver_has_deferred_is_the_guests_if_the_driver_has_none() -> None:
+async def test_the_usage_of_a_deferred_volume_is_the_guests() -> None:
     world = DeferringWorld(stats_interval_s=60.0)
     world.ask()
     await world.start()
@@ -384,6 +397,43 @@ async def test_a_guest_that_cannot_grow_its_file_system_leaves_the_claim_waiting
     await settle()
     assert world.plugin.calls[-1] == "expand h-data web-uid"
     assert world.direct.done == ["resize"]
+    reasons = [reason for reason, _ in world.store.events()]
+    assert "FileSystemResizeRequired" in reasons
+    assert "FileSystemResizeSuccessful" not in reasons
+    await world.clock.turn(600)
+    assert world.plugin.calls.count("expand h-data web-uid") == 1
+
+
+GROWN = {"status": {"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "3Gi"},
+                    "allocatedResourceStatuses": {"storage": "NodeResizePending"}}}  # fmt: skip
+
+
+async def test_a_volume_that_grows_while_it_is_published_is_told_when_its_file_system_has_grown(
+    world: DeferringWorld,
+) -> None:
+    world.direct.content = Content("the file system ext4 u", "ext4", "u")
+    world.add_volume(pv={"size": "3Gi"}, claim=GROWN)
+    world.direct.failures["grow"] = Uncertain("resize2fs has failed")
+    world.ask()
+    await world.start()
+    assert "FileSystemResizeSuccessful" not in [reason for reason, _ in world.store.events()]
+    world.direct.failures.clear()
+    await world.clock.turn(200)
+    assert world.row.state is State.DONE
+    assert [reason for reason, _ in world.store.events()].count("FileSystemResizeSuccessful") == 2  # pod and claim
+
+
+@pytest.mark.parametrize(
+    ("fs_type", "options"), [("xfs", []), ("ext4", ["ro"])], ids=["xfs-needs-a-guest", "its-owner-mounts-it-read-only"]
+)
+async def test_a_file_system_that_does_not_grow_before_the_handover_leaves_the_claim_waiting(
+    world: DeferringWorld, fs_type: str, options: list[str]
+) -> None:
+    world.direct.content, world.direct.fills = Content(f"the file system {fs_type} u", fs_type, "u"), False
+    world.add_volume(pv={"size": "3Gi", "mountOptions": options}, claim=GROWN, fsType=fs_type)
+    world.ask()
+    await world.start()
+    assert world.row.state is State.DONE
     reasons = [reason for reason, _ in world.store.events()]
     assert "FileSystemResizeRequired" in reasons
     assert "FileSystemResizeSuccessful" not in reasons

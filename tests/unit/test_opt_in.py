@@ -15,7 +15,8 @@ from edge.volumes import Deferral, DriverRules, Pod, PodVolume, SecretRef, Volum
 
 GO = DirectRuntime(name="kata", flavour="go", version="3.20")
 RS = DirectRuntime(name="kata-rs", flavour="rs", version="4.1", fs_types=("ext4",))
-OPT_IN = OptIn({"kata": GO, "kata-rs": RS}, Layout(Path("/var/lib/kubelet")))
+OLD_RS = DirectRuntime(name="kata-3", flavour="rs", version="3.31")
+OPT_IN = OptIn({"kata": GO, "kata-rs": RS, "kata-3": OLD_RS}, Layout(Path("/var/lib/kubelet")))
 
 
 def want(*, volume: dict[str, Any] | None = None, **pod: Any) -> PodVolume:
@@ -64,6 +65,14 @@ REFUSALS = {
     "bind": (want(volume={"mount_options": ("rbind",)}), "its mount option rbind has no meaning in a guest"),
     "password": (want(volume={"mount_options": ("password=x",)}), "one of its mount options looks like a secret"),
     "group": (want(volume={"fs_type": "ext4"}, runtime_class="kata-rs", fs_group=7), "kata-rs, rs does not apply"),
+    "options-of-old-rs": (
+        want(volume={"mount_options": ("noatime",)}, runtime_class="kata-3"),
+        "ignores mount options",
+    ),
+    "read-only-of-old-rs": (
+        replace(want(runtime_class="kata-3"), read_only=True),
+        "ignores mount options and read-only claims",
+    ),
     "group-0": (want(volume={"fs_type": "ext4"}, fs_group=0), "the pod's fsGroup is 0"),
     "path": (want(volume={"name": "v" * 140}), "allows 189 at most"),
 }
@@ -116,3 +125,8 @@ def test_a_runtime_is_read_from_its_flag_and_written_back() -> None:
 def test_another_text_is_refused_with_what_is_allowed(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         direct_runtime(text)
+
+
+def test_mount_options_reach_the_guest_of_a_runtime_that_reads_them() -> None:
+    given = replace(want(volume={"mount_options": ("noatime",)}, runtime_class="kata-rs"), read_only=True)
+    assert decide(given).deferral == Deferral(runtime="kata-rs, rs", flavour="rs", fs_type="ext4", options=("noatime",))

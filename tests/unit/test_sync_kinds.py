@@ -91,6 +91,7 @@ def test_what_no_node_needs_is_left_out() -> None:
         "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "yes"},
     }
     written["spec"]["containers"][0] |= {"image": "i", "env": [{"name": "PASSWORD", "value": "hunter2"}]}
+    written["spec"]["containers"][0]["volumeMounts"][0]["mountPropagation"] = "None"
     written["spec"]["volumes"].append({"name": "conf", "configMap": {"name": "conf"}})
     written["status"] = {
         "phase": "Running",
@@ -105,7 +106,7 @@ def test_what_no_node_needs_is_left_out() -> None:
     assert kept["metadata"]["annotations"] == {"mine": "yes"}
     assert kept["spec"] == {
         "nodeName": "n1",
-        "containers": [{"name": "c", "volumeMounts": [{"name": "data"}]}],
+        "containers": [{"name": "c", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
     }
     assert kept["status"] == {

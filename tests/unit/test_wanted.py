@@ -9,7 +9,7 @@ import pytest
 
 from common.objects import Object, Ref, Stamp
 from edge.manager.wanted import Wanted
-from edge.volumes import Claim, DriverRules, PodVolume, SecretRef, Volume, inline_handle
+from edge.volumes import Claim, ContainerUse, DriverRules, PodVolume, SecretRef, Volume, inline_handle
 from tests.support.volume_world import (
     DRIVER,
     GI,
@@ -160,7 +160,15 @@ def test_what_objects_leave_out_has_the_kubelets_defaults() -> None:
 
 def test_a_block_volume_is_mapped() -> None:
     block = pod(claims=("data",), devices=("data",))
-    assert volume(block, persistent_volume(volumeMode="Block"), persistent_claim()).volume.block
+    found = volume(block, persistent_volume(volumeMode="Block"), persistent_claim())
+    assert found.volume.block
+    assert found.uses == (ContainerUse("c", "/dev/data"),)
+
+
+def test_a_hub_that_does_not_tell_the_places_in_containers_leaves_them_out() -> None:
+    container = {"name": "c", "volumeDevices": [{"name": "data"}]}
+    block = pod(claims=("data",), devices=("data",), spec={"containers": [container]})
+    assert volume(block, persistent_volume(volumeMode="Block"), persistent_claim()).uses == ()
 
 
 def test_a_volume_that_no_container_uses_is_not_wanted() -> None:
