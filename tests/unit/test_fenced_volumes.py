@@ -94,6 +94,14 @@ async def test_a_fenced_volume_is_unstaged_when_its_writers_have_stopped_and_the
     assert (world.fencing.held, world.entry()["state"]) == ([KEY], "published")
 
 
+async def test_a_doubt_about_the_stop_of_its_writers_is_told_at_the_claim() -> None:
+    world = world_with("fence")
+    await world.fencing.have_doubt(KEY, "a process serves it")
+    await world.start()
+    ((_, message),) = [event for event in world.store.events() if event[0] == "NotFenced"]
+    assert message.endswith("it asks for fence, but the hub does not let it go by time: a process serves it")
+
+
 async def test_a_fenced_volume_whose_driver_fails_stays_fenced() -> None:
     world = world_with("fence")
     await world.start()
