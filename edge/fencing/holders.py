@@ -20,9 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge.disk.mounts import Mount, parse
-
-Part = tuple[str, str, str]
-"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
+from edge.fencing.plan import Part
 
 _PROC = Path("/proc")
 

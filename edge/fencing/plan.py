@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from common.state_file import Form, read_state, write_state
-from edge.fencing.holders import Part
 
 
 def _with_several_names(body: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +34,9 @@ def _with_several_names(body: dict[str, Any]) -> dict[str, Any]:
 
 FORM: Final = Form("edge agent", (_with_several_names,))
 """Of `fence.json`."""
+
+Part = tuple[str, str, str]
+"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
 
 _NUMBER: Final = struct.Struct("=d")
 _END, _MARK, _BOOT, _SIZE = 0, 8, 16, 32

@@ -32,8 +32,8 @@ from typing import Final
 from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, MountTable, read_table, unmount
 from edge.fencing.disks import is_in_use, switch_of
-from edge.fencing.holders import Part, holders, is_of, kill, mappers, parts_of
-from edge.fencing.plan import Held
+from edge.fencing.holders import holders, is_of, kill, mappers, parts_of
+from edge.fencing.plan import Held, Part
 from edge.volume_errors import NotReady
 
 log = logging.getLogger("csi_bridge.edge.fence")

@@ -85,6 +85,8 @@ class VolumeTask:
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
         self._tries: dict[tuple[Step, Target], Tries] = {}
+        self._told_doubt = ""
+        """The doubt about fencing it of which the claim's owner knows."""
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -347,18 +349,26 @@ class VolumeTask:
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
 
-    async def _tell_doubt(self, volume: Volume, row: Publication) -> None:
-        """Tell the claim's owner if the node fences a volume, and the hub waits for the node all the same.
+    async def _doubt(self, volume: Volume, row: Publication) -> None:
+        """If the agent cannot surely stop all writers of a volume that it fences, let the hub know before a pod writes.
 
         Raises:
             Uncertain: the agent cannot write it down.
+            Waiting: the hub has not confirmed yet that it knows.
+            NotReady: the agent cannot find out.
         """
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
             await fencing.have_doubt(self.key, "its driver has told the pod's runtime of the device")
-        if (why := fencing.doubt(self.key)) and volume.claim is not None:
-            text = f"PV {volume.name}: it asks for fence, but the hub does not let it go by time: {why}"
-            self._host.facts.tell_claim(volume.claim, "NotFenced", text)
+        why = fencing.doubt(self.key)
+        if why != self._told_doubt:
+            self._told_doubt = why
+            self.use.void()
+            if why and volume.claim is not None:
+                text = f"PV {volume.name}: it asks for fence, but the hub does not let it go by time: {why}"
+                self._host.facts.tell_claim(volume.claim, "NotFenced", text)
+        if why:
+            await self.use.check()
 
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
@@ -394,7 +404,7 @@ class VolumeTask:
             raise
         await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
         await (self._deferral.hand_over(want) if want.deferral is not None else self._deferral.notice(want))
-        await self._tell_doubt(want.volume, self.rows.publications[target])
+        await self._doubt(want.volume, self.rows.publications[target])
         mounted = await self._is_mounted(published_of(intent))
         done = replace(
             self.rows.publications[target],
