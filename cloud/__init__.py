@@ -11,7 +11,7 @@ The hub:
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `role_port`: a listener for one role.
 * `admission`, `refusals`: checks each peer; the refused ones.
-* `trust`, `join_part`: judges peers by certificates, denials and the policy; lets nodes join.
+* `trust`, `trust_part`, `join_part`: judges peers by certificates, denials and the policy; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
@@ -23,7 +23,7 @@ The hub:
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
-* `hub_process`: puts a hub together and runs it.
+* `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
 * `node_calls`: counts of each node's calls, for people.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.

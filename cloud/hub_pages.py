@@ -2,11 +2,12 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
+from cloud.hub_settings import HubSettings
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -17,19 +18,13 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
-from cloud.trust.audit_log import Audit
-from cloud.trust.credentials import Credentials
-from cloud.trust.denials import Denials
-from cloud.trust.generations import Generations
-from cloud.trust.policy_file import PolicyFile
-from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import TrustStore
+from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
 from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
-from common.settings import INSECURE
+from common.settings import INSECURE, as_texts
 from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000
@@ -45,21 +40,15 @@ class HubPages:
         nodes: Nodes,
         placement: Placement,
         part: SyncPart,
-        store: Store,
+        trust: TrustPart,
         *,
+        store: Store,
         calls: NodeCalls,
         refusals: Refusals,
-        denials: Denials,
         fences: Fences,
-        credentials: Credentials,
         rights: ProxyRights,
-        policy: PolicyFile,
-        audit: Audit,
         ends: CertificateEnds,
-        trust: TrustStore,
-        tokens: Tokens,
-        generations: Generations,
-        settings: Mapping[str, list[str]],
+        settings: HubSettings,
     ) -> None:
         """For a hub and its parts.
 
@@ -68,37 +57,26 @@ class HubPages:
             nodes: its nodes.
             placement: the volumes that it has placed.
             part: its objects.
+            trust: the policy, denials and tokens, and its trouble with certificates and with the disk.
             store: its losses and its trouble with the disk.
             calls: the nodes' calls.
             refusals: the peers that it refused.
-            denials: the nodes and certificates that may not connect.
             fences: the nodes that an operator takes for dead.
-            credentials: its problems with certificates.
             rights: the proxy drivers that the policy forbids to call.
-            policy: the policy in force.
-            audit: its trouble with the disk.
             ends: its own certificate and CA.
-            trust: its trouble with the disk.
-            tokens: the invitations to join.
-            generations: the copies of nodes' keys.
-            settings: its flags (`common.settings.as_texts`).
+            settings: its flags.
         """
         self._hub = hub
         self._nodes = nodes
         self._placement = placement
         self._part = part
+        self._trust = trust
         self._store = store
         self._calls = calls
         self._refusals = refusals
-        self._denials = denials
         self._fences = fences
-        self._credentials = credentials
         self._rights = rights
-        self._policy = policy
-        self._answers = PolicyAnswers(nodes, policy)
-        self._audit = audit
         self._ends = ends
-        self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
     def pages(self) -> Pages:
@@ -110,9 +88,9 @@ class HubPages:
                 "/volumes": self.volumes,
                 "/facts": self.facts,
                 "/denials": self.denials,
-                "/tokens": self._tokens.describe,
+                "/tokens": self._trust.tokens.describe,
             },
-            of_one={"/facts": self.facts, "/policy": self._answers.of},
+            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._trust.policy).of},
         )
 
     def status(self) -> HubStatus:
@@ -131,26 +109,28 @@ class HubPages:
             refused=self._refusals.all(),
             denied=self._rights.denied(),
             ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
-            settings=dict(self._settings),
+            settings=as_texts(self._settings),
         )
 
     def _problems(self) -> Iterator[str]:
-        if "listen" in self._settings and "tls_cert" not in self._settings:
+        if self._settings.listen is not None and self._settings.tls_cert is None:
             yield INSECURE
-        if self._policy.problem:
-            yield self._policy.problem
-        if self._audit.trouble:
-            yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
-        if self._trust.trouble:
-            yield f"the records of tokens, certificates and denials: {self._trust.trouble}"
+        trust = self._trust
+        if trust.policy.problem:
+            yield trust.policy.problem
+        if trust.audit.trouble:
+            yield f"the audit log is not written, and its newest lines wait in memory: {trust.audit.trouble}"
+        if trust.store.trouble:
+            yield f"the records of tokens, certificates and denials: {trust.store.trouble}"
         yield from self._fences.problems()
-        yield from self._credentials.problems()
+        yield from trust.credentials.problems()
         yield from self._part.problems()
 
     async def denials(self) -> Iterable[DenialStatus]:
         """Every denial, the oldest first."""
         return [
-            DenialStatus(kind=it.kind, subject=it.value, at=time_of(it.at), why=it.why) for it in self._denials.all()
+            DenialStatus(kind=it.kind, subject=it.value, at=time_of(it.at), why=it.why)
+            for it in self._trust.denials.all()
         ]
 
     async def nodes(self) -> Iterator[NodeStatus]:

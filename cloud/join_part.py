@@ -17,14 +17,13 @@ from typing import Final
 
 from cloud.hub_settings import HubSettings
 from cloud.orders import Orders
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust.audit_log import Event
 from cloud.trust.enrolment import Enrolment, Terms
-from cloud.trust.generations import Generations
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
 from cloud.trust.signer import Signer
-from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import Token, TrustStore
+from cloud.trust.trust_store import Token
+from cloud.trust_part import TrustPart
 from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
 from common.enrolment import JoinToken, format_token
@@ -48,26 +47,12 @@ class JoinPart:
         enrolment: answers nodes that join or renew.
     """
 
-    def __init__(
-        self,
-        settings: HubSettings,
-        trust: TrustStore,
-        tokens: Tokens,
-        generations: Generations,
-        *,
-        audit: Audit,
-        denied: Callable[[str, int, bytes], str],
-        knows: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool]) -> None:
         """Read the CA.
 
         Args:
             settings: the hub's.
-            trust: its trust store.
-            tokens: its invitations.
-            generations: its rules for certificates.
-            audit: takes tokens, joins and renewals.
-            denied: as of `Enrolment`.
+            trust: its tokens and certificates.
             knows: as of `Enrolment`.
 
         Raises:
@@ -76,10 +61,9 @@ class JoinPart:
         assert settings.tls_ca is not None
         assert settings.tls_cert is not None
         assert settings.tls_key is not None
-        self._settings, self._audit = settings, audit
+        self._settings, self._trust = settings, trust
         self._files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
         self._signer = _signer(self._files, settings.ca_key, settings.cert_ttl_s)
-        self._tokens = tokens
         self._joins = self._addresses(settings.join_address, settings.join_listen)
         terms = Terms(
             ttl_s=settings.cert_ttl_s,
@@ -88,7 +72,14 @@ class JoinPart:
             joins=self._joins,
         )
         self.enrolment = Enrolment(
-            trust, tokens, generations, self._signer, terms, audit=audit, denied=denied, knows=knows
+            trust.store,
+            trust.tokens,
+            trust.generations,
+            self._signer,
+            terms,
+            audit=trust.audit,
+            denied=trust.credentials.denied,
+            knows=knows,
         )
         self._links = JoinLinks(self.enrolment)
 
@@ -134,7 +125,7 @@ class JoinPart:
             why = "the hub does not know its address: its certificate has no name; set --join-address"
             raise OperatorRefused(_NOT_MADE, why)
         try:
-            token, secret = await self._tokens.create(
+            token, secret = await self._trust.tokens.create(
                 nodes=asked.node, drivers=tuple(asked.drivers), ttl_s=asked.ttl_s, uses=asked.uses
             )
         except WriteFailed as error:
@@ -145,7 +136,7 @@ class JoinPart:
 
     async def _revoke(self, asked: RevokeToken, by: str) -> Done:
         try:
-            token = await self._tokens.revoke(asked.id)
+            token = await self._trust.tokens.revoke(asked.id)
         except WriteFailed as error:
             raise OperatorRefused(f"token {asked.id} is not revoked", str(error)) from error
         self._note(token, by, "revoked")
@@ -153,7 +144,7 @@ class JoinPart:
 
     def _note(self, token: Token, by: str, what: str) -> None:
         log.warning("an operator (%s): token %s for %s is %s", by, token.id, token.nodes, what)
-        self._audit.add(
+        self._trust.audit.add(
             Event.TOKEN, who="operator", address=by, token=token.id, nodes=token.nodes, drivers=list(token.drivers),
             uses=token.uses, action=what,
         )  # fmt: skip

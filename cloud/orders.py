@@ -16,9 +16,9 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
-from cloud.trust.audit_log import Audit, Event
-from cloud.trust.denials import Denials, serial_of
-from cloud.trust.generations import Generations
+from cloud.trust.audit_log import Event
+from cloud.trust.denials import serial_of
+from cloud.trust_part import TrustPart
 from common.database_writer import WriteFailed
 from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
@@ -55,12 +55,10 @@ class Orders:
         placement: Placement,
         reports: ReportStreams,
         sync: Sync,
+        trust: TrustPart,
         *,
         calls: NodeCalls,
         losses: Losses,
-        denials: Denials,
-        generations: Generations,
-        audit: Audit,
     ) -> None:
         """For one hub.
 
@@ -69,21 +67,17 @@ class Orders:
             placement: the names and ids that nodes have.
             reports: the watches that may have something to send after `trust`.
             sync: the facts that nodes have told.
+            trust: the denials, and the locks of nodes whose keys were copied.
             calls: the failed calls of nodes.
             losses: the lost reports of nodes.
-            denials: the nodes and certificates that may not connect.
-            generations: the locks of nodes whose keys were copied.
-            audit: takes the orders.
         """
         self._nodes = nodes
         self._placement = placement
         self._reports = reports
         self._sync = sync
+        self._trust = trust
         self._calls = calls
         self._losses = losses
-        self._denials = denials
-        self._generations = generations
-        self._audit = audit
         self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
         self.add(Deny, self._deny)
         self.add(Allow, self._allow)
@@ -117,10 +111,10 @@ class Orders:
 
     async def _deny(self, order: Deny, by: str) -> Done:
         """Deny a node or a certificate. `forget` does not undo it."""
-        said = [await self._denials.deny(order, by)]
+        said = [await self._trust.denials.deny(order, by)]
         if is_node_name(order.subject) and not self._nodes.knows(order.subject):
             said.append(f"the hub knows no edge node {order.subject} yet")
-        if (serial := serial_of(order.subject)) and (node := self._generations.outlived_by(serial)):
+        if (serial := serial_of(order.subject)) and (node := self._trust.generations.outlived_by(serial)):
             said.append(
                 f"edge node {node} has a later certificate, which counts; csi-bridge deny {node} ends that one, too"
             )
@@ -128,10 +122,12 @@ class Orders:
 
     async def _allow(self, order: Allow, by: str) -> Done:
         """Undo a denial, and unlock a node after a copy of its keys was seen."""
-        said = [await self._denials.allow(order, by)]
+        said = [await self._trust.denials.allow(order, by)]
         try:
-            if await self._generations.allow(order.subject):
-                self._audit.add(Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes")
+            if await self._trust.generations.allow(order.subject):
+                self._trust.audit.add(
+                    Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes"
+                )
                 said.append(f"edge node {order.subject} is unlocked; replaced certificates of it stay refused")
         except WriteFailed as error:
             raise OperatorRefused(
@@ -199,4 +195,6 @@ class Orders:
         stream.end(Status(Code.OK, origin=Origin.HUB))
 
     def _note(self, stream: Stream, order: str, **about: str) -> None:
-        self._audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about)
+        self._trust.audit.add(
+            Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about
+        )

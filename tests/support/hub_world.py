@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from cloud.hub_process import assemble
+from cli.process_options import HUB_OPTIONS
+from cloud.hub_parts import HubParts
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
-from cloud.trust.policy_file import PolicyFile
 from cloud.trust.trust_store import TrustStore
-from common.certificate_ends import CertificateEnds
+from cloud.trust_part import TrustPart
+from cloud.unique_segments import NO_KEYS, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.limits import Limits
 from common.messages import Hello, Kind
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from common.status import Status
 
 DRIVER = "d.example"
-SETTINGS = {"state_dir": ["/var/lib/x"]}
 CREATE = "/csi.v1.Controller/CreateVolume"
 NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
 
@@ -39,30 +39,26 @@ NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", loc
 class World:
     """A hub in memory, and the links of those who came."""
 
-    def __init__(
-        self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3, policy: str | None = None
-    ) -> None:
-        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
+    def __init__(self, directory: Path, part: SyncPart | None = None, policy: str | None = None) -> None:
+        texts = {"state_dir": str(directory), "max_nodes": "3"}
         self.policy_path = directory / "policy.yaml"
         if policy is not None:
             self.policy_path.write_text(policy)
-        self.policy = PolicyFile(self.policy_path if policy is not None else None, directory, audit=self.audit)
-        self.trust = TrustStore(directory)
-        made = assemble(
-            self.store,
-            SqliteClaims(directory),
-            self.metrics,
+            texts["policy"] = str(self.policy_path)
+        self.settings = HUB_OPTIONS.read(texts)
+        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
+        self.trust = TrustPart(self.settings, TrustStore(directory), self.audit)
+        parts = HubParts(
+            self.settings,
             part or SyncPart(),
-            audit=self.audit,
-            trust=self.trust,
-            policy=self.policy,
-            ends=CertificateEnds(None, None, self.metrics),
-            insecure=True,
-            max_nodes=max_nodes,
-            settings=SETTINGS,
+            self.trust,
+            store=self.store,
+            claims=SqliteClaims(directory),
+            segments=UniqueSegments(self.store, NO_KEYS),
+            metrics=self.metrics,
         )
-        self.hub, self.nodes, self.placement, self.pages = made.hub, made.nodes, made.placement, made.pages
-        self.orders, self.credentials, self.generations = made.orders, made.credentials, made.generations
+        self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement
+        self.orders, self.pages = parts.orders, parts.pages
         self.links: list[Link] = []
 
     async def come(
@@ -92,6 +88,14 @@ class World:
         """An operator."""
         return await self.come(introduce("operator", "", instance="o"), SOCKET)
 
+    async def forget(self, node: str) -> Status:
+        """How an operator's order to forget a node ends."""
+        stream = (await self.operator()).open(Kind.FORGET, node=node)
+        while await stream.receive() is not None:
+            pass
+        assert stream.status is not None
+        return stream.status
+
 
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[World]:
@@ -100,7 +104,7 @@ async def running(world: World) -> AsyncIterator[World]:
     cut(*(link for link in world.links if not link.over))
     await settle()
     await world.placement.close()
-    await world.trust.close()
+    await world.trust.store.close()
     await world.store.close()
 
 

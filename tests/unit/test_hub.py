@@ -26,13 +26,13 @@ from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall, VolumeStatus
 from common.peer import Peer as Address
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
+from common.settings import as_texts
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
 from tests.support.hub_world import (
     CREATE,
     DRIVER,
     NETWORK,
-    SETTINGS,
     SOCKET,
     World,
     called,
@@ -315,7 +315,7 @@ async def loosen(world: World) -> None:
     """Let the policy allow the driver."""
     world.policy_path.write_text(f"proxies: [{{names: [{DRIVER}], drivers: [{DRIVER}]}}]\n")
     for _ in range(2):
-        await world.policy.look()
+        await world.trust.policy.look()
     await settle()
 
 
@@ -368,7 +368,7 @@ async def test_a_watch_ends_once_the_policy_forbids_it(strict: World) -> None:
     assert await watch.receive() is not None
     strict.policy_path.write_text("proxies: []\n")
     for _ in range(2):
-        await strict.policy.look()
+        await strict.trust.policy.look()
     assert await watch.receive() is None
     assert watch.status is not None
     assert watch.status.code == Code.UNAVAILABLE
@@ -382,8 +382,8 @@ async def test_an_operator_may_call_any_driver_whatever_the_policy_says(strict: 
 async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: World) -> None:
     strict.policy_path.write_text("proxies: 1\n")
     for _ in range(2):
-        await strict.policy.look()
-    assert strict.pages.status().problems == [strict.policy.problem]
+        await strict.trust.policy.look()
+    assert strict.pages.status().problems == [strict.trust.policy.problem]
 
 
 async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_policy_counts(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_p
         assert (told_of(world, "n1").drivers, told_of(world, "n1").refused) == (["d.example"], {"e.example": why})
         world.policy_path.write_text("nodes: []\n")
         for _ in range(2):
-            await world.policy.look()
+            await world.trust.policy.look()
         assert told_of(world, "n1").refused == dict.fromkeys(("d.example", "e.example"), why)
         assert await called(await world.operator(), CREATE) == status_of(ReportRefused(DRIVER, "n1", why), Origin.HUB)
 
@@ -553,7 +553,7 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     (driver,) = hub.drivers
     assert (driver.driver, driver.address, driver.placement) == (DRIVER, "10.0.0.1:7", "auto")
     assert driver.software == SOFTWARE
-    assert hub.settings == SETTINGS
+    assert hub.settings == as_texts(world.settings)
 
 
 async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names(world: World) -> None:
@@ -801,7 +801,7 @@ async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
 ) -> None:
     first, second = await with_two_nodes(world)
     world.hub.end_expired()
-    monkeypatch.setattr(world.credentials, "_now", lambda: N1.not_after)
+    monkeypatch.setattr(world.trust.credentials, "_now", lambda: N1.not_after)
     world.hub.end_expired()
     told = "the certificate of edge n1 has ended; connect with a renewed one"
     assert await first.wait_closed() == ("expired", told)
@@ -812,7 +812,7 @@ async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
 async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(world.credentials, "_now", lambda: N1.not_after)
+    monkeypatch.setattr(world.trust.credentials, "_now", lambda: N1.not_after)
     link = await world.come(introduce("edge", "n1", instance="i"), N1)
     assert (await link.wait_closed())[0] == "expired"
     assert world.nodes.known == 0
@@ -864,7 +864,7 @@ async def test_allow_for_a_node_that_is_neither_denied_nor_locked_is_refused(wor
 
 async def test_a_locked_node_loses_its_links_and_the_peer_hears_no_reason(world: World) -> None:
     first, second = await with_two_nodes(world)
-    world.generations.on_locked("n1", "a copy appeared at 10.6.6.6")
+    world.trust.generations.on_locked("n1", "a copy appeared at 10.6.6.6")
     assert await first.wait_closed() == ("denied", "the hub denies edge n1: ask its operator")
     assert not second.over
 

@@ -1,0 +1,150 @@
+"""The parts of a hub, put together: all of it but its listeners and its files (`hub_process`)."""
+
+from cloud.abandon.abandonment import Abandonment
+from cloud.abandon.node_ends import NodeEnds
+from cloud.absences import Absences
+from cloud.edge_nodes import Nodes
+from cloud.fences import Fences
+from cloud.hub_pages import HubPages
+from cloud.hub_settings import HubSettings
+from cloud.lapses import Lapses
+from cloud.leaks.leak_audit import LeakAudit
+from cloud.mount_guard import MountGuard
+from cloud.node_calls import NodeCalls
+from cloud.orders import Orders
+from cloud.passage import Passages
+from cloud.peer_ends import show_first_ends
+from cloud.placement.affinity import Affinity
+from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
+from cloud.placement.placement import Placement
+from cloud.proxy_rights import ProxyRights
+from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
+from cloud.report_streams import ReportStreams
+from cloud.store import Store
+from cloud.succession import Succession
+from cloud.sync_part import SyncPart
+from cloud.trust_part import TrustPart
+from cloud.uds_hub import Hub
+from cloud.unique_segments import UniqueSegments
+from common.certificate_ends import CertificateEnds
+from common.metrics import Metrics
+from common.operator_orders import Abandon, Audit, Fence, Replace, Unfence
+
+
+class HubParts:
+    """The parts of one hub.
+
+    Attributes:
+        nodes: the edge nodes that it knows.
+        placement: chooses the node for each call.
+        reports: the drivers' reports on their way to proxy drivers.
+        orders: the orders of operators.
+        leaks: compares the nodes' volumes with all that refers to them.
+        fences: the nodes that an operator takes for dead.
+        hub: the handler of its links.
+        ends: its own certificate and CA.
+        pages: its state, for people and programs.
+    """
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        sync: SyncPart,
+        trust: TrustPart,
+        *,
+        store: Store,
+        claims: ClaimStore,
+        segments: UniqueSegments,
+        metrics: Metrics,
+    ) -> None:
+        """Put a hub together.
+
+        Args:
+            settings: its flags.
+            sync: its objects and facts.
+            trust: judges its peers.
+            store: its nodes on disk.
+            claims: its names and ids on disk.
+            segments: the topology segments that belong to one node each.
+            metrics: counts its links and calls.
+        """
+        policy, audit = trust.policy, trust.audit
+        judge = ReportJudge(segments, policy, audit=audit, metrics=metrics)
+        self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes, follows=trust.credentials.follows)
+        self.placement = Placement(
+            self.nodes,
+            claims,
+            offers=Offers(store, metrics),
+            metrics=metrics,
+            losses=lambda: store.losses.standing,
+            owners=segments.owners,
+            value_of=segments.value_of,
+            affinity=Affinity(sync.source) if sync.source is not None else None,
+            most_open=settings.max_open_creates,
+            capacity_grace_s=settings.capacity_grace_s,
+            list_age_s=settings.list_age_s,
+            rules=settings.election_rules,
+            labels=sync.node_labels,
+        )
+        rights = ProxyRights(policy, metrics, audit)
+        self.reports = ReportStreams(self.nodes, self.placement, rights, metrics)
+        self.nodes.subscribe(self.placement.changed)
+        self.placement.elections.subscribe(self.reports.changed)
+        self.placement.elections.announce(sync.elected)
+        policy.subscribe(self.nodes.judge_again)
+        policy.subscribe(self.reports.look_again)
+
+        absences = Absences(self.nodes, sync.mounts)
+        self.fences = Fences(store.state_dir, absences, sync.mounts, audit=audit)
+        guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts, audit=audit))
+        calls, refusals = NodeCalls(knows=self.nodes.knows), Refusals()
+        self.orders = Orders(
+            self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, losses=store.losses
+        )
+        ends_of_nodes = NodeEnds(
+            nodes=self.nodes,
+            placement=self.placement,
+            denials=trust.denials,
+            segments=segments,
+            forget=self.orders.forget_known,
+            audit=audit,
+        )
+        self.leaks = LeakAudit(self.nodes, self.placement, sync, metrics, grace_s=settings.audit_grace_s)
+        self.orders.add(Abandon, Abandonment(ends_of_nodes, sync.release, sync.sync.forget).order)
+        self.orders.add(Replace, Succession(ends_of_nodes, sync).order)
+        self.orders.add(Audit, self.leaks.order)
+        self.orders.add(Fence, self.fences.fence)
+        self.orders.add(Unfence, self.fences.unfence)
+
+        self.hub = Hub(
+            self.nodes,
+            Passages(self.placement, calls, metrics, rights, guard),
+            self.reports,
+            self.orders,
+            sync.sync,
+            credentials=trust.credentials,
+            refusals=refusals,
+            audit=audit,
+            metrics=metrics,
+            insecure=settings.tls_cert is None,
+        )
+        trust.denials.on_change = self.hub.end_unfit
+        trust.generations.on_locked = self.hub.end_node
+        show_first_ends(metrics, self.hub.peer_terms)
+        self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+        self.pages = HubPages(
+            self.hub,
+            self.nodes,
+            self.placement,
+            sync,
+            trust,
+            store=store,
+            calls=calls,
+            refusals=refusals,
+            fences=self.fences,
+            rights=rights,
+            ends=self.ends,
+            settings=settings,
+        )

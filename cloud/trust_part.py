@@ -1,0 +1,60 @@
+"""The trust part of a hub: the records of `cloud.trust`, and all that judges by them."""
+
+import asyncio
+from functools import partial
+
+from cloud.hub_settings import HubSettings
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.authorities import Authorities
+from cloud.trust.credentials import Credentials
+from cloud.trust.denials import Denials
+from cloud.trust.generations import Generations, OnCopy, drivers_of
+from cloud.trust.policy_file import PolicyFile
+from cloud.trust.revocations import Revocations
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
+
+
+class TrustPart:
+    """The trust part of one hub.
+
+    Attributes:
+        store: tokens, denials and certificates of nodes, on disk.
+        audit: takes the events.
+        policy: says which nodes and proxy drivers may do what.
+        denials: the nodes and certificates that may not connect.
+        generations: the certificates of nodes that have joined.
+        credentials: judges the certificates of peers.
+        tokens: the invitations to join.
+    """
+
+    def __init__(self, settings: HubSettings, store: TrustStore, audit: Audit) -> None:
+        """Read the files that the settings name.
+
+        Raises:
+            SettingsError: a file cannot be used.
+        """
+        self.store, self.audit = store, audit
+        self.policy = PolicyFile(
+            settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, store)
+        )
+        self.denials = Denials(store, audit=audit)
+        self.generations = Generations(store, on_copy=OnCopy(settings.on_copy), audit=audit)
+        self.generations.on_drivers = self.policy.judge_again
+        self._revocations = Revocations(settings.tls_crl, settings.tls_ca)
+        self._authorities = Authorities(settings.tls_ca)
+        self.credentials = Credentials(self.denials, self._revocations, self.generations, self._authorities)
+        self.tokens = Tokens(store)
+
+    async def read_again(self) -> bool:
+        """Read the CAs and the revocation list again if they have changed. Returns True if fewer certificates count."""
+        fewer = False
+        if self._revocations.has_changed():
+            more = await asyncio.to_thread(self._revocations.reload)
+            if more is not None:
+                self.audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
+                fewer = True
+        if self._authorities.has_changed() and (gone := await asyncio.to_thread(self._authorities.reload)):
+            self.audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=gone)
+            fewer = True
+        return fewer
