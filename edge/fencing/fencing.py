@@ -150,6 +150,8 @@ class Fencing:
         """More volumes are to be fenced."""
         self._watchdog = watchdog
         self._writing = asyncio.Lock()
+        self._is_written = True
+        """Whether the disk has what was last to be written."""
 
     @property
     def _shared(self) -> LeaseFile:
@@ -244,10 +246,10 @@ class Fencing:
             NotReady: the plan cannot be written.
         """
         old = self._held.get(volume.key)
-        if old is not None and volume.name in old.pvs:
+        if old is not None and volume.name in old.pvs and self._is_written:
             return
         new = Held(volume.driver, volume.handle, ()) if old is None else old
-        self._held[volume.key] = replace(new, pvs=(*new.pvs, volume.name))
+        self._held[volume.key] = replace(new, pvs=tuple(dict.fromkeys((*new.pvs, volume.name))))
         try:
             await self._write()
         except OSError as error:
@@ -282,12 +284,12 @@ class Fencing:
 
     async def _mounted(self, key: VolumeKey) -> None:
         """Write down what is mounted for a volume. A mount that nobody sees any more may still have writers."""
-        held = self._held.get(key)
-        if held is None or held.is_fenced:
-            return
         table = await in_own_thread(lambda: self._table(self._root), name="mount table")
+        held = self._held.get(key)
+        if held is None or held.is_fenced:  # then the stop finds the mount
+            return
         mounts = mounts_of(held, table, self._root)
-        new = replace(self._held[key], parts=tuple(sorted({*held.parts, *parts_of(mounts)})))
+        new = replace(held, parts=tuple(sorted({*held.parts, *parts_of(mounts)})))
         if served := next((mount.fs_type for mount in mounts if mount.fs_type.startswith("fuse")), ""):
             new = replace(new, doubt=f"a process serves its file system ({served}), and may write after the unmount")
         await self._change(key, new)
@@ -302,7 +304,7 @@ class Fencing:
             await self._change(key, replace(held, doubt=why))
 
     async def _change(self, key: VolumeKey, new: Held) -> None:
-        if new == self._held[key]:
+        if new == self._held[key] and self._is_written:
             return
         self._held[key] = new
         self._tell([key])
@@ -452,7 +454,9 @@ class Fencing:
         async with self._writing:
             volumes, times = tuple(self._held.values()), {"lease_s": self.lease_s, "stop_s": self.stop_s}
             plan = Plan(boot=self._boot, keeper=self._keeper, volumes=volumes, **times)
+            self._is_written = False
             await asyncio.to_thread(write_plan, self._state_dir, plan)
+            self._is_written = True
 
 
 def why_not_here(reset: Path | None) -> str:

@@ -326,6 +326,10 @@ async def test_a_mount_that_cannot_be_written_down_is_no_success(machine: Machin
     with pytest.raises(Uncertain, match="cannot write down how it fences"):
         async with fencing.mounting(DATA):
             machine.mount()
+    (machine.directory / "fence.json").rmdir()
+    async with fencing.mounting(DATA):
+        pass
+    assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
 
 
 # -------------------- the watchdog --------------------
