@@ -35,6 +35,7 @@ from edge.disk.found_volumes import Found, Published, Staged, Unreadable, scan
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable, read_table
 from edge.disk.own_thread import in_own_thread
+from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens, VolumeStats
@@ -78,8 +79,10 @@ class NodeDriver(Protocol):
     def capabilities(self) -> frozenset[int]:
         """The capabilities from NodeGetCapabilities: numbers of `NodeServiceCapability.RPC.Type`."""
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """Call `/csi.v1.Node/…`; the returned status is the driver's own.
+    async def call(
+        self, method: str, request: bytes, *, timeout_s: float, may_begin: MayGoOn | None = None
+    ) -> tuple[Status, bytes | None]:
+        """Call `/csi.v1.Node/…`, if `may_begin` allows it then; the returned status is the driver's own.
 
         Raises:
             CallError: no answer came; the driver may have done it.
@@ -126,6 +129,7 @@ class VolumePlugin:
         fs_group: int | None = None,
         selinux_label: str = "",
         reconstructed: bool = False,
+        may_go_on: MayGoOn = always,
     ) -> None:
         """Stage a volume on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
 
@@ -137,6 +141,7 @@ class VolumePlugin:
             selinux_label: the pod's label.
             reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
                 staged, and the directories stay.
+            may_go_on: tells whether the request may leave for the driver.
 
         Raises:
             VolumeError: see the module's rules.
@@ -160,7 +165,7 @@ class VolumePlugin:
             return
         try:
             hidden = node_requests.sensitive(volume, publish_context, secrets)
-            await self._call(driver, "stage", node_requests.STAGE, request, hidden)
+            await self._call(driver, "stage", node_requests.STAGE, request, hidden, may_begin=may_go_on)
         except Refused:
             if not reconstructed:
                 await _tidied(self._dirs.tidy_refused_stage, staged)
@@ -175,6 +180,7 @@ class VolumePlugin:
         tokens: Tokens | None = None,
         reconstructed: bool = False,
         tell: Callable[[str], None] | None = None,
+        may_go_on: MayGoOn = always,
     ) -> None:
         """Publish a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
 
@@ -186,11 +192,14 @@ class VolumePlugin:
             reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
                 published.
             tell: gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
+            may_go_on: tells whether the request may leave for the driver, and whether a further file may be changed.
 
         Raises:
             VolumeError: see the module's rules.
         """
-        await self._publish(wanted, publish_context, secrets, tokens, keep=reconstructed, tell=tell)
+        await self._publish(
+            wanted, publish_context, secrets, tokens, keep=reconstructed, tell=tell, may_go_on=may_go_on
+        )
 
     async def republish(
         self,
@@ -200,6 +209,7 @@ class VolumePlugin:
         secrets: Mapping[str, str],
         tokens: Tokens | None = None,
         tell: Callable[[str], None] | None = None,
+        may_go_on: MayGoOn = always,
     ) -> None:
         """Let the driver refresh a published volume (`requiresRepublish`): the steps of `publish` again.
 
@@ -208,7 +218,7 @@ class VolumePlugin:
         Raises:
             VolumeError: it was not refreshed.
         """
-        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=tell)
+        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=tell, may_go_on=may_go_on)
 
     async def _publish(
         self,
@@ -219,6 +229,7 @@ class VolumePlugin:
         *,
         keep: bool,
         tell: Callable[[str], None] | None,
+        may_go_on: MayGoOn,
     ) -> None:
         volume, uid = wanted.volume, wanted.pod.uid
         driver = self._driver(volume.driver)
@@ -236,7 +247,7 @@ class VolumePlugin:
         await _locally(NotReady, self._dirs.prepare_publish, wanted, target)
         try:
             hidden = node_requests.sensitive(volume, publish_context, secrets, tokens=tokens)
-            await self._call(driver, "publish", node_requests.PUBLISH, request, hidden)
+            await self._call(driver, "publish", node_requests.PUBLISH, request, hidden, may_begin=may_go_on)
         except Refused:
             if not keep and not volume.block:
                 await _tidied(self._dirs.tidy_refused_publish, published)
@@ -245,7 +256,7 @@ class VolumePlugin:
         if volume.block:
             await _apart(Uncertain, self._devices.map, volume.name, uid)
         elif node_requests.wants_fs_group(wanted, driver.capabilities) and not await self._is_deferred(published):
-            await self._give_to_group(wanted, target, tell)
+            await self._give_to_group(wanted, target, tell, may_go_on)
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
         """Return the `staging_target_path` of a publication. A block volume has one under any driver."""
@@ -255,7 +266,9 @@ class VolumePlugin:
             return ""
         return str(self.layout.staging_target(volume.driver, volume.handle))
 
-    async def _give_to_group(self, wanted: PodVolume, target: Path, tell: Callable[[str], None] | None) -> None:
+    async def _give_to_group(
+        self, wanted: PodVolume, target: Path, tell: Callable[[str], None] | None, may_go_on: MayGoOn
+    ) -> None:
         pod = wanted.pod
         assert pod.fs_group is not None
         reach("publish.before-ownership")
@@ -266,6 +279,7 @@ class VolumePlugin:
                 within=self._root,
                 on_root_mismatch=pod.fs_group_on_root_mismatch,
                 tell=tell,
+                may_go_on=may_go_on,
             )
         except OSError as error:
             raise Uncertain(
@@ -453,11 +467,18 @@ class VolumePlugin:
         return driver
 
     async def _call(
-        self, driver: NodeDriver, step: str, method: str, request: bytes, hidden: Iterable[str] = ()
+        self,
+        driver: NodeDriver,
+        step: str,
+        method: str,
+        request: bytes,
+        hidden: Iterable[str] = (),
+        *,
+        may_begin: MayGoOn | None = None,
     ) -> bytes:
         reach(f"{step}.before-call")
         try:
-            status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s)
+            status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s, may_begin=may_begin)
         except CallError as error:
             raise Uncertain(_told(str(error), hidden)) from error
         reach(f"{step}.after-call")

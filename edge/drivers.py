@@ -126,11 +126,18 @@ class Driver:
         return call
 
     async def unary(
-        self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
+        self,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> tuple[Status, bytes | None]:
         """Make a call as in `start`, and wait for its answer. Cancelling cancels the call.
 
         Raises:
+            LeaseOver: it may not begin.
             VendorBroken: there is no answer from the vendor.
             MessageTooLarge: the answer is larger than the agent accepts.
         """
@@ -144,7 +151,7 @@ class Driver:
             else:
                 answer.set_exception(outcome)
 
-        call = self.start(method, request, told, timeout_s=timeout_s, to=to)
+        call = self.start(method, request, told, timeout_s=timeout_s, to=to, may_begin=may_begin)
         try:
             result = await answer
         except asyncio.CancelledError:

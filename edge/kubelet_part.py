@@ -425,7 +425,8 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
     except OSError as error:
         raise SettingsError("--state-dir", str(settings.state_dir), f"cannot be used: {error}") from error
     except ValueError as error:
-        why = f"fence.json in it is damaged ({error}), and nobody knows what to fence; reboot the machine and remove it"
+        what = "reboot the machine, and remove fence.json and fence.lease"
+        why = f"fence.json in it is damaged ({error}), and nobody knows what to fence; {what}"
         raise SettingsError("--state-dir", str(settings.state_dir), why) from error
 
 

@@ -45,6 +45,7 @@ class Mount:
         shared: mounts below it appear in other mount namespaces too.
         source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
             server may have the same device and the same root, and differ in this alone.
+        fs_type: the type of the file system; `fuse.NAME` if a process serves it.
     """
 
     device: str
@@ -52,6 +53,7 @@ class Mount:
     path: str
     shared: bool = False
     source: str = field(default="", compare=False)
+    fs_type: str = field(default="", compare=False)
 
 
 class MountTable:
@@ -124,8 +126,8 @@ def parse(text: str) -> list[Mount]:
         _, _, device, root, path, rest = line.split(" ", 5)
         fields, _, file_system = rest.partition(" - ")
         shared = any(field.startswith("shared:") for field in fields.split(" ")[1:])
-        source = file_system.split(" ")[1]
-        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, _unescaped(source)))
+        fs_type, source, _ = file_system.split(" ", 2)
+        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, _unescaped(source), fs_type))
     return found
 
 

@@ -40,6 +40,15 @@ _GROUP_X = 0o110
 _NOT_FOLLOWED = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+MayGoOn = Callable[[], bool]
+"""Tells whether a volume may be changed at this moment."""
+
+
+def always() -> bool:
+    """Allow any change."""
+    return True
+
+
 class _Stopped(Exception):
     """The walk was stopped."""
 
@@ -52,6 +61,7 @@ class Walk:
         root: the volume's mount point.
         gid: the group.
         within: the root directory that it lies in.
+        may_go_on: asked before each entry.
         entries: the number of entries visited.
         refused: the number of entries that could not be changed.
     """
@@ -59,6 +69,7 @@ class Walk:
     root: Path
     gid: int
     within: RootDir
+    may_go_on: MayGoOn = always
     entries: int = 0
     refused: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -67,7 +78,7 @@ class Walk:
         """Change every entry.
 
         Raises:
-            OSError: a directory cannot be read, or was moved away meanwhile.
+            OSError: a directory cannot be read, or was moved away meanwhile, or the walk may not go on.
         """
         with self.within.parent(self.root) as parent:
             try:
@@ -116,6 +127,8 @@ class Walk:
         for name in names:
             if self.stop.is_set():
                 raise _Stopped
+            if not self.may_go_on():
+                raise OSError("the volume may not be changed any more: the lease of the agent has ended")
             try:
                 entry = os.lstat(name, dir_fd=folder)
                 if not stat.S_ISDIR(entry.st_mode):
@@ -164,6 +177,7 @@ async def give(
     within: RootDir,
     on_root_mismatch: bool,
     tell: Callable[[str], None] | None = None,
+    may_go_on: MayGoOn = always,
     first_word_s: float = FIRST_WORD_S,
     next_word_s: float = NEXT_WORD_S,
 ) -> None:
@@ -177,13 +191,14 @@ async def give(
         within: the root directory that the volume lies in.
         on_root_mismatch: change nothing if the root already has the group and the modes.
         tell: gets a text for people while the change takes long.
+        may_go_on: asked before each entry.
         first_word_s: seconds until the first text.
         next_word_s: seconds between further texts.
 
     Raises:
-        OSError: a directory of the volume cannot be read.
+        OSError: a directory of the volume cannot be read, or the change may not go on.
     """
-    walk = Walk(root, gid, within)
+    walk = Walk(root, gid, within, may_go_on)
     work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")
     due_s, words = first_word_s, _slow(root)
     try:

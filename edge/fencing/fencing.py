@@ -23,6 +23,9 @@ Rules:
 * Before a volume is staged, the plan on the disk names it, the watchdog runs, the lease holds, and the hub has stored
   that this agent fences it. The hub lets no other volume go by time.
 * A fenced volume is wanted by no pod until it is unstaged by its driver. Then it is staged anew, under a new lease.
+* What mounts a volume asks for the lease when the request leaves for the driver, and again for each file whose group
+  the agent changes. A driver's call that is open when the lease ends may still mount: only its answer ends the stop.
+* A volume whose writers the agent cannot surely stop is fenced all the same, but the hub does not hear of it.
 """
 
 import asyncio
@@ -30,7 +33,8 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -38,20 +42,19 @@ from typing import Any, Final, Protocol
 from common import offline_policy
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease, boot_time
+from edge.disk.mounts import MountTable, read_table
 from edge.disk.own_thread import in_own_thread
+from edge.fencing.holders import parts_of
 from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
-from edge.fencing.stop import Stopped, stop_writers
-from edge.fencing.watchdog import left
-from edge.volume_errors import NotReady
+from edge.fencing.stop import Stopped, mounts_of, stop_writers
+from edge.fencing.watchdog import AGAIN_S, left
+from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
 OFF: Final = "off"
 RESET: Final = "reset"
-
-_AGAIN_S: Final = 2.0
-"""Between two looks at fenced volumes: a driver's call that was under way at the lease's end may still mount one."""
 
 _FIRST_PIDS: Final = "pid:[4026531836]"
 """The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h)."""
@@ -93,6 +96,7 @@ class Fencing:
         clock: Callable[[], float] = boot_time,
         watchdog: Watchdog,
         stop: Callable[..., Stopped] = stop_writers,
+        table: Callable[[Path], MountTable] = read_table,
     ) -> None:
         """Take over the volumes of the last start.
 
@@ -107,16 +111,18 @@ class Fencing:
             clock: the boot clock.
             watchdog: keeps the watchdog process running.
             stop: stops the writers.
+            table: reads the mount table.
 
         Raises:
             NewerState: a newer agent wrote the plan.
             OSError: the files cannot be opened.
-            ValueError: the plan is damaged. Then nobody knows what to fence, and the hub counts on it.
+            ValueError: the plan is damaged or lost. Then nobody knows what to fence, and the hub counts on it.
         """
         self._state_dir, self._root, self._mode = state_dir, root, mode
-        self._reset, self._boot, self._clock, self._stop = reset, boot, clock, stop
+        self._reset, self._boot, self._clock, self._stop, self._table = reset, boot, clock, stop, table
         self._keeper = f"{os.getpid()}-{clock():.3f}"
         plan = read_plan(state_dir)
+        is_lost = plan is None
         if plan is not None and plan.boot != boot:
             plan = None
         self._held = {VolumeKey(held.driver, held.handle): held for held in plan.volumes} if plan is not None else {}
@@ -124,14 +130,19 @@ class Fencing:
         if plan is not None and plan.volumes:
             self.lease_s, self.stop_s = min(lease_s, plan.lease_s), min(stop_s, plan.stop_s)
         self._shared_file: LeaseFile | None = None
-        if self.is_on:
-            self._shared_file = LeaseFile(state_dir)
+        if self.is_on or LeaseFile.exists(state_dir):
+            self._shared_file = LeaseFile(state_dir, boot)
+            if is_lost and self._shared.ends_at:
+                self._shared_file.close()
+                raise ValueError("it is missing, although this boot had a lease")
             if not self._held:
                 self._shared.ends_at = self._shared.marked_at = 0.0
         self._lease: ControllerLease
         self._subscribers: list[Changed] = []
         self._stopped: dict[VolumeKey, str] = {}
         """The fenced volumes whose writers have stopped, each with what was done."""
+        self._mounting: Counter[VolumeKey] = Counter()
+        """The driver's open calls that may mount each volume."""
         self._is_stopping = False
         self._is_lost = False
         self._work: asyncio.Task[None] | None = None
@@ -139,6 +150,8 @@ class Fencing:
         """More volumes are to be fenced."""
         self._watchdog = watchdog
         self._writing = asyncio.Lock()
+        self._is_written = True
+        """Whether the disk has what was last to be written."""
 
     @property
     def _shared(self) -> LeaseFile:
@@ -199,6 +212,8 @@ class Fencing:
             return ""
         if self._is_stopping or self.is_fenced(volume.key):
             return "it is fenced, and is unmounted first"
+        if self._shared.is_locked():
+            return "the watchdog process is stopping the writers of volumes"
         if self._watchdog.pid is None:
             return "the agent's watchdog process does not run yet"
         if not self._lease.need():
@@ -219,22 +234,84 @@ class Fencing:
         """What was done to stop the writers of a fenced volume; empty while that is not done."""
         return self._stopped.get(key, "")
 
+    def doubt(self, key: VolumeKey) -> str:
+        """Why the agent cannot be sure to stop all writers of a volume that it fences; empty if it can."""
+        held = self._held.get(key)
+        return held.doubt if held is not None else ""
+
     async def hold(self, volume: Volume) -> None:
         """Fence a volume from now on when the lease ends. Called before its first staging.
 
         Raises:
             NotReady: the plan cannot be written.
         """
-        if volume.key in self._held:
+        old = self._held.get(volume.key)
+        if old is not None and volume.name in old.pvs and self._is_written:
             return
-        self._held[volume.key] = Held(volume.driver, volume.handle, volume.name)
+        new = Held(volume.driver, volume.handle, ()) if old is None else old
+        self._held[volume.key] = replace(new, pvs=tuple(dict.fromkeys((*new.pvs, volume.name))))
         try:
             await self._write()
         except OSError as error:
-            self._held.pop(volume.key, None)
+            if old is None:
+                self._held.pop(volume.key, None)
             raise NotReady(f"the agent cannot write down that it has to fence the volume: {error}") from error
-        self._lease.begin(self, is_operation=False)
-        self._tell([volume.key])
+        if old is None:
+            self._lease.begin(self, is_operation=False)
+            self._tell([volume.key])
+
+    @contextlib.asynccontextmanager
+    async def mounting(self, volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+        """Let a driver mount a volume. Gives a function that tells whether that may begin, or go on, at a moment.
+
+        Raises:
+            NotReady: the volume is fenced, and cannot be mounted now (`obstacle`), or the plan cannot be written.
+            Uncertain: the driver has mounted it, and the plan cannot be written.
+        """
+        key = volume.key
+        if key not in self._held:
+            yield lambda: True
+            return
+        if why := self.obstacle(volume):
+            raise NotReady(why)
+        await self.hold(volume)  # it may have another name by now
+        self._mounting[key] += 1
+        try:
+            yield lambda: self._lease.holds() and not self.is_fenced(key)
+        finally:
+            self._mounting[key] -= 1
+            await self._mounted(key)
+
+    async def _mounted(self, key: VolumeKey) -> None:
+        """Write down what is mounted for a volume. A mount that nobody sees any more may still have writers."""
+        table = await in_own_thread(lambda: self._table(self._root), name="mount table")
+        held = self._held.get(key)
+        if held is None or held.is_fenced:  # then the stop finds the mount
+            return
+        mounts = mounts_of(held, table, self._root)
+        new = replace(held, parts=tuple(sorted({*held.parts, *parts_of(mounts)})))
+        if served := next((mount.fs_type for mount in mounts if mount.fs_type.startswith("fuse")), ""):
+            new = replace(new, doubt=f"a process serves its file system ({served}), and may write after the unmount")
+        await self._change(key, new)
+
+    async def have_doubt(self, key: VolumeKey, why: str) -> None:
+        """Note that the agent cannot be sure to stop all writers of a volume, so that the hub waits for the node.
+
+        Raises:
+            Uncertain: the plan cannot be written.
+        """
+        if (held := self._held.get(key)) is not None:
+            await self._change(key, replace(held, doubt=why))
+
+    async def _change(self, key: VolumeKey, new: Held) -> None:
+        if new == self._held[key] and self._is_written:
+            return
+        self._held[key] = new
+        self._tell([key])
+        try:
+            await self._write()
+        except OSError as error:
+            raise Uncertain(f"the agent cannot write down how it fences the volume: {error}") from error
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more: it is unstaged."""
@@ -262,7 +339,8 @@ class Fencing:
         """The part of the fact about the Node (`common.offline_policy`); empty if the agent fences nothing."""
         if not self._held:
             return {}
-        return offline_policy.write(math.ceil(self.lease_s), math.ceil(self.stop_s), map(str, self._held))
+        sure = [str(key) for key, held in self._held.items() if not held.doubt]
+        return offline_policy.write(math.ceil(self.lease_s), math.ceil(self.stop_s), sure)
 
     def problems(self) -> list[str]:
         """A sentence for each fenced volume, and one if no watchdog runs."""
@@ -326,7 +404,7 @@ class Fencing:
             self._more.clear()
             await self._stop_all()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S):
+                async with asyncio.timeout(AGAIN_S):
                     await self._more.wait()
 
     async def _stop_all(self) -> None:
@@ -337,10 +415,20 @@ class Fencing:
         self._is_stopping = True
         try:
             done = await in_own_thread(
-                lambda: self._stop(volumes, self._root, stop_s=left_s, reset=self._reset, spared=spared), name="fence"
+                lambda: self._stop(
+                    volumes,
+                    self._root,
+                    stop_s=left_s,
+                    reset=self._reset,
+                    spared=spared,
+                    is_mounting=lambda: any(self._mounting[key] for key in keys),
+                ),
+                name="fence",
             )
         finally:
             self._is_stopping = False
+        for key in self._held.keys() & keys:  # another volume may get the device when the hub has let this one go
+            self._held[key] = replace(self._held[key], parts=())
         new = [key for key in keys if key in self._held and key not in self._stopped]
         if new:
             log.warning("no answer of the hub for %g s: fenced %d volumes: %s", self.lease_s, len(new), done)
@@ -366,7 +454,9 @@ class Fencing:
         async with self._writing:
             volumes, times = tuple(self._held.values()), {"lease_s": self.lease_s, "stop_s": self.stop_s}
             plan = Plan(boot=self._boot, keeper=self._keeper, volumes=volumes, **times)
+            self._is_written = False
             await asyncio.to_thread(write_plan, self._state_dir, plan)
+            self._is_written = True
 
 
 def why_not_here(reset: Path | None) -> str:

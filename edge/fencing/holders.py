@@ -3,12 +3,14 @@
 Rules:
 
 * Of the agent's own mount namespace: a process that has a file of the volume open or mapped, or stands in it. Others
-  there can write only through the mount, and the fence unmounts it.
+  there can write only through the mount, and the fence unmounts it. The kernel refuses that as long as there is one, so
+  nobody is looked for once it is unmounted.
 * Of another mount namespace: every process, if the namespace has the volume mounted at a path of its own. So does a
   container, whose processes may open a file at any time. Paths of a kubelet do not count: a driver's container sees
   the mounts there, and loses them with the agent's.
 * Once the agent's namespace has the volume no more, paths of a kubelet count as well. Such a mount is a private copy.
-* /proc shows all this without a look at the file system itself, which may hang.
+* /proc shows all this without a look at the file system itself, which may hang. But a process's maps cannot be read
+  while its memory is locked, so they are asked for apart.
 """
 
 import os
@@ -18,9 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge.disk.mounts import Mount, parse
-
-Part = tuple[str, str, str]
-"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
+from edge.fencing.plan import Part
 
 _PROC = Path("/proc")
 
@@ -28,33 +28,40 @@ _KUBELETS = ("/volumes/kubernetes.io~csi/", "/plugins/kubernetes.io/csi/")
 """In the paths at which a kubelet, or this agent, has volumes mounted."""
 
 
-def holders(
-    parts: Collection[Part], points: Collection[str], *, is_unmounted: bool, spared: Collection[int]
-) -> dict[int, str]:
-    """Return the holders of volumes: by process id, how each holds one.
+def holders(parts: Collection[Part], points: Collection[str], *, spared: Collection[int]) -> Iterator[tuple[int, str]]:
+    """Yield the holders of volumes, but for those that have only mapped a file: process id, and how it holds one.
 
     Args:
         parts: the parts of file systems that the volumes are.
-        points: where the agent has, or had, them mounted.
-        is_unmounted: whether the agent's namespace has none of them mounted any more.
+        points: where the agent's namespace has them mounted.
         spared: processes that are not looked at.
     """
-    if not points:
-        return {}
+    if not parts and not points:
+        return
     own = _namespace("self")
-    known: dict[str, str] = {}
-    found = {}
-    for pid in _pids():
-        if pid in spared or (namespace := _namespace(str(pid))) is None:
+    known: dict[tuple[str, str], str] = {}
+    for pid in _pids(spared):
+        if (namespace := _namespace(str(pid))) is None:
             continue
-        if namespace != own and namespace not in known:
-            seen = _mounted_in(pid, parts, points, is_unmounted=is_unmounted)
+        view = (namespace, _root(pid))  # below another root, a process may see other mounts
+        if namespace != own and view not in known:
+            seen = _mounted_in(pid, parts, is_unmounted=not points)
             if seen is not None:
-                known[namespace] = seen
-        why = known.get(namespace, "") or _use(pid, points)
+                known[view] = seen
+        why = known.get(view, "") or _use(pid, points)
         if why:
-            found[pid] = f"{_name(pid)} ({why})"
-    return found
+            yield pid, f"{_name(pid)} ({why})"
+
+
+def mappers(points: Collection[str], *, spared: Collection[int]) -> Iterator[tuple[int, str]]:
+    """Yield the processes that have mapped a file below a mount point, like `holders`. It may hang at any of them."""
+    for pid in _pids(spared) if points else ():
+        with suppress(OSError):
+            text = os.fsdecode((_PROC / str(pid) / "maps").read_bytes())
+            if any(point in text for point in points) and any(
+                _is_below(line.split(maxsplit=5)[-1], points) for line in text.splitlines()
+            ):
+                yield pid, f"{_name(pid)} (has a file of it mapped)"
 
 
 def kill(pid: int) -> None:
@@ -68,9 +75,16 @@ def parts_of(mounts: Collection[Mount]) -> set[Part]:
     return {(mount.device, mount.root, mount.source) for mount in mounts}
 
 
-def _pids() -> Iterator[int]:
+def is_of(mount: Mount, part: Part) -> bool:
+    """Whether a mount shows a part of a file system, or something in it."""
+    device, root, source = part
+    return (mount.device, mount.source) == (device, source) and _is_within(mount.root, root)
+
+
+def _pids(spared: Collection[int]) -> Iterator[int]:
     for name in os.listdir(_PROC):  # noqa: PTH208  # a Path for each file of each process takes a second
-        if name.isdigit() and name != "1":  # killing it stops the machine in the worst way; the reset is for that
+        # Killing process 1 stops the machine in the worst way; the reset is for that.
+        if name.isdigit() and name != "1" and int(name) not in spared:
             yield int(name)
 
 
@@ -81,26 +95,31 @@ def _namespace(pid: str) -> str | None:
         return None
 
 
-def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str], *, is_unmounted: bool) -> str | None:
+def _root(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/root")  # noqa: PTH115  # as in `_pids`
+    except OSError:
+        return ""
+
+
+def _mounted_in(pid: int, parts: Collection[Part], *, is_unmounted: bool) -> str | None:
     """How a process's namespace has a volume mounted; empty if it has none, None if the process has ended."""
     try:
         text = os.fsdecode((_PROC / str(pid) / "mountinfo").read_bytes())
     except OSError:
         return None
     for mount in parse(text):
-        if not any(is_of(mount, part) for part in parts):
-            continue
-        is_copy = any(mount.path.endswith(point) for point in points)
-        is_kubelets = any(part in mount.path for part in _KUBELETS)
-        if is_unmounted and is_copy:
-            return f"has a copy of the mount at {mount.path}"
-        if not is_kubelets:
-            return f"has it mounted at {mount.path}"
+        if any(is_of(mount, part) for part in parts):
+            is_kubelets = any(part in mount.path for part in _KUBELETS)
+            if is_unmounted or not is_kubelets:
+                return f"has {'a copy of ' if is_kubelets else ''}it mounted at {mount.path}"
     return ""
 
 
 def _use(pid: int, points: Collection[str]) -> str:
     """How a process uses a file below a mount point; empty if it uses none."""
+    if not points:
+        return ""
     folder = f"/proc/{pid}"
     uses = {f"{folder}/{name}": f"uses it by its {name}" for name in ("cwd", "root", "exe")}
     with suppress(OSError):
@@ -110,23 +129,11 @@ def _use(pid: int, points: Collection[str]) -> str:
         with suppress(OSError):
             if _is_below(os.readlink(link), points):  # noqa: PTH115  # as in `_pids`
                 return use
-    with suppress(OSError):
-        text = os.fsdecode(Path(folder, "maps").read_bytes())
-        if any(point in text for point in points) and any(
-            _is_below(line.split(maxsplit=5)[-1], points) for line in text.splitlines()
-        ):
-            return "has a file of it mapped"
     return ""
 
 
 def _is_below(path: str, points: Collection[str]) -> bool:
     return any(path == point or f"{point}/" in path or path.endswith(point) for point in points)
-
-
-def is_of(mount: Mount, part: Part) -> bool:
-    """Whether a mount shows a part of a file system, or something in it."""
-    device, root, source = part
-    return (mount.device, mount.source) == (device, source) and _is_within(mount.root, root)
 
 
 def _is_within(path: str, base: str) -> bool:

@@ -4,7 +4,8 @@ The agent and its watchdog process share it, in two files of the state directory
 
 * `fence.json` has the volumes. It is written before a volume is staged for the first time, and after it is unstaged.
 * `fence.lease` has two numbers, mapped into the memory of both processes, so that neither waits for a disk: the end of
-  the lease, and when the watchdog began to fence. Both are times of the boot clock; 0 means none.
+  the lease, and when the watchdog began to fence. Both are times of the boot clock; 0 means none. A watchdog locks the
+  file while it fences.
 
 Rules:
 
@@ -12,21 +13,33 @@ Rules:
 * Only the agent writes `fence.json`, and the end of the lease.
 """
 
+import fcntl
+import hashlib
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from common.state_file import Form, read_state, write_state
 
-FORM: Final = Form("edge agent")
+
+def _with_several_names(body: dict[str, Any]) -> dict[str, Any]:
+    volumes = [{**held, "pvs": [held["pv"]]} for held in body["volumes"]]
+    return {**body, "volumes": [{name: held[name] for name in held if name != "pv"} for held in volumes]}
+
+
+FORM: Final = Form("edge agent", (_with_several_names,))
 """Of `fence.json`."""
 
+Part = tuple[str, str, str]
+"""The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
+
 _NUMBER: Final = struct.Struct("=d")
-_END, _MARK, _SIZE = 0, 8, 16
+_END, _MARK, _BOOT, _SIZE = 0, 8, 16, 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,14 +49,18 @@ class Held:
     Attributes:
         driver: the driver's name.
         handle: the vendor's id of the volume.
-        pv: the name of its PersistentVolume, which is part of its paths.
+        pvs: the names of its PersistentVolumes, which are part of its paths.
         is_fenced: the lease has ended while the node had it, and it is not unstaged yet.
+        parts: the parts of file systems that were mounted for it; none from when its writers have stopped.
+        doubt: why the agent cannot be sure to stop all its writers; empty if it can.
     """
 
     driver: str
     handle: str
-    pv: str
+    pvs: tuple[str, ...]
     is_fenced: bool = False
+    parts: tuple[Part, ...] = ()
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,19 +116,31 @@ def write_plan(state_dir: Path, plan: Plan) -> None:
 class LeaseFile:
     """The numbers that both processes share."""
 
-    def __init__(self, state_dir: Path) -> None:
-        """Map the file; a new one has zeros.
+    def __init__(self, state_dir: Path, boot: str = "") -> None:
+        """Map the file. A new one has zeros, and so has that of another boot.
+
+        Args:
+            state_dir: the agent's.
+            boot: the id of the machine's present boot; empty: the file is of this boot.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: it cannot be opened, or the disk is full.
         """
-        descriptor = os.open(state_dir / "fence.lease", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(state_dir / "fence.lease", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(descriptor).st_size < _SIZE:
-                os.truncate(descriptor, _SIZE)
-            self._map = mmap.mmap(descriptor, _SIZE)
-        finally:
-            os.close(descriptor)
+            # A page without a block on the disk would kill the process that writes to it, if the disk is full.
+            os.posix_fallocate(self._descriptor, 0, _SIZE)
+            self._map = mmap.mmap(self._descriptor, _SIZE)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+        if boot:
+            self._begin(hashlib.sha256(boot.encode()).digest()[: _SIZE - _BOOT])
+
+    @staticmethod
+    def exists(state_dir: Path) -> bool:
+        """Whether an agent has fenced with this state directory."""
+        return (state_dir / "fence.lease").exists()
 
     @property
     def ends_at(self) -> float:
@@ -131,9 +160,34 @@ class LeaseFile:
     def marked_at(self, at: float) -> None:
         self._put(_MARK, at)
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Show the agent that the watchdog fences. Ends with the process at the latest."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def is_locked(self) -> bool:
+        """Whether a watchdog fences at this moment."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return False
+
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()
+        os.close(self._descriptor)
+
+    def _begin(self, boot: bytes) -> None:
+        stored = self._map[_BOOT:_SIZE]
+        if stored != boot and any(stored):  # zeros: an earlier agent of this boot, or of the last one, wrote no id
+            self.ends_at = self.marked_at = 0.0
+        self._map[_BOOT:_SIZE] = boot
 
     def _get(self, place: int) -> float:
         (number,) = _NUMBER.unpack_from(self._map, place)
@@ -149,6 +203,10 @@ def _plan(body: Mapping[str, Any]) -> Plan:
     Raises:
         KeyError, TypeError: it is none.
     """
-    volumes = tuple(Held(**held) for held in body["volumes"])
+    volumes = tuple(_held(**held) for held in body["volumes"])
     times = {name: float(body[name]) for name in ("lease_s", "stop_s")}
     return Plan(boot=body["boot"], keeper=body["keeper"], volumes=volumes, **times)
+
+
+def _held(*, pvs: list[str], parts: Iterable[Iterable[str]] = (), **more: Any) -> Held:
+    return Held(pvs=tuple(pvs), parts=tuple((device, root, source) for device, root, source in parts), **more)

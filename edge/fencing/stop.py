@@ -9,8 +9,11 @@ Each measure is for what the ones before have left:
 
 Rules:
 
-* It is done when two looks in a row find neither a mount nor a holder. One look at all processes is no snapshot.
-* No step waits for a file system: what may hang runs in a thread of its own, and the time goes on.
+* It is done when two looks in a row find neither a mount nor a holder, the volumes' devices are free, and no driver has
+  an open call that may mount one. One look at all processes is no snapshot. A device that is in use has a writer that
+  was not found, such as a file in a mount that was unmounted lazily, or a loop device on a file.
+* Nothing waits for a file system or a process: the looks themselves and all that they do run in threads of their own,
+  and the time goes on. A look that hangs ends in the reset.
 * It can be done again, and by two processes at once.
 """
 
@@ -19,16 +22,18 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from edge.disk.layout import Layout
-from edge.disk.mounts import Mount, read_table, unmount
-from edge.fencing.holders import Part, holders, is_of, kill, parts_of
-from edge.fencing.plan import Held
+from edge.disk.mounts import Mount, MountTable, read_table, unmount
+from edge.fencing.disks import is_in_use, switch_of
+from edge.fencing.holders import holders, is_of, kill, mappers, parts_of
+from edge.fencing.plan import Held, Part
 from edge.volume_errors import NotReady
 
 log = logging.getLogger("csi_bridge.edge.fence")
@@ -43,9 +48,6 @@ _TELL_S: Final = 0.2
 _CLEAN_LOOKS: Final = 2
 _MNT_FORCE: Final = 1
 """From umount2(2)."""
-
-_SYS_DEVICES: Final = Path("/sys/dev/block")
-_SWAPS: Final = Path("/proc/swaps")
 
 
 @dataclass(slots=True)
@@ -76,38 +78,80 @@ class Stopped:
         return f"killed {killed}, unmounted {len(self.unmounted)} mounts{cut}{late}{reset}"
 
 
-class _Stop:
-    """One try to stop all writers of some volumes."""
+def mounts_of(held: Held, table: MountTable, root: Path) -> list[Mount]:
+    """The mounts at a volume's own paths."""
+    ends = _Ends([held], Layout(root))
+    return [mount for mount in table.mounts if ends.are_of(mount.path)]
 
-    def __init__(self, volumes: Sequence[Held], root: Path, spared: Collection[int]) -> None:
+
+class _Stop:
+    """One try to stop all writers of some volumes.
+
+    Attributes:
+        done: what was done so far.
+        clean: the looks since one found anything.
+    """
+
+    def __init__(
+        self, volumes: Sequence[Held], root: Path, spared: Collection[int], is_mounting: Callable[[], bool]
+    ) -> None:
         self.done = Stopped()
+        self.clean = 0
         self._ends = _Ends(volumes, Layout(root))
-        self._root, self._spared = root, spared
-        self._parts: set[Part] = set()
-        self._points: dict[str, None] = {}
+        self._root, self._spared, self._is_mounting = root, spared, is_mounting
+        self._parts: set[Part] = {part for held in volumes for part in held.parts}
         self._threads: dict[str, threading.Thread] = {}
 
-    def look(self, *, by_force: bool) -> bool:
-        """Kill and unmount what is there. Returns whether nothing was."""
-        mounts = self._mounts()
-        self._points |= dict.fromkeys(mount.path for mount in mounts)
-        found = holders(self._parts, self._points, is_unmounted=not mounts, spared=self._spared)
-        for pid, how in found.items():
-            self.done.killed.setdefault(pid, how)
-            kill(pid)
-        if by_force or not found:
-            for mount in reversed(mounts):
-                self._unmount(mount.path, by_force=by_force)
-        return not (mounts or found)
+    def look(self, *, by_force: bool) -> None:
+        """Kill and unmount what is there, unless the last look has not ended."""
+        self._wait([self._apart("look", lambda: self._look(by_force=by_force))])
 
     def cut(self) -> None:
         """Delete the devices that are these volumes' alone."""
+        self._wait([self._apart("cut", self._cut)])
+
+    def _look(self, *, by_force: bool) -> None:
+        try:
+            self.clean = 0 if self._is_found(by_force=by_force) else self.clean + 1
+        except BaseException:
+            self.clean = 0
+            raise
+
+    def _is_found(self, *, by_force: bool) -> bool:
+        mounts = self._mounts()
+        points = dict.fromkeys(mount.path for mount in mounts)
+        is_held = self._kill(holders(self._parts, points, spared=self._spared))
+        # It unmounts nothing that is held: a holder would keep the file system, and nobody would find it any more.
+        unmounting = [
+            self._apart(f"{'force ' * by_force}unmount {path}", partial(self._unmount, path, by_force=by_force))
+            for path in reversed(points)
+            if by_force or not is_held
+        ]
+        if points:
+            unmounting.append(self._apart("maps", lambda: self._kill(mappers(points, spared=self._spared))))
+        self._wait(unmounting)
+        return bool(mounts) or is_held or self._is_mounting() or self._is_in_use()
+
+    def _kill(self, found: Iterable[tuple[int, str]]) -> bool:
+        """Kill each process as soon as it is found. Returns whether any was."""
+        is_held = False
+        for pid, how in found:
+            is_held = True
+            self.done.killed.setdefault(pid, how)
+            kill(pid)
+        return is_held
+
+    def _is_in_use(self) -> bool:
+        """Whether a device that is one of the volumes as a whole is in use, by whoever that is."""
+        return any(is_in_use(device) for device in {device for device, part, _ in self._parts if part == "/"})
+
+    def _cut(self) -> None:
         for device in {device for device, _, _ in self._parts}:
-            switch = _switch(device, {mount.device for mount in self._others()})
+            switch = switch_of(device, {mount.device for mount in self._others()})
             if switch is not None and str(switch) not in self.done.cut:
-                log.error("a volume cannot be unmounted in time: its device is deleted by %s", switch)
                 self.done.cut.append(str(switch))
-                self._apart(f"delete {device}", lambda switch=switch: switch.write_text("1"))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+                log.error("a volume cannot be unmounted in time: its device is deleted by %s", switch)
+                self._apart(f"delete {device}", partial(switch.write_text, "1"))
 
     def _mounts(self) -> list[Mount]:
         """The volumes' mounts, wherever they are: a runtime or a person may have bound one to another path."""
@@ -122,31 +166,42 @@ class _Stop:
         return self._ends.are_of(mount.path) or any(is_of(mount, part) for part in self._parts)
 
     def _unmount(self, path: str, *, by_force: bool) -> None:
-        def work() -> None:
-            if by_force:
-                _force(path)
-            else:
-                _write_out(path)
-                unmount(Path(path))
-            if path not in self.done.unmounted:
-                self.done.unmounted.append(path)
+        if by_force:
+            _force(path)
+        else:
+            _write_out(path)
+            unmount(Path(path))
+        if path not in self.done.unmounted:
+            self.done.unmounted.append(path)
 
-        self._apart(f"{'force ' if by_force else ''}unmount {path}", work)
-
-    def _apart(self, name: str, work: Callable[[], object]) -> None:
-        """Run work in a thread, unless its last thread still runs. It has a moment to end."""
+    def _apart(self, name: str, work: Callable[[], object]) -> threading.Thread | None:
+        """Run work in a thread of its own, unless its last thread still runs."""
         if (old := self._threads.get(name)) is not None and old.is_alive():
-            return
+            return old
 
         def run() -> None:
             try:
                 work()
             except OSError as error:
                 log.debug("%s: %s", name, error)
+            except Exception:
+                log.exception("%s failed", name)
 
-        thread = self._threads[name] = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-        thread.join(_LOOK_S)
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no memory or no process left for one: the time goes on
+            return None
+        self._threads[name] = thread
+        return thread
+
+    @staticmethod
+    def _wait(threads: Iterable[threading.Thread | None]) -> None:
+        """Give threads a moment together to end."""
+        until = time.monotonic() + _LOOK_S
+        for thread in threads:
+            if thread is not None:
+                thread.join(max(0.0, until - time.monotonic()))
 
 
 def stop_writers(
@@ -156,6 +211,7 @@ def stop_writers(
     stop_s: float,
     reset: Path | None,
     spared: Collection[int] = (),
+    is_mounting: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stopped:
@@ -167,22 +223,23 @@ def stop_writers(
         stop_s: seconds in which all must be done; the machine is reset before they are over.
         reset: the file that resets the machine when it gets a `b`; None: the machine is never reset.
         spared: processes to leave alone, beside this one.
+        is_mounting: tells whether a driver may still be mounting one of them.
         clock: seconds that go on.
         sleep: waits.
     """
-    stop = _Stop(volumes, root, {*spared, os.getpid()})
-    began, clean = clock(), 0
-    while clean < _CLEAN_LOOKS:
+    stop = _Stop(volumes, root, {*spared, os.getpid()}, is_mounting)
+    began = clock()
+    while stop.clean < _CLEAN_LOOKS:
         part = (clock() - began) / stop_s
-        clean = clean + 1 if stop.look(by_force=part >= FORCE_AT) else 0
-        if not clean and part >= RESET_AT and not stop.done.is_late:
+        stop.look(by_force=part >= FORCE_AT)
+        if not stop.clean and part >= RESET_AT and not stop.done.is_late:
             stop.done.is_late = True
             if reset is not None:
                 stop.done.is_reset = True
                 _reset(reset)
                 break
             log.critical("not all writers of volumes can be stopped in time; %s", stop.done)
-        if not clean and part >= CUT_AT:
+        if not stop.clean and part >= CUT_AT:
             stop.cut()
         sleep(_LOOK_S)
     return stop.done
@@ -199,9 +256,10 @@ class _Ends:
         for held in volumes:
             with suppress(NotReady):  # its names cannot be paths, so it is mounted nowhere
                 staging = layout.staging_target(held.driver, held.handle).relative_to(layout.root)
-                target = layout.target("uid", held.pv).relative_to(layout.pod("uid"))
                 self._stagings.add(f"{real}/{staging}")
-                self._volumes.add(str(target))
+            for pv in held.pvs:
+                with suppress(NotReady):
+                    self._volumes.add(str(layout.target("uid", pv).relative_to(layout.pod("uid"))))
 
     def are_of(self, path: str) -> bool:
         """Whether one of the volumes is mounted at this path, if anything is."""
@@ -225,24 +283,6 @@ def _force(path: str) -> None:
     if libc.umount2(os.fsencode(path), _MNT_FORCE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
-
-
-def _switch(device: str, others: Collection[str]) -> Path | None:
-    """The file that deletes the disk of a device; None if it has none, or if anything else uses the disk.
-
-    Others may use it by a mount, by swap, or through a device on top of it (LVM, MD, dm-crypt).
-    """
-    real = (_SYS_DEVICES / device).resolve()
-    disk = real.parent if (real / "partition").exists() else real
-    switch = disk / "device/delete"
-    if not switch.exists():
-        return None
-    blocks = [disk, *(found.parent for found in disk.glob("*/dev"))]
-    if any(holder for block in blocks for holder in (block / "holders").glob("*")):
-        return None
-    swaps = {Path(line.split()[0]).name for line in _SWAPS.read_text().splitlines()[1:]}
-    own = {(block / "dev").read_text().strip() for block in blocks if (block / "dev").exists()}
-    return None if own & set(others) or swaps & {block.name for block in blocks} else switch
 
 
 def _reset(file: Path) -> None:

@@ -9,6 +9,7 @@ Rules:
 * It fences some time after the lease's end (`GRACE_S`). By then an agent that works has done it.
 * It marks that first, and then looks at the lease again. The agent looks at the mark after it has renewed the lease. So
   one of them sees the other, even if a process is stopped in between.
+* It fences again and again until an agent has renewed the lease, or has fenced the volumes itself.
 * It outlives its agent while there are volumes to fence. It ends when a later agent has taken the plan over.
 """
 
@@ -17,17 +18,20 @@ import logging
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from edge.fencing.plan import Held, LeaseFile, Plan, read_plan
-from edge.fencing.stop import stop_writers
+from edge.fencing.stop import Stopped, stop_writers
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
 GRACE_S: Final = 0.5
 """Between the lease's end and the watchdog's part."""
+
+AGAIN_S: Final = 2.0
+"""Between two looks at fenced volumes: a driver's call that was under way at the lease's end may still mount one."""
 
 READY: Final = b"ready\n"
 """The watchdog writes this to its standard output when it watches."""
@@ -69,7 +73,10 @@ class Watchdog:
         """Map the lease."""
         self._lease = LeaseFile(self.state_dir)
         self._plan: Plan | None = None
-        self._fenced_for = 0.0
+        self._next_at = 0.0
+        """When it fences again, if the lease is still over."""
+        self._told = 0.0
+        """The end of the lease of which its log tells."""
         self._is_in_charge = False
         """Whether its agent has once written the plan. Until then, the one before may still need this watchdog."""
 
@@ -82,20 +89,28 @@ class Watchdog:
         self._is_in_charge = is_mine
         due = self._plan.due() if self._plan is not None else []
         ends_at = self._lease.ends_at
-        if due and boot_time() >= ends_at + GRACE_S and self._fenced_for != ends_at:
+        if due and boot_time() >= max(ends_at + GRACE_S, self._next_at):
             self._fence(due, ends_at)
+            self._next_at = boot_time() + AGAIN_S
         return bool(due) or os.getppid() == self.parent
 
     def _fence(self, due: list[Held], ends_at: float) -> None:
+        with self._lease.lock():
+            self._fence_locked(due, ends_at)
+
+    def _fence_locked(self, due: list[Held], ends_at: float) -> None:
         self._lease.marked_at = boot_time()
         if self._lease.ends_at != ends_at:  # the agent has renewed it at this moment
             self._lease.marked_at = 0.0
             return
+        if self._told == ends_at:  # another volume may get the device when the hub has let this one go
+            due = [replace(held, parts=()) for held in due]
         left_s = left(ends_at, self.stop_s, resets=self.reset is not None)
         spared = {self.parent} if os.getppid() == self.parent else ()
         done = stop_writers(due, self.root, stop_s=left_s, reset=self.reset, spared=spared)
-        self._fenced_for = ends_at
-        log.warning("the agent's lease has ended: its watchdog fenced %d volumes: %s", len(due), done)
+        if self._told != ends_at or done != Stopped():
+            self._told = ends_at
+            log.warning("the agent's lease has ended: its watchdog fenced %d volumes: %s", len(due), done)
 
     def _read(self) -> None:
         try:

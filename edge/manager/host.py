@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +39,7 @@ class Plugin(Protocol):
         fs_group: int | None = None,
         selinux_label: str = "",
         reconstructed: bool = False,
+        may_go_on: Callable[[], bool],
     ) -> None:
         """Stage the volume on this node."""
 
@@ -50,6 +52,7 @@ class Plugin(Protocol):
         tokens: Mapping[str, Mapping[str, str]] | None = None,
         reconstructed: bool = False,
         tell: Callable[[str], None] | None = None,
+        may_go_on: Callable[[], bool],
     ) -> None:
         """Publish it into a pod's directory."""
 
@@ -60,6 +63,7 @@ class Plugin(Protocol):
         publish_context: Mapping[str, str],
         secrets: Mapping[str, str],
         tokens: Mapping[str, Mapping[str, str]] | None = None,
+        may_go_on: Callable[[], bool],
     ) -> None:
         """Call NodePublishVolume again, so that the driver refreshes the contents."""
 
@@ -220,8 +224,17 @@ class Fence(Protocol):
     def stopped(self, key: VolumeKey) -> str:
         """What was done to stop the writers of a fenced volume; empty while that is not done."""
 
+    def doubt(self, key: VolumeKey) -> str:
+        """Why the agent cannot be sure to stop all writers of a volume that it fences; empty if it can."""
+
+    async def have_doubt(self, key: VolumeKey, why: str) -> None:
+        """Note that it cannot."""
+
     async def hold(self, volume: Volume) -> None:
         """Fence a volume from now on when the lease ends."""
+
+    def mounting(self, volume: Volume) -> AbstractAsyncContextManager[Callable[[], bool]]:
+        """Let a driver mount a volume; gives a function that tells whether that may begin, or go on, at a moment."""
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more."""
@@ -256,8 +269,20 @@ class NoFence:
         """See `Fence`."""
         return ""
 
+    def doubt(self, _key: VolumeKey) -> str:
+        """See `Fence`."""
+        return ""
+
+    async def have_doubt(self, _key: VolumeKey, _why: str) -> None:
+        """See `Fence`."""
+
     async def hold(self, _volume: Volume) -> None:
         """See `Fence`."""
+
+    @asynccontextmanager
+    async def mounting(self, _volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+        """See `Fence`."""
+        yield lambda: True
 
     async def let_go(self, _key: VolumeKey) -> None:
         """See `Fence`."""

@@ -31,7 +31,7 @@ from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target
 from edge.manager.rows import VolumeRows, published_of, staged_of
 from edge.manager.staging import VolumeStaging, publish_arguments
-from edge.manager.states import Device, Handover, Publication, Row, State
+from edge.manager.states import BY_DRIVER, Device, Handover, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
@@ -85,6 +85,8 @@ class VolumeTask:
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
         self._tries: dict[tuple[Step, Target], Tries] = {}
+        self._told_doubt = ""
+        """The doubt about fencing it of which the claim's owner knows."""
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -289,14 +291,16 @@ class VolumeTask:
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             self._check_lease(volume)
-            await host.plugin.stage(
-                volume,
-                publish_context=context,
-                secrets=secrets,
-                fs_group=want.pod.fs_group,
-                selinux_label=want.pod.selinux_label,
-                reconstructed=intent.reconstructed,
-            )
+            async with host.fencing.mounting(volume) as may_go_on:
+                await host.plugin.stage(
+                    volume,
+                    publish_context=context,
+                    secrets=secrets,
+                    fs_group=want.pod.fs_group,
+                    selinux_label=want.pod.selinux_label,
+                    reconstructed=intent.reconstructed,
+                    may_go_on=may_go_on,
+                )
         except NotReady:
             await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
             raise
@@ -345,6 +349,27 @@ class VolumeTask:
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
 
+    async def _doubt(self, volume: Volume, row: Publication) -> None:
+        """If the agent cannot surely stop all writers of a volume that it fences, let the hub know before a pod writes.
+
+        Raises:
+            Uncertain: the agent cannot write it down.
+            Waiting: the hub has not confirmed yet that it knows.
+            NotReady: the agent cannot find out.
+        """
+        fencing = self._host.fencing
+        if row.runtime == BY_DRIVER:
+            await fencing.have_doubt(self.key, "its driver has told the pod's runtime of the device")
+        why = fencing.doubt(self.key)
+        if why != self._told_doubt:
+            self._told_doubt = why
+            self.use.void()
+            if why and volume.claim is not None:
+                text = f"PV {volume.name}: it asks for fence, but the hub does not let it go by time: {why}"
+                self._host.facts.tell_claim(volume.claim, "NotFenced", text)
+        if why:
+            await self.use.check()
+
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
         pod, host = want.pod, self._host
@@ -360,14 +385,16 @@ class VolumeTask:
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             self._check_lease(want.volume)
-            await host.plugin.publish(
-                want,
-                publish_context=context,
-                secrets=secrets,
-                tokens=tokens,
-                reconstructed=intent.reconstructed,
-                tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
-            )
+            async with host.fencing.mounting(want.volume) as may_go_on:
+                await host.plugin.publish(
+                    want,
+                    publish_context=context,
+                    secrets=secrets,
+                    tokens=tokens,
+                    reconstructed=intent.reconstructed,
+                    tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
+                    may_go_on=may_go_on,
+                )
         except NotReady:
             await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
             raise
@@ -380,6 +407,7 @@ class VolumeTask:
             await self._expander.handed_over(want, fills=await self._deferral.hand_over(want))
         else:
             await self._deferral.notice(want)
+        await self._doubt(want.volume, self.rows.publications[target])
         await host.cdi.add(want)
         mounted = await self._is_mounted(published_of(intent))
         done = replace(

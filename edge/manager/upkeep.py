@@ -93,7 +93,10 @@ class VolumeUpkeep:
             context = inputs.publish_context(want.volume)
             secrets = inputs.secrets(want.volume.publish_secret)
             tokens = inputs.tokens(want)
-            await host.plugin.republish(want, publish_context=context, secrets=secrets, tokens=tokens)
+            async with host.fencing.mounting(want.volume) as may_go_on:
+                await host.plugin.republish(
+                    want, publish_context=context, secrets=secrets, tokens=tokens, may_go_on=may_go_on
+                )
         except NotReady as error:
             log.debug("volume %s is not refreshed for pod %s: %s", self._key, pod, error.why)
         except VolumeError as error:

@@ -1,7 +1,7 @@
 """One driver of this node, for the parts that mount its volumes or report it to the cloud."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from common.errors import DriverMissing, VendorBroken
 from common.sockets import FileId, file_id
@@ -57,8 +57,12 @@ class NodeDriver:
         """Whether it registered since the agent started and has not left, or an operator named it."""
         return self.gone_at_s is None and (self.file is not None or not self.registration.socket)
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """Call the driver for at most `timeout_s` seconds. Cancelling cancels the call at the driver.
+    async def call(
+        self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
+    ) -> tuple[Status, bytes | None]:
+        """Call the driver for at most `timeout_s` seconds, if `may_begin` allows it when the request is about to leave.
+
+        Cancelling cancels the call at the driver.
 
         Raises:
             CallError: there is no answer from the driver itself.
@@ -67,7 +71,7 @@ class NodeDriver:
             raise DriverMissing(self.name, self._node)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name)
+                return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name, may_begin=may_begin)
         except TimeoutError:
             why = f"it did not answer {method} within {timeout_s:g} s"
             raise VendorBroken(self.name, self._node, why) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.csi.methods import METHODS
-from common.errors import CallTimeout
+from common.errors import CallTimeout, LeaseOver
 from common.status import Code, Status
 
 
@@ -31,9 +31,13 @@ class ScriptedDriver:
     responses: dict[str, bytes] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+    async def call(
+        self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
+    ) -> tuple[Status, bytes | None]:
         """Record the call, and answer it."""
         assert timeout_s > 0
+        if may_begin is not None and not may_begin():
+            raise LeaseOver(self.name, "n1")
         name = method.rpartition("/")[2]
         message: Any = METHODS[method].request.FromString(request)
         self.calls.append((name, message))

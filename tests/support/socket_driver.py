@@ -1,6 +1,7 @@
 """A driver's node service behind a socket; gRPC's own client calls it."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ class SocketDriver:
         self.capabilities = frozenset(capabilities)
         self._socket = socket
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+    async def call(
+        self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
+    ) -> tuple[Status, bytes | None]:
         """Make one call."""
 
         def ask() -> tuple[Status, bytes | None]:

@@ -14,6 +14,7 @@ import asyncio
 import base64
 import heapq
 import itertools
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
     from edge.node_requests import VolumeStats
 
@@ -191,7 +192,7 @@ class FakeDriver:
     registered: bool = True
     file: object = None
 
-    async def call(self, method: str, request: bytes, *, timeout_s: float) -> Any:
+    async def call(self, method: str, request: bytes, *, timeout_s: float, may_begin: Any = None) -> Any:
         raise AssertionError("nobody but the plugin calls it")
 
 
@@ -227,6 +228,7 @@ class FakeFence:
         self.why_not = self.waits = ""
         self.held: list[VolumeKey] = []
         self.fenced: dict[VolumeKey, str] = {}
+        self.doubts: dict[VolumeKey, str] = {}
         self._subscribers: list[Callable[[Collection[VolumeKey]], None]] = []
 
     def refusal(self, _volume: Volume) -> str:
@@ -244,8 +246,18 @@ class FakeFence:
     def stopped(self, key: VolumeKey) -> str:
         return self.fenced.get(key, "")
 
+    def doubt(self, key: VolumeKey) -> str:
+        return self.doubts.get(key, "")
+
+    async def have_doubt(self, key: VolumeKey, why: str) -> None:
+        self.doubts[key] = why
+
     async def hold(self, volume: Volume) -> None:
         self.held.append(volume.key)
+
+    @asynccontextmanager
+    async def mounting(self, volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+        yield lambda: not self.is_fenced(volume.key)
 
     async def let_go(self, key: VolumeKey) -> None:
         if key in self.held:
@@ -298,15 +310,18 @@ class FakePlugin:
     def fails(self, step: str, *outcomes: Outcome) -> None:
         self.outcomes.setdefault(step, []).extend(outcomes)
 
-    async def stage(self, volume: Volume, **given: Any) -> None:
+    async def stage(self, volume: Volume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+        assert may_go_on()
         await self._step("stage", volume.handle, given=given)
         self._mount(Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block))
 
-    async def publish(self, wanted: PodVolume, **given: Any) -> None:
+    async def publish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+        assert may_go_on()
         await self._step("publish", wanted.volume.handle, wanted.pod.uid, given={"wanted": wanted, **given})
         self._mount(_published(wanted))
 
-    async def republish(self, wanted: PodVolume, **given: Any) -> None:
+    async def republish(self, wanted: PodVolume, *, may_go_on: Callable[[], bool], **given: Any) -> None:
+        assert may_go_on()
         await self._step("republish", wanted.volume.handle, wanted.pod.uid, given=given)
 
     async def unpublish(self, published: Published) -> None:

@@ -4,6 +4,7 @@ pods, unstaged by their driver, and given back.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -92,6 +93,22 @@ async def test_a_fenced_volume_is_unstaged_when_its_writers_have_stopped_and_the
     await settle()
     assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
     assert (world.fencing.held, world.entry()["state"]) == ([KEY], "published")
+
+
+async def test_the_hub_hears_of_a_doubt_about_the_stop_of_writers_before_a_pod_gets_the_volume() -> None:
+    world, answers = world_with("fence"), asyncio.Event()
+    world.plugin.fails("publish", answers)
+    await world.start()
+    world.acked.clear()
+    await world.fencing.have_doubt(KEY, "a process serves it")
+    answers.set()
+    await settle()
+    ((_, message),) = [event for event in world.store.events() if event[0] == "NotFenced"]
+    assert message.endswith("it asks for fence, but the hub does not let it go by time: a process serves it")
+    assert "the hub has not confirmed yet" in world.entry()["error"]
+    world.acked.set()
+    await settle()
+    assert world.entry()["state"] == "published"
 
 
 async def test_a_fenced_volume_whose_driver_fails_stays_fenced() -> None:

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from edge.controller_lease import ControllerLease
+from edge.disk.layout import Layout
+from edge.disk.mounts import Mount, MountTable
 from edge.fencing.fencing import Fencing, why_not_here
 from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
 from edge.fencing.stop import Stopped
-from edge.volume_errors import NotReady
+from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import DriverRules, Volume, VolumeKey
 from tests.support.waiting import until
 
@@ -64,6 +67,7 @@ class Machine:
     Attributes:
         now: its boot clock.
         stopped: the volumes of each stop of writers.
+        mounts: its mount table.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -72,6 +76,7 @@ class Machine:
         self.link = Link()
         self.told: list[list[VolumeKey]] = []
         self.tasks = Tasks()
+        self.mounts: list[Mount] = []
         self.running: list[Fencing] = []
 
     async def start(self, mode: str = "software", lease_s: float = 60.0, stop_s: float = 20.0) -> Fencing:
@@ -87,6 +92,7 @@ class Machine:
             clock=lambda: self.now,
             watchdog=Watchdog(),
             stop=self._stop,
+            table=lambda _root: MountTable(self.mounts),
         )
         self.running.append(self.fencing)
         self.lease = ControllerLease(self.fencing.lease_s, clock=lambda: self.now)
@@ -115,6 +121,12 @@ class Machine:
             with contextlib.suppress(BufferError, ValueError):
                 await fencing.close()
 
+    def mount(self, fs_type: str = "ext4") -> Path:
+        """Mount the volume where a pod has it."""
+        path = Layout(self.directory / "root").target("uid-1", "pv-1")
+        self.mounts.append(Mount("8:16", "/", str(path), source="/dev/sdb", fs_type=fs_type))
+        return path
+
     def plan(self) -> Plan:
         plan = read_plan(self.directory)
         assert plan is not None
@@ -123,7 +135,8 @@ class Machine:
     def _changed(self, keys: Collection[VolumeKey]) -> None:
         self.told.append(list(keys))
 
-    def _stop(self, volumes: list[Held], _root: Path, **_more: Any) -> Stopped:
+    def _stop(self, volumes: list[Held], _root: Path, *, is_mounting: Callable[[], bool], **_more: Any) -> Stopped:
+        self.is_mounting = is_mounting
         self.stopped.append([held.handle for held in volumes])
         return Stopped(killed={7: "process 7 'web' (has a file of it open)"}, unmounted=["/a", "/b"])
 
@@ -242,7 +255,93 @@ async def test_a_plan_that_cannot_be_written_holds_nothing(machine: Machine) -> 
     assert not fencing.is_held(KEY)
 
 
+# -------------------- mounting --------------------
+
+
+async def test_what_is_mounted_for_a_volume_is_in_the_plan_until_its_writers_have_stopped(machine: Machine) -> None:
+    """Somebody may unmount it where the agent looks, and keep it elsewhere."""
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA):
+        machine.mount()
+    assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
+    machine.pass_s(60.0)
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+    await until(lambda: machine.plan().volumes[0].parts == (), "a plan without the device, which may be another's now")
+
+
+async def test_a_request_may_leave_for_the_driver_only_while_the_lease_holds(machine: Machine) -> None:
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA) as may_go_on:
+        assert may_go_on()
+        machine.now += 60.0  # the machine was suspended, and no timer has come yet
+        assert not may_go_on()
+
+
+async def test_a_volume_is_not_mounted_while_it_is_fenced(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.pass_s(60.0)
+    with pytest.raises(NotReady, match="it is fenced, and is unmounted first"):
+        async with fencing.mounting(DATA):
+            raise AssertionError("the driver was called")
+
+
+async def test_the_stop_does_not_end_before_a_drivers_open_call_that_may_mount(machine: Machine) -> None:
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA):
+        machine.pass_s(60.0)
+        await until(lambda: machine.stopped, "a stop of the writers")
+        assert machine.is_mounting()
+    assert not machine.is_mounting()
+
+
+async def test_a_second_name_of_a_volume_is_part_of_the_plan_before_it_is_mounted(machine: Machine) -> None:
+    """Two PersistentVolumes may have one volumeHandle. Each of them has paths of its own."""
+    fencing = await hold(machine)
+    async with fencing.mounting(replace(DATA, name="pv-2")):
+        assert machine.plan().volumes[0].pvs == ("pv-1", "pv-2")
+
+
+async def test_a_volume_that_a_process_serves_is_not_told_to_the_hub(machine: Machine) -> None:
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA):
+        machine.mount("fuse.s3fs")
+    assert "a process serves its file system (fuse.s3fs)" in fencing.doubt(KEY)
+    assert fencing.told()["volumes"] == []
+    machine.pass_s(60.0)
+    assert fencing.is_fenced(KEY)
+
+
+async def test_a_volume_that_its_driver_hands_to_a_runtime_is_not_told_to_the_hub(machine: Machine) -> None:
+    fencing = await hold(machine)
+    await fencing.have_doubt(KEY, "the runtime has it")
+    assert (fencing.told()["volumes"], machine.plan().volumes[0].doubt) == ([], "the runtime has it")
+    fencing = await machine.start()
+    assert fencing.told()["volumes"] == []
+
+
+async def test_a_mount_that_cannot_be_written_down_is_no_success(machine: Machine) -> None:
+    fencing = await hold(machine)
+    (machine.directory / "fence.json").unlink()
+    (machine.directory / "fence.json").mkdir()
+    with pytest.raises(Uncertain, match="cannot write down how it fences"):
+        async with fencing.mounting(DATA):
+            machine.mount()
+    (machine.directory / "fence.json").rmdir()
+    async with fencing.mounting(DATA):
+        pass
+    assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
+
+
 # -------------------- the watchdog --------------------
+
+
+async def test_nothing_is_mounted_while_the_watchdog_stops_writers(machine: Machine) -> None:
+    """It may have begun with the plan of an earlier staging, and would stop the writers of the next one."""
+    fencing = await hold(machine)
+    with contextlib.closing(LeaseFile(machine.directory)) as watchdogs:
+        with watchdogs.lock():
+            assert fencing.obstacle(DATA) == "the watchdog process is stopping the writers of volumes"
+        assert fencing.obstacle(DATA) == ""
 
 
 async def test_an_agent_that_finds_the_watchdogs_mark_gives_the_volume_up_although_its_lease_holds(
@@ -320,7 +419,13 @@ async def test_volumes_that_an_earlier_start_has_unstaged_are_let_go(machine: Ma
 
 
 def test_the_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan = Plan(boot="b", keeper="k", lease_s=60.0, stop_s=20.0, volumes=(Held("d.csi", "h-1", "pv-1", True),))
+    plan = Plan(
+        boot="b",
+        keeper="k",
+        lease_s=60.0,
+        stop_s=20.0,
+        volumes=(Held("d.csi", "h-1", ("pv-1",), True, (("8:0", "/", "/dev/sda"),), "FUSE"),),
+    )
     write_plan(tmp_path, plan)
     assert read_plan(tmp_path) == plan
 
@@ -330,6 +435,15 @@ def test_a_damaged_plan_is_told_as_such(tmp_path: Path, content: str) -> None:
     (tmp_path / "fence.json").write_text(content)
     with pytest.raises(ValueError, match=r"\w"):
         read_plan(tmp_path)
+
+
+async def test_an_agent_does_not_start_without_the_plan_of_a_lease_of_this_boot(machine: Machine) -> None:
+    await hold(machine)
+    (machine.directory / "fence.json").unlink()
+    with pytest.raises(ValueError, match="it is missing, although this boot had a lease"):
+        await machine.start("off")
+    machine.boot = "boot-2"
+    assert (await machine.start()).told() == {}
 
 
 async def test_an_agent_does_not_start_on_a_damaged_plan(machine: Machine) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from edge.disk.layout import Layout, handle_hash
-from edge.disk.mounts import parse
-from edge.fencing.holders import holders, is_of, parts_of
+from edge.disk.mounts import MountTable, parse
+from edge.fencing.disks import is_in_use, switch_of
+from edge.fencing.holders import holders, is_of, mappers, parts_of
 from edge.fencing.plan import Held
-from edge.fencing.stop import Stopped, _Ends, _switch, stop_writers
+from edge.fencing.stop import RESET_AT, Stopped, _Ends, stop_writers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HELD = Held("d.csi", "h-1", "pv-1")
+HELD = Held("d.csi", "h-1", ("pv-1",))
 
 
 def test_the_mounts_of_a_volume_are_its_staging_and_its_publications(tmp_path: Path) -> None:
@@ -42,34 +46,59 @@ def test_no_other_mount_is_meant(tmp_path: Path, other: str) -> None:
 
 
 def test_a_volume_whose_names_cannot_be_paths_is_mounted_nowhere(tmp_path: Path) -> None:
-    assert not _Ends([Held("d.csi", "", "..")], Layout(tmp_path)).are_of(f"{tmp_path}/pods/a/volumes")
+    assert not _Ends([Held("d.csi", "", ("..",))], Layout(tmp_path)).are_of(f"{tmp_path}/pods/a/volumes")
 
 
 def test_a_process_with_an_open_file_of_the_volume_holds_it(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w"):
-        found = holders([], [str(tmp_path)], is_unmounted=False, spared=())
+        found = dict(holders([], [str(tmp_path)], spared=()))
     assert list(found) == [os.getpid()]
     assert found[os.getpid()].endswith("(has a file of it open)")
-    assert holders([], [str(tmp_path)], is_unmounted=False, spared=()) == {}
+    assert not list(holders([], [str(tmp_path)], spared=()))
+
+
+def test_a_process_that_has_mapped_a_file_of_the_volume_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with (tmp_path / "file").open() as file, mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ):
+        found = dict(mappers([str(tmp_path)], spared=()))
+    assert found[os.getpid()].endswith("(has a file of it mapped)")
 
 
 def test_a_spared_process_is_not_looked_at(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w"):
-        assert holders([], [str(tmp_path)], is_unmounted=False, spared=[os.getpid()]) == {}
+        assert not list(holders([], [str(tmp_path)], spared=[os.getpid()]))
 
 
 def test_a_path_that_only_begins_alike_is_another_one(tmp_path: Path) -> None:
     (tmp_path / "mount-2").mkdir()
     with (tmp_path / "mount-2" / "file").open("w"):
-        assert holders([], [str(tmp_path / "mount")], is_unmounted=False, spared=()) == {}
+        assert not list(holders([], [str(tmp_path / "mount")], spared=()))
 
 
 def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
-    looks: list[float] = []
-    done = stop_writers([HELD], tmp_path, stop_s=20.0, reset=tmp_path / "reset", sleep=looks.append)
-    assert done == Stopped()
-    assert len(looks) == 2
+    assert stop_writers([HELD], tmp_path, stop_s=20.0, reset=tmp_path / "reset") == Stopped()
     assert not (tmp_path / "reset").exists()
+
+
+@pytest.mark.parametrize("obstacle", ["a look that hangs", "a call that may mount"])
+def test_the_machine_is_reset_in_time_whatever_hangs(
+    tmp_path: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, now = threading.Event(), itertools.count()
+    if obstacle == "a look that hangs":
+        monkeypatch.setattr("edge.fencing.stop.read_table", lambda _root: over.wait() and MountTable([]))
+    done = stop_writers(
+        [HELD],
+        tmp_path,
+        stop_s=10.0,
+        reset=tmp_path / "reset",
+        is_mounting=lambda: True,
+        clock=lambda: float(next(now)),
+        sleep=lambda _s: None,
+    )
+    over.set()
+    assert (done.is_reset, (tmp_path / "reset").read_text()) == (True, "b")
+    assert next(now) <= RESET_AT * 10 + 2
 
 
 def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
@@ -80,7 +109,11 @@ def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
 
 
 def test_a_device_without_a_switch_is_not_deleted() -> None:
-    assert _switch("0:0", []) is None
+    assert switch_of("0:0", []) is None
+
+
+def test_a_device_that_is_no_block_device_is_in_no_use() -> None:
+    assert not is_in_use("0:0")
 
 
 def test_what_was_done_is_told_in_words() -> None:
