@@ -16,6 +16,7 @@ The hub:
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
 * `passage`: one call on its way through the hub, and which calls may pass.
+* `class_parameters`: takes the bridge's own parameters of a StorageClass out of a call.
 * `mount_guard`: holds a detach back while its node may have the volume mounted.
 * `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
   for dead.

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
+from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NodeState
+from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
@@ -125,10 +127,12 @@ class Mounts:
 
     def asks_for_fence(self, driver: str, volume: str) -> bool:
         """Whether every PersistentVolume of a volume asks for `fence` (`common.offline_policy`), and there is one."""
-        bodies = [self._source.body(pv) or {} for pv in self._volumes.of((driver, volume))]
-        return bool(bodies) and all(
-            offline_policy.is_fence((body.get("metadata") or {}).get("annotations")) for body in bodies
-        )
+        bodies = [body for pv in self._volumes.of((driver, volume)) if (body := self._source.body(pv)) is not None]
+        return bool(bodies) and all(map(self._is_fence, bodies))
+
+    def _is_fence(self, volume: Body) -> bool:
+        storage_class = self._source.body(ref) if (ref := class_of(volume)) is not None else None
+        return offline_policy.is_fence(volume["metadata"].get("annotations"), (storage_class or {}).get("parameters"))
 
     def told_fence(self, node: str) -> ToldFence | None:
         """What the agent of a node without a kubelet fences when its lease ends; None if it fences nothing."""

@@ -6,7 +6,8 @@
      ├── CSIDriver, Secret                       of its inline volumes
      └── PersistentVolumeClaim
           └── PersistentVolume                   if it names the claim as well
-               ├── CSIDriver, Secrets            for node calls
+               ├── CSIDriver, StorageClass
+               ├── Secrets                       for node calls
                └── VolumeAttachments             of this node
 
 Rules:
@@ -42,7 +43,7 @@ from common.objects import Object, Ref, Stamp, encode_body
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-_LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
+_LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "StorageClass", "VolumeAttachment"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
 _TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})
