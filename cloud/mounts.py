@@ -24,7 +24,7 @@ from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
-from common import offline_policy
+from common import offline_policy, sole_use
 from common.objects import Ref
 from common.offline_policy import ToldFence
 
@@ -112,6 +112,15 @@ class Mounts:
         if annotation(self._source.body(Ref("Node", "", node)) or {}, MADE_BY) == HUB:
             return None
         return self._node_state(node) or _NO_NODE
+
+    def is_silent(self, node: str) -> bool:
+        """Whether a node may mount a volume that needs no attachment, and not list it in `volumesInUse`.
+
+        Kubelets do, and agents of earlier versions.
+        """
+        if (fact := self._fact(node)) is not None:
+            return not sole_use.is_told(fact.body.get("status") or {})
+        return self.kubelet_state(node) is not None and self.has_node(node)
 
     def in_use(self, node: str) -> frozenset[str] | None:
         """The volumes that a node uses, by the names of `volumesInUse` (`name_in_use`); None if that is not known."""

@@ -56,7 +56,7 @@ def _asked(annotations: Texts | None, parameters: Texts | None) -> tuple[str, st
     """Where a volume asks for its policy, and the value."""
     if annotations and ANNOTATION in annotations:
         return "the annotation", annotations[ANNOTATION]
-    return "the parameter of its StorageClass", (parameters or {}).get(PARAMETER, KEEP)
+    return "the class parameter", (parameters or {}).get(PARAMETER, KEEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

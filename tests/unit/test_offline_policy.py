@@ -48,8 +48,7 @@ def test_a_wrong_parameter_counts_as_keep_and_is_told_unless_an_annotation_wins(
     parameters = {offline_policy.PARAMETER: "fenced"}
     assert not is_fence(None, parameters)
     assert flaw(None, parameters) == (
-        "the parameter of its StorageClass csi-bridge.io/offline is 'fenced'; it can be keep or fence, and counts as "
-        "keep"
+        "the class parameter csi-bridge.io/offline is 'fenced'; it can be keep or fence, and counts as keep"
     )
     assert flaw({offline_policy.ANNOTATION: "keep"}, parameters) == ""
 
