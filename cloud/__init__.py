@@ -16,9 +16,12 @@ The hub:
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
 * `passage`: one call on its way through the hub, and which calls may pass.
+* `class_parameters`: takes the bridge's own parameters of a StorageClass out of a call.
 * `mount_guard`: holds a detach back while its node may have the volume mounted.
 * `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
   for dead.
+* `sole_use`: which node gets a volume that one node at a time may have, without an attachment.
+* `policy_problems`: offline policies that are wrong or do not count.
 * `lapses`: the volumes that an agent has surely fenced by its own clock.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.hub_settings import HubSettings
+from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -46,6 +47,7 @@ class HubPages:
         calls: NodeCalls,
         refusals: Refusals,
         fences: Fences,
+        guard: MountGuard,
         rights: ProxyRights,
         ends: CertificateEnds,
         settings: HubSettings,
@@ -62,6 +64,7 @@ class HubPages:
             calls: the nodes' calls.
             refusals: the peers that it refused.
             fences: the nodes that an operator takes for dead.
+            guard: the detaches that it holds.
             rights: the proxy drivers that the policy forbids to call.
             ends: its own certificate and CA.
             settings: its flags.
@@ -74,7 +77,7 @@ class HubPages:
         self._store = store
         self._calls = calls
         self._refusals = refusals
-        self._fences = fences
+        self._fences, self._guard = fences, guard
         self._rights = rights
         self._ends = ends
         self._settings = settings
@@ -123,6 +126,7 @@ class HubPages:
         if trust.store.trouble:
             yield f"the records of tokens, certificates and denials: {trust.store.trouble}"
         yield from self._fences.problems()
+        yield from self._guard.problems()
         yield from trust.credentials.problems()
         yield from self._part.problems()
 

@@ -3,37 +3,35 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
 
 from cloud.abandon.cluster_release import ClusterRelease
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.mounts import Mounts
+from cloud.policy_problems import PolicyProblems
+from cloud.sole_use import SoleUse
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
-from cloud.sync_part import SyncPart
+from cloud.sync_part import Part, SyncPart
 from cloud.upsync import farewell, handover
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.election_events import ElectionEvents
+from cloud.upsync.event_queue import EventQueue
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter
+from cloud.upsync.withheld_events import WithheldEvents
 from cloud.upsync.written_facts import Writer, WrittenFacts
 from cloud.volume_report import report
 from common.objects import Ref
 from common.tasks import supervised
-
-
-class _Part(Protocol):
-    def problems(self) -> list[str]:
-        """Problems, a sentence each."""
 
 
 @asynccontextmanager
@@ -66,7 +64,12 @@ async def following(
     ):
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
-        closures = Closures(cluster)
+        mounts = Mounts(
+            cluster, facts=table.of, node_state=cluster.node_state, nodes_trouble=lambda: cluster.nodes_trouble
+        )
+        events = EventQueue(kube)
+        sole_use = SoleUse(cluster, mounts, table.users, tell=WithheldEvents(cluster, events.add).add)
+        closures = Closures(cluster, permit=sole_use.permit)
         writers: dict[str, Writer] = {
             "Node": NodeWriter(kube, in_use, labels=labels, taints=taints, value_of=value_of),
             "CSINode": CSINodeWriter(kube),
@@ -83,14 +86,12 @@ async def following(
                 facts.changed(ref, cluster.body(ref))
 
         cluster.subscribe(changed)
-        mounts = Mounts(
-            cluster, facts=table.of, node_state=cluster.node_state, nodes_trouble=lambda: cluster.nodes_trouble
-        )
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
-        elections = ElectionEvents(kube, cluster)
-        parts: tuple[_Part, ...] = (cluster, table, facts, hearts, sync, elections)
+        sole_use.follow(closures, sync.may_use)
+        policies = PolicyProblems(cluster, mounts, table.users)
+        parts: tuple[Part, ...] = (cluster, table, facts, hearts, sync, sole_use, policies, events)
         try:
             yield SyncPart(
                 source=cluster,
@@ -103,9 +104,10 @@ async def following(
                 node_facts=table.node_facts,
                 release=ClusterRelease(kube, cluster),
                 write_again=facts.write_again,
-                elected=elections.add,
+                elected=ElectionEvents(cluster, events.add).add,
+                sole_use=sole_use,
             )
         finally:
-            await elections.close()
+            await events.close()
             await hearts.close()
             await facts.close()

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cloud.mounts import Mounts
+from cloud.policy_problems import PolicyProblems
 from cloud.references import SourceReferences
+from cloud.sole_use import SoleUse
 from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifests import Manifests
@@ -16,7 +18,7 @@ from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
-from cloud.sync_part import SyncPart
+from cloud.sync_part import Part, SyncPart
 from cloud.volume_report import report
 from common.errors import SettingsError
 from common.sealing import KEY_BYTES, Sealer, make_key, read_key
@@ -43,18 +45,25 @@ async def reading(
     async with FactTable(state_dir, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
         kept = _good_manifests(state_dir, seal_key)
         manifests = Manifests(directory, facts=table, sizes=ClaimSizes(state_dir), kept=kept)
-        closures = Closures(manifests)
+        mounts = Mounts(manifests, facts=table.of)
+        sole_use = SoleUse(manifests, mounts, table.users)
+        closures = Closures(manifests, permit=sole_use.permit)
         sync = SyncServer(closures, FactSink(closures, table))
+        sole_use.follow(closures, sync.may_use)
+        parts: tuple[Part, ...] = (
+            manifests, table, sync, sole_use, PolicyProblems(manifests, mounts, table.users),
+        )  # fmt: skip
         tasks.start(manifests.run(), name="manifests")
         yield SyncPart(
             source=manifests,
             sync=sync,
-            problems=lambda: [*manifests.problems(), *table.problems(), *sync.problems()],
+            problems=lambda: [text for part in parts for text in part.problems()],
             volumes=lambda placed: report(manifests, table, placed),
             facts=table.stored,
-            mounts=Mounts(manifests, facts=table.of),
+            mounts=mounts,
             references=SourceReferences(manifests, manifests.problems),
             node_facts=table.node_facts,
+            sole_use=sole_use,
         )
 
 

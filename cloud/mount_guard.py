@@ -16,7 +16,8 @@ Rules:
 * If the node would serve the call itself and has no link, the guard is silent: the call reaches nobody.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
@@ -34,6 +35,12 @@ UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
 
 _SHOWN_CHARS = 200
 """Of an id in a message."""
+
+
+_REMEMBERED_S = 600.0
+"""external-attacher repeats a failed detach at least every five minutes (--retry-interval-max)."""
+
+_MOST_REMEMBERED = 1_000
 
 
 class View(NamedTuple):
@@ -94,8 +101,17 @@ class Nodes(Protocol):
 class MountGuard:
     """Guards the mounts of all nodes."""
 
-    def __init__(self, nodes: Nodes, mounts: Mounts, absences: Absences, fences: Fences, lapses: Lapses) -> None:
-        """A guard without a memory: it looks at all anew for each call.
+    def __init__(
+        self,
+        nodes: Nodes,
+        mounts: Mounts,
+        absences: Absences,
+        fences: Fences,
+        lapses: Lapses,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A guard that looks at all anew for each call. It remembers for people the calls that it holds.
 
         Args:
             nodes: their links and reports.
@@ -103,9 +119,12 @@ class MountGuard:
             absences: which of them are away.
             fences: which of them an operator takes for dead.
             lapses: which volumes their agents have fenced.
+            monotonic: the clock.
         """
         self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
-        self._lapses = lapses
+        self._lapses, self._monotonic = lapses, monotonic
+        self._held: dict[tuple[str, str, str], tuple[float, str]] = {}
+        """By driver, volume and node id: when the last call was held, and its error."""
 
     def check(self, driver: str, request: bytes, serving: str) -> None:
         """Check a ControllerUnpublishVolume before it is sent.
@@ -122,7 +141,22 @@ class MountGuard:
             asked = ControllerUnpublishVolumeRequest.FromString(request)
         except DecodeError:
             return
-        volume, node_id = asked.volume_id, asked.node_id
+        key = (driver, asked.volume_id, asked.node_id)
+        self._held.pop(key, None)
+        try:
+            self._check(driver, asked.volume_id, asked.node_id, serving)
+        except VolumeHeld as error:
+            self._held[key] = self._monotonic(), str(error)
+            if len(self._held) > _MOST_REMEMBERED:
+                del self._held[next(iter(self._held))]
+            raise
+
+    def problems(self) -> Iterator[str]:
+        """The detaches that are held at present, a sentence each."""
+        since = self._monotonic() - _REMEMBERED_S
+        yield from (why for at, why in self._held.values() if at > since)
+
+    def _check(self, driver: str, volume: str, node_id: str, serving: str) -> None:
         if not self._mounts.is_ready:
             raise VolumeHeld(
                 driver, _shown(volume), _shown(node_id), "the hub has not read all objects yet; retry later"

@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
+from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NodeState
+from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
-from common import offline_policy
+from common import offline_policy, sole_use
 from common.objects import Ref
 from common.offline_policy import ToldFence
 
@@ -111,6 +113,15 @@ class Mounts:
             return None
         return self._node_state(node) or _NO_NODE
 
+    def is_silent(self, node: str) -> bool:
+        """Whether a node may mount a volume that needs no attachment, and not list it in `volumesInUse`.
+
+        Kubelets do, and agents of earlier versions.
+        """
+        if (fact := self._fact(node)) is not None:
+            return not sole_use.is_told(fact.body.get("status") or {})
+        return self.kubelet_state(node) is not None and self.has_node(node)
+
     def in_use(self, node: str) -> frozenset[str] | None:
         """The volumes that a node uses, by the names of `volumesInUse` (`name_in_use`); None if that is not known."""
         if (fact := self._fact(node)) is not None:
@@ -125,10 +136,12 @@ class Mounts:
 
     def asks_for_fence(self, driver: str, volume: str) -> bool:
         """Whether every PersistentVolume of a volume asks for `fence` (`common.offline_policy`), and there is one."""
-        bodies = [self._source.body(pv) or {} for pv in self._volumes.of((driver, volume))]
-        return bool(bodies) and all(
-            offline_policy.is_fence((body.get("metadata") or {}).get("annotations")) for body in bodies
-        )
+        bodies = [body for pv in self._volumes.of((driver, volume)) if (body := self._source.body(pv)) is not None]
+        return bool(bodies) and all(map(self._is_fence, bodies))
+
+    def _is_fence(self, volume: Body) -> bool:
+        storage_class = self._source.body(ref) if (ref := class_of(volume)) is not None else None
+        return offline_policy.is_fence(volume["metadata"].get("annotations"), (storage_class or {}).get("parameters"))
 
     def told_fence(self, node: str) -> ToldFence | None:
         """What the agent of a node without a kubelet fences when its lease ends; None if it fences nothing."""

@@ -7,7 +7,8 @@
 
 * An ordinary call needs no task: the links' callbacks pass each message on when it comes. A task waits for the claim
   store where placement needs it (`Placement.call`); then it does the same.
-* A call is forwarded as bytes; the hub reads only its `Open` frame.
+* A call is forwarded as bytes; the hub reads only its `Open` frame. Out of some it takes the bridge's own parameters of
+  a StorageClass (`cloud.class_parameters`).
 * The credit of a message goes back once the message has left the hub. So each side sends at the pace of its reader.
 * A ControllerUnpublishVolume passes the mount guard when its node is known (`cloud.mount_guard`).
 * If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
@@ -20,6 +21,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from cloud.class_parameters import without_own
 from cloud.mount_guard import UNPUBLISH, MountGuard
 from cloud.node_call import Call, Reply
 from cloud.node_calls import NodeCalls
@@ -140,7 +142,8 @@ class Passage:
         try:
             self._calls.check(self._link, frame)
             self._is_checked = True
-            call = Call(frame.subject, frame.method, message, frame.call, self._remaining_s())
+            request = without_own(frame.method, message)
+            call = Call(frame.subject, frame.method, request, frame.call, self._remaining_s())
             mode = self._link.context.placement
             goes_to = self._goes_to if frame.method != UNPUBLISH else self._guarded(message)
             reply = self._calls.placement.call_now(call, self, wanted=frame.node, mode=mode, goes_to=goes_to)

@@ -12,11 +12,19 @@ from cloud.abandon.release import Release
 from cloud.election import Elected
 from cloud.mounts import Mounts, no_mounts
 from cloud.references import ReferenceReader
+from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
 from common.link import Stream
 from common.objects import Ref
 from common.pages.hub import VolumeStatus
+
+
+class Part(Protocol):
+    """A part of a sync part that may have problems."""
+
+    def problems(self) -> Iterable[str]:
+        """Problems, a sentence each."""
 
 
 class Sync(Protocol):
@@ -78,6 +86,7 @@ class SyncPart:
         release: releases the own storage of a node; None if the hub follows no cluster.
         write_again: writes the facts of a node to the cluster again, with its present segment.
         elected: tells the cluster of an election: the driver, and the result.
+        sole_use: says which node gets a volume that one node at a time may have; None if the hub has no source.
     """
 
     source: Source | None = None
@@ -91,6 +100,7 @@ class SyncPart:
     release: Release | None = None
     write_again: Callable[[str], None] = lambda _node: None
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
+    sole_use: SoleUse | None = None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""

@@ -1,7 +1,7 @@
 """The offline policy of a volume: whether a node that is away keeps it (`keep`), or loses it by time (`fence`).
 
-A PersistentVolume asks for it with the annotation `csi-bridge.io/offline`. An agent that fences tells so in the fact
-about its Node:
+A PersistentVolume asks for it with the annotation `csi-bridge.io/offline`, or its StorageClass with the parameter of
+this name. An agent that fences tells so in the fact about its Node:
 
     {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["kubernetes.io/csi/d.csi^vol-1"]}
 
@@ -9,8 +9,11 @@ It stands there as `status.fence`. Agents that do not fence tell none, and older
 
 Rules:
 
-* A volume is fenced only if both say so: its PersistentVolume, and the agent that has it mounted.
-* A value that is neither `keep` nor `fence` counts as `keep`.
+* A volume is fenced only if both say so: its policy, and the agent that has it mounted.
+* The annotation wins over the parameter. The class is the one that the PersistentVolume's `storageClassName` names now.
+  A class that is missing asks for nothing, so the default counts: `keep`.
+* A value that is neither `keep` nor `fence` counts as `keep`. A CreateVolume with such a parameter is not refused: an
+  earlier try of the same create may have made the volume already, and after a final code nobody would look for it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 ANNOTATION: Final = "csi-bridge.io/offline"
+PARAMETER: Final = ANNOTATION
 
 _LONGEST_LEASE_S: Final = 86_400
 _LONGEST_STOP_S: Final = 3_600
@@ -27,17 +31,32 @@ KEEP: Final = "keep"
 FENCE: Final = "fence"
 
 
-def is_fence(annotations: Mapping[str, str] | None) -> bool:
-    """Whether an object's annotations ask for `fence`."""
-    return (annotations or {}).get(ANNOTATION) == FENCE
+Texts = Mapping[str, str]
 
 
-def flaw(annotations: Mapping[str, str] | None) -> str:
-    """What is wrong with the policy in an object's annotations; empty if nothing is."""
-    value = (annotations or {}).get(ANNOTATION, KEEP)
+def is_fence(annotations: Texts | None, parameters: Texts | None = None) -> bool:
+    """Whether a volume asks for `fence`.
+
+    Args:
+        annotations: of its PersistentVolume.
+        parameters: of its StorageClass.
+    """
+    return _asked(annotations, parameters)[1] == FENCE
+
+
+def flaw(annotations: Texts | None, parameters: Texts | None = None) -> str:
+    """What is wrong with the policy that a volume asks for; empty if nothing is. Arguments as in `is_fence`."""
+    where, value = _asked(annotations, parameters)
     if value in {KEEP, FENCE}:
         return ""
-    return f"the annotation {ANNOTATION} is {value[:40]!a}; it can be {KEEP} or {FENCE}, and counts as {KEEP}"
+    return f"{where} {ANNOTATION} is {value[:40]!a}; it can be {KEEP} or {FENCE}, and counts as {KEEP}"
+
+
+def _asked(annotations: Texts | None, parameters: Texts | None) -> tuple[str, str]:
+    """Where a volume asks for its policy, and the value."""
+    if annotations and ANNOTATION in annotations:
+        return "the annotation", annotations[ANNOTATION]
+    return "the class parameter", (parameters or {}).get(PARAMETER, KEEP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

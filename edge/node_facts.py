@@ -5,20 +5,21 @@ Rules:
 * The CSINode and Node contain the fields that a kubelet writes (kubernetes pkg/volume/csi/nodeinfomanager): the drivers
   with node ids and topology keys, the annotation with the ids, and the topology as labels. The Node also has
   `status.volumesInUse`, and the machine's capacity for the scheduler.
+* The Node also tells that `volumesInUse` lists the volumes that are one node's at a time (`common.sole_use`).
 * The Node also tells which volumes the agent fences (`common.offline_policy`).
 * The Node also tells of mounts that no pod wants (`common.left_over`), for the hub's leak audit. The hub keeps them.
 * A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
-* Before the first staging of an attached volume, the hub must have stored that `volumesInUse` lists it. It stays listed
-  until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without the hub such a first staging
-  waits; a volume that was staged before does not wait.
+* Before the first staging of such a volume, or of an attached one, the hub must have stored that `volumesInUse` lists
+  it. It stays listed until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without the hub
+  such a first staging waits; a volume that was staged before does not wait.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from common import left_over
+from common import left_over, sole_use
 from common.left_over import LeftOver
 from common.objects import Object, Ref
 from edge.machine import Machine
@@ -149,6 +150,7 @@ class NodeFacts:
                 },
                 "status": {
                     "volumesInUse": list(volumes_in_use),
+                    sole_use.TOLD: True,
                     "leftOver": left_over.write(self._left),
                     **({"fence": fence} if fence else {}),
                     "capacity": dict(self._machine.capacity),

@@ -44,7 +44,7 @@ from edge.manager.report import (
     told_left_over,
     told_volumes,
 )
-from edge.manager.resolution import PodWants, driver_rules
+from edge.manager.resolution import PodWants
 from edge.manager.rows import published_of
 from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, State, read_boot
@@ -202,6 +202,7 @@ class VolumeManager:
             is_trusted=self._is_trusted,
             places=Places(),
             in_use_acked=in_use_acked,
+            in_step=lambda: self._store.in_step,
             in_use_changed=self._tell_in_use,
             changed=self._tell,
             direct=direct,
@@ -226,7 +227,7 @@ class VolumeManager:
         self._timers: dict[str, Timer] = {}
         self._driver_states: dict[str, object] = {}
         """The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry."""
-        self._was_in_step = False
+        self._is_in_step = self._was_in_step = False
         self._running = False
         self._started_at = self._clock.time()
 
@@ -272,7 +273,7 @@ class VolumeManager:
     # ---- reports -----------------------------------------------------------------------------------------------------
 
     def volumes_in_use(self) -> list[str]:
-        """Return the node's `status.volumesInUse`: volumes that need an attachment and are wanted or may be mounted."""
+        """Return the node's `status.volumesInUse` (`edge.manager.use`)."""
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -617,10 +618,11 @@ class VolumeManager:
     # ---- trust -------------------------------------------------------------------------------------------------------
 
     def _look_at_trust(self) -> None:
-        """If the store has become complete, retry all steps: some waited for that."""
-        if self._was_in_step:
+        """If the store has become complete, also on a new link, retry all steps: some waited for that."""
+        if self._store.in_step == self._is_in_step:
             return
-        if self._store.in_step:
+        self._is_in_step = self._store.in_step
+        if self._is_in_step:
             self._was_in_step = True
             for volume in list(self._volumes.values()):
                 volume.retry()
@@ -657,7 +659,6 @@ class VolumeManager:
             is_mounted=lambda what: self._plugin.is_mounted(what, mounts),
             is_deferred=lambda what: self._host.direct().volume_path(what) in deferred,
             has_devices=self._host.cdi.has,
-            attach_required=self._is_attach_required,
         )
         for row in rows:
             self._volume(row.key).rows.add(row)
@@ -683,12 +684,6 @@ class VolumeManager:
             await self._host.cdi.sweep(published_of(row) for row in publications if row.state is State.DONE)
         except VolumeError as error:
             log.warning("the runtimes may know volumes that are gone: %s", error.why)
-
-    def _is_attach_required(self, driver: str) -> bool:
-        try:
-            return driver_rules(self._store.get(Ref("CSIDriver", "", driver))).attach_required
-        except (AttributeError, OSError, TypeError, ValueError):
-            return True
 
     def _volume(self, key: VolumeKey) -> VolumeTask:
         self._driver_states.setdefault(key.driver, self._state_of(key.driver))

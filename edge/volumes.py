@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from common.sole_use import is_sole
+
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
@@ -125,6 +127,16 @@ class Volume:
     def key(self) -> "VolumeKey":
         """The key by which operations on it are serialised."""
         return VolumeKey(self.driver, self.handle)
+
+    @property
+    def is_sole(self) -> bool:
+        """Whether one node at a time may have it, without an attachment (`common.sole_use`)."""
+        return not self.ephemeral and is_sole(self.access_modes, attach_required=self.rules.attach_required)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the node's `volumesInUse` lists it before it is staged."""
+        return self.is_sole or (not self.ephemeral and self.rules.attach_required)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,6 +5,6 @@ Read in this order, each building on the ones before. A kind's module is called 
 * `fields`: reads one object's fields; its errors name the field.
 * `kind_rules`: how objects of a kind are checked, which fields are kept, which other objects they need.
 * `pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`: these rules for one kind each.
-* `nodes`, `csidrivers`, `secrets`, `tokens`: the same.
+* `nodes`, `csidrivers`, `storageclasses`, `secrets`, `tokens`: the same.
 * `table`: all kinds.
 """

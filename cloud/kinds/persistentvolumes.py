@@ -26,6 +26,12 @@ _NODE_SECRETS: Final = ("nodeStageSecretRef", "nodePublishSecretRef", "nodeExpan
 _CONTROLLER_SECRETS: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
 
 
+def class_of(volume: Body) -> Ref | None:
+    """The StorageClass that a volume names; None if it names none."""
+    name = volume["spec"].get("storageClassName")
+    return Ref("StorageClass", "", name) if name else None
+
+
 def is_claimed_by(volume: Body, claim: Body) -> bool:
     """Whether the volume names this claim."""
     ref, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
@@ -39,6 +45,7 @@ def _check(fields: Fields) -> None:
     spec.texts("accessModes", required=True, allowed=ACCESS_MODES)
     spec.text("volumeMode", allowed=VOLUME_MODES)
     spec.texts("mountOptions")
+    spec.text("storageClassName")
     if spec.has("claimRef"):
         claim = spec.part("claimRef")
         claim.label("namespace", required=True)
@@ -87,6 +94,8 @@ def _needs(body: Body) -> Iterable[Ref]:
     if not csi:
         return
     yield Ref("CSIDriver", "", csi["driver"])
+    if (storage_class := class_of(body)) is not None:
+        yield storage_class
     for name in _NODE_SECRETS:
         if secret := csi.get(name):
             yield Ref("Secret", secret["namespace"], secret["name"])

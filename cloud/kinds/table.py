@@ -9,6 +9,7 @@ from cloud.kinds import (
     persistentvolumes,
     pods,
     secrets,
+    storageclasses,
     tokens,
     volumeattachments,
 )
@@ -17,6 +18,6 @@ KINDS: Final = {
     rules.kind: rules
     for rules in (
         pods.RULES, persistentvolumeclaims.RULES, persistentvolumes.RULES, volumeattachments.RULES, nodes.RULES,
-        csidrivers.RULES, secrets.RULES, tokens.RULES,
+        csidrivers.RULES, storageclasses.RULES, secrets.RULES, tokens.RULES,
     )
 }  # fmt: skip

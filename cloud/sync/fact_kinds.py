@@ -8,7 +8,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
-from common import left_over, offline_policy, pod_fact
+from common import left_over, offline_policy, pod_fact, sole_use
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
@@ -125,7 +125,9 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
     for name in _RESOURCES:
         capacity.quantity(name)
     info = pick(status.text_map("nodeInfo"), *_NODE_INFO)
-    kept = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
+    kept: dict[str, Any] = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
+    if status.flag(sole_use.TOLD):
+        kept[sole_use.TOLD] = True
     if status.has("leftOver"):
         kept["leftOver"] = _kept_left_over(status.part("leftOver"))
     if status.has("fence"):

@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 from weakref import WeakValueDictionary
@@ -97,6 +97,8 @@ class FactTable:
         self._quota_bytes = quota_bytes
         self._quota = FactQuota(quota_bytes)
         self._facts: dict[str, dict[Ref, Fact]] = {}
+        self._users: dict[str, set[str]] = {}
+        """The nodes that list a volume as in use, by the volume's name in `volumesInUse`."""
         self._told: Told | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
@@ -131,6 +133,10 @@ class FactTable:
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without its Events."""
         return self._facts.get(node, {})
+
+    def users(self, volume: str) -> Collection[str]:
+        """The nodes that list a volume as in use, by its name in `volumesInUse`."""
+        return self._users.get(volume, frozenset())
 
     def nodes(self) -> Iterator[str]:
         """The nodes that have facts, apart from Events."""
@@ -287,20 +293,38 @@ class FactTable:
             return
         if ref.kind == "Pod":
             return  # it changes no other object
+        if ref.kind == "Node":
+            self._note_use(ref.name, old, new)
         if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
             return  # the volumes in use change with every mount, and concern no other object
         self._told = None
         for changed in list(self._subscribers):
             changed()
 
+    def _note_use(self, node: str, old: Fact | None, new: Fact | None) -> None:
+        before, now = _in_use(old), _in_use(new)
+        for volume in before - now:
+            self._users[volume].discard(node)
+            if not self._users[volume]:
+                del self._users[volume]
+        for volume in now - before:
+            self._users.setdefault(volume, set()).add(node)
+
     def _read(self, database: sqlite3.Connection) -> None:
         """Take all facts into memory."""
-        self._facts, self._quota = {}, FactQuota(self._quota_bytes)
+        self._facts, self._quota, self._users = {}, FactQuota(self._quota_bytes), {}
         for row in database.execute(_SELECT):
             for node, ref, fact in _readable((row,)):
                 self._quota.put(node, ref, _size(row))
                 if ref.kind != "Event":
                     self._facts.setdefault(node, {})[ref] = fact
+                if ref.kind == "Node":
+                    self._note_use(node, None, fact)
+
+
+def _in_use(fact: Fact | None) -> frozenset[str]:
+    """The volumes that a fact about a Node lists."""
+    return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ()) if fact is not None else frozenset()
 
 
 def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:

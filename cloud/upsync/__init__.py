@@ -10,5 +10,6 @@ Read in this order:
 * `handover`, `farewell`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node
   that is gone for good.
 * `written_facts`: puts the writers together.
-* `election_events`: tells of each election of a serving node.
+* `event_queue`: writes the Events that the hub itself makes.
+* `election_events`, `withheld_events`: tell of elections of serving nodes, and of pods whose volume another node has.
 """

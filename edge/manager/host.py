@@ -308,6 +308,7 @@ class VolumeHost:
         places: the volumes that have, or may have, each place.
         in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`
             (docs/csi-contract.md#volumesinuse-comes-before-staging). Not called for a volume that may be staged.
+        in_step: whether the hub has confirmed on the present link that the node's objects are complete.
         in_use_changed: called when the node's `volumesInUse` may have changed.
         changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
@@ -334,6 +335,7 @@ class VolumeHost:
     is_trusted: Callable[[Row], bool]
     places: Places
     in_use_acked: Callable[[VolumeKey], Awaitable[None]]
+    in_step: Callable[[], bool]
     in_use_changed: Callable[[], None]
     changed: Callable[[], None]
     direct: Callable[[], Direct]

@@ -31,7 +31,6 @@ def reconstruct(
     is_mounted: Callable[[Published | Staged], bool],
     is_deferred: Callable[[Published], bool],
     has_devices: Callable[[Published], bool],
-    attach_required: Callable[[str], bool],
 ) -> list[Row]:
     """Return the rows to begin with.
 
@@ -43,7 +42,6 @@ def reconstruct(
         is_mounted: whether the target of a publication or staging is a mount point.
         is_deferred: whether a runtime knows a deferred volume.
         has_devices: whether container engines know a volume, if they must.
-        attach_required: whether a driver's volumes need an attachment, as far as is known.
     """
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)
     places = {_place(one) for one in on_disk}
@@ -67,11 +65,11 @@ def reconstruct(
     for row in list(known.values()):
         if isinstance(row, Publication) and row.reconstructed and not row.ephemeral:
             staged = Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)
-            known.setdefault(row.key, _device(staged, now, attach_required))
+            known.setdefault(row.key, _device(staged, now))
     for staged in found.staged:
         if staged.key not in known:
             log.warning("volume %s may be staged: its directory is there, but no record of it", staged.key)
-            known[staged.key] = _device(staged, now, attach_required)
+            known[staged.key] = _device(staged, now)
     return list(known.values())
 
 
@@ -92,7 +90,7 @@ def _publication(published: Published, now: float) -> Publication:
     )
 
 
-def _device(staged: Staged, now: float, attach_required: Callable[[str], bool]) -> Device:
+def _device(staged: Staged, now: float) -> Device:
     return Device(
         driver=staged.driver,
         handle=staged.handle,
@@ -100,5 +98,5 @@ def _device(staged: Staged, now: float, attach_required: Callable[[str], bool]) 
         block=staged.block,
         reconstructed=True,
         since=now,
-        attached=attach_required(staged.driver),
+        attached=True,  # until it is unstaged, nobody knows that it needs no listing
     )

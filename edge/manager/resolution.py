@@ -335,7 +335,7 @@ class _Resolver:
         _require_name("the PV's name", name)
         ref = Ref("PersistentVolume", "", name)
         body = self._find(ref).read()
-        spec, annotations = body["spec"], body["metadata"].get("annotations")
+        spec = body["spec"]
         owner = spec.get("claimRef")
         if not owner:
             raise _Unresolved(f"PV {name} is not bound to PVC {claim.namespace}/{claim.name} yet: it has no claimRef")
@@ -352,6 +352,7 @@ class _Resolver:
             raise _Unresolved(
                 f"PV {name} is not for this node: its nodeAffinity does not match the labels of {self._node}"
             )
+        policy = body["metadata"].get("annotations"), self._class_parameters(spec)
         rules = self._rules(str(csi["driver"]))
         if not rules.persistent:
             raise _Unresolved(f"the CSIDriver object of {csi['driver']} does not allow the volume mode Persistent")
@@ -370,8 +371,8 @@ class _Resolver:
             expand_secret=_secret(csi.get("nodeExpandSecretRef")),
             size_bytes=_storage(spec.get("capacity")),
             claim=claim,
-            fence=offline_policy.is_fence(annotations),
-            offline_flaw=offline_policy.flaw(annotations),
+            fence=offline_policy.is_fence(*policy),
+            offline_flaw=offline_policy.flaw(*policy),
             rules=rules,
         )
         if rules.attach_required:
@@ -439,6 +440,16 @@ class _Resolver:
         ref = Ref("CSIDriver", "", driver)
         self._refs.add(ref)
         return driver_rules(self._look(ref))
+
+    def _class_parameters(self, spec: Body) -> Body:
+        """Return the parameters of a PV's StorageClass, as far as the hub sends them; empty without a class."""
+        name = spec.get("storageClassName")
+        if not name:
+            return {}
+        ref = Ref("StorageClass", "", str(name))
+        self._refs.add(ref)
+        found = self._look(ref)
+        return (found.read().get("parameters") or {}) if found is not None else {}
 
     def _stamp(self, ref: Ref) -> None:
         """Note the version of an object that a node call will read."""

@@ -59,7 +59,7 @@ class Device:
     Attributes:
         name: the PV's name.
         reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
-        attached: it needs its attachment, and is listed in the node's `volumesInUse`.
+        attached: it is listed in the node's `volumesInUse`.
         attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
         mount_point: its staging directory was a mount point when the staging was done.
         arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.

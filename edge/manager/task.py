@@ -278,10 +278,11 @@ class VolumeTask:
         secrets = host.inputs.secrets(volume.stage_secret) if self._staging.is_asked_for else {}
         before = self.rows.device
         is_held_anew = await self._hold(want, before)
-        is_known = before is not None and before.attached and not is_held_anew
-        must_be_known = volume.rules.attach_required and not is_known
+        is_known = before is not None and (before.attached or volume.is_sole) and not is_held_anew
+        must_be_known = volume.is_listed and not is_known
         if must_be_known:
             await self.use.check()
+            self._check_copy(volume)
         if want.deferral is not None and before is None:
             await host.validate_block(volume)
         intent = self._intent_to_stage(want, before, attachment_uid)
@@ -290,6 +291,8 @@ class VolumeTask:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
+            if must_be_known:
+                self._check_copy(volume)
             self._check_lease(volume)
             async with host.fencing.mounting(volume) as may_go_on:
                 await host.plugin.stage(
@@ -338,6 +341,15 @@ class VolumeTask:
             raise Waiting(why)
         await fencing.hold(volume)
         return True
+
+    def _check_copy(self, volume: Volume) -> None:
+        """Stage a volume that is one node's at a time only while the hub has confirmed that this node may have it.
+
+        Raises:
+            Waiting: the PersistentVolume may be an old copy.
+        """
+        if volume.is_sole and not self._host.in_step():
+            raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
         """Mount a volume that is fenced at the lease's end only while the lease holds.
@@ -494,7 +506,7 @@ class VolumeTask:
             name=volume.name,
             block=volume.block,
             reconstructed=before is not None and before.reconstructed,
-            attached=volume.rules.attach_required,
+            attached=volume.is_listed,
             attachment_uid=attachment_uid,
             arguments=self._staging.arguments(want),
             size_bytes=before.size_bytes if before is not None else 0,

@@ -1,8 +1,8 @@
 """Whether a volume is listed in the node's `volumesInUse`, and whether the hub has stored that.
 
-It is listed from the first pod that wants it attached until it is unstaged
-(docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list, the hub is told, and its confirmation
-is void.
+A volume that needs its attachment, or that is one node's at a time (`common.sole_use`), is listed from the first pod
+that wants it until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list,
+the hub is told, and its confirmation is void.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class VolumeUse:
 
     @property
     def is_reported(self) -> bool:
-        """Whether `volumesInUse` lists it: it needs its attachment, and is wanted or may be mounted."""
+        """Whether `volumesInUse` lists it: it is to be listed, and is wanted or may be mounted."""
         device = self._rows.device
         return self._is_needed or (device is not None and (device.attached or self._was_needed))
 
@@ -43,7 +43,7 @@ class VolumeUse:
     def want(self, wants: Iterable[PodVolume]) -> None:
         """Take the pods that want it now."""
         self._look()
-        self._is_needed = any(want.volume.rules.attach_required and not want.volume.ephemeral for want in wants)
+        self._is_needed = any(want.volume.is_listed for want in wants)
         self._was_needed = self._was_needed or self._is_needed
         self._look()
 

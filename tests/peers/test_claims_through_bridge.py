@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
+from common.offline_policy import FENCE, PARAMETER
 from tests.peers.support import manifests
 from tests.support.forms import slow_in_hub
 from tests.support.waiting import wait_for
@@ -61,6 +65,24 @@ def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
     assert [directory.name for directory in vendor.directories()] == [volume["spec"]["csi"]["volumeHandle"]]
     claims.let_go("data")
     assert vendor.directories() == []
+
+
+@pytest.mark.usefixtures("tunnel")
+def test_the_bridges_own_parameter_of_a_class_does_not_reach_the_driver_and_all_others_do(
+    vendor: RunningDriver, claims: Claims, control_plane: ControlPlane
+) -> None:
+    name = f"{claims.storage_class}-fence"
+    parameters = {"type": "ssd", PARAMETER: FENCE}
+    control_plane.api.create(manifests.storage_class(vendor.name, name=name, parameters=parameters))
+    fenced = claims.of_class(name)
+    fenced.ask("data")
+
+    fenced.wait_bound("data")
+
+    with contextlib.closing(sqlite3.connect(vendor.state / "state.db")) as database:
+        ((told,),) = database.execute("SELECT parameters FROM volumes").fetchall()
+    assert json.loads(told) == {"type": "ssd"}
+    fenced.let_go("data")
 
 
 def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_and_the_cause(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError, connect
-from cloud.sources.cluster.cluster import Cluster
+from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.errors import SettingsError
 from common.objects import Ref
 from tests.peers.support import manifests
@@ -154,7 +154,7 @@ async def test_a_user_without_permission_is_told_which_one_is_missing(
     await asyncio.to_thread(control_plane.api.create, account)
     kubeconfig = await asyncio.to_thread(control_plane.service_account_kubeconfig, namespace, "poor")
     async with following(kubeconfig) as cluster:
-        await until(lambda: len(cluster.problems()) == 6, "a word about each kind", within_s=_LIMIT_S)
+        await until(lambda: len(cluster.problems()) == len(WATCHED), "a word about each kind", within_s=_LIMIT_S)
         assert not cluster.is_ready
         assert any("cannot list resource" in it and "persistentvolumeclaims" in it for it in cluster.problems())
 

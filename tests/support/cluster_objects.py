@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cloud.sources.manifests.manifest_objects import Entry, read_objects
+from common.offline_policy import PARAMETER
 
 if TYPE_CHECKING:
     from common.objects import Ref
@@ -66,6 +67,19 @@ def attachment(name: str, *, volume: str, node: str = "n1", attached: bool = Tru
 def secret(name: str, *, namespace: str = "default", **data: str) -> Any:
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
+
+
+def storage_class(name: str, offline: str | None = None, **more: Any) -> Any:
+    """Return a StorageClass, with a parameter of its vendor's, and with an offline policy if one is given."""
+    parameters = {"type": "ssd", **({PARAMETER: offline} if offline is not None else {})}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": DRIVER,
+        "parameters": parameters,
+        **more,
+    }
 
 
 def driver(name: str = DRIVER, **spec: Any) -> Any:

@@ -22,12 +22,14 @@ class FakeApi:
     Attributes:
         failures: by verb, the errors of the next calls.
         asked: each call as verb and object.
+        forbidden: the kinds that may not be listed.
         horizon: versions before this one are forgotten: a watch from there gets Gone.
     """
 
     def __init__(self) -> None:
         self.failures: defaultdict[str, list[KubeError]] = defaultdict(list)
         self.asked: list[str] = []
+        self.forbidden: set[str] = set()
         self.horizon = 0
         self._version = 0
         self._objects: defaultdict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
@@ -79,6 +81,8 @@ class FakeApi:
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         self.asked.append(f"list {resource.plural} {limit}")
         await self._fail("list")
+        if resource.kind in self.forbidden:
+            raise KubeError(f"list {resource.plural}", 403, "Forbidden", "no")
         version, first = (int(it) for it in more.split("/")) if more else (self._version, 0)
         if more and version < self.horizon:
             raise KubeError("list", 410, "Expired", "the token is too old")

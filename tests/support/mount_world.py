@@ -90,7 +90,9 @@ class MountWorld:
         self.absences = Absences(self.links, self.mounts)
         self.fences = Fences(self.directory, self.absences, self.mounts, audit=self.audit, now=lambda: NOW)
         self.lapses = Lapses(self.links, self.mounts, audit=self.audit, monotonic=lambda: self.monotonic)
-        self.guard = MountGuard(self.links, self.mounts, self.absences, self.fences, self.lapses)
+        self.guard = MountGuard(
+            self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
+        )
 
     def put(self, *objects: Any) -> None:
         """Add or change objects, as users write them."""

@@ -786,8 +786,8 @@ async def test_what_a_hub_may_not_list_is_wrong_and_says_what_to_apply() -> None
     )
     assert "deploy/cloud/base/hub-rbac.yaml" in found.do
     assert (await looked_at(Cluster(), as_hub=True))["permissions"].what == (
-        "the hub may list the objects that it needs: csidrivers, nodes, persistentvolumes, persistentvolumeclaims, "
-        "volumeattachments, pods"
+        "the hub may list the objects that it needs: csidrivers, storageclasses, nodes, persistentvolumes, "
+        "persistentvolumeclaims, volumeattachments, pods"
     )
 
 

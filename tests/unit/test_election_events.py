@@ -11,6 +11,7 @@ from cloud.election import FIRST, Elected
 from cloud.kube import KubeError
 from cloud.sources.source import Item, Objects
 from cloud.upsync.election_events import ElectionEvents
+from cloud.upsync.event_queue import EventQueue
 from common.objects import Ref, Stamp
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import settle
@@ -27,7 +28,8 @@ class World:
 
     def __init__(self) -> None:
         self.api, self.source = FakeApi(), Objects()
-        self.events = ElectionEvents(self.api, self.source)
+        self.queue = EventQueue(self.api)
+        self.events = ElectionEvents(self.source, self.queue.add)
 
     def put(self, kind: str, name: str) -> None:
         body: Any = {"kind": kind, "metadata": {"name": name, "uid": f"uid of {name}"}}
@@ -42,7 +44,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     world = World()
     yield world
-    await world.events.close()
+    await world.queue.close()
 
 
 async def test_an_election_is_told_on_the_csidriver_and_on_the_node(world: World) -> None:
@@ -80,7 +82,7 @@ async def test_an_event_whose_answer_was_lost_is_written_once(world: World) -> N
     await settle()
     world.events.add(DRIVER, TAKEN_OVER)
     assert len(await world.written()) == 1
-    assert world.events.problems() == []
+    assert world.queue.problems() == []
 
 
 async def test_a_failed_write_is_a_problem_and_tried_again(world: World) -> None:
@@ -89,15 +91,15 @@ async def test_a_failed_write_is_a_problem_and_tried_again(world: World) -> None
     async def pause(_seconds: float) -> None:
         await paused.wait()
 
-    world.events._queue._pause = pause
+    world.queue._queue._pause = pause
     world.put("CSIDriver", DRIVER)
     world.api.failures["create"] = [KubeError("create events", 0, "", "no answer")]
     world.events.add(DRIVER, TAKEN_OVER)
     assert await world.written() == []
-    assert world.events.problems() == ["Kubernetes: create events: no answer"]
+    assert world.queue.problems() == ["Kubernetes: create events: no answer"]
     paused.set()
     assert len(await world.written()) == 1
-    assert world.events.problems() == []
+    assert world.queue.problems() == []
 
 
 async def test_an_event_that_can_never_be_written_is_dropped(world: World) -> None:
@@ -105,20 +107,20 @@ async def test_an_event_that_can_never_be_written_is_dropped(world: World) -> No
     world.api.failures["create"] = [KubeError("create events", 422, "Invalid", "no such field")]
     world.events.add(DRIVER, TAKEN_OVER)
     assert await world.written() == []
-    assert world.events.problems() == []
+    assert world.queue.problems() == []
 
 
 async def test_in_an_outage_the_newest_events_are_kept(world: World) -> None:
     async def pause(_seconds: float) -> None:
         await asyncio.Event().wait()
 
-    world.events._queue._pause = pause
+    world.queue._queue._pause = pause
     world.put("CSIDriver", DRIVER)
     world.api.failures["create"] = [KubeError("create events", 0, "", "no answer") for _ in range(500)]
     for epoch in range(1, 151):
         world.events.add(DRIVER, Elected("n2", epoch, float(epoch), "why"))
         await settle()
-    waiting = [it["message"] for it in world.events._waiting.values()]
+    waiting = [it["message"] for it in world.queue._waiting.values()]
     assert len(waiting) == 100
     assert "(epoch 51)" in waiting[0]
     assert "(epoch 150)" in waiting[-1]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from common.objects import Ref
 from common.offline_policy import ANNOTATION
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
+from tests.support.cluster_objects import storage_class
 from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume
 from tests.support.waiting import settle
 
@@ -60,6 +62,32 @@ async def test_a_policy_that_does_not_count_is_told_at_the_claim(value: str, why
     assert world.fencing.held == []
     ((_, message),) = [event for event in world.store.events() if event[0] == "NotFenced"]
     assert why in message
+
+
+@pytest.mark.parametrize(("annotation", "is_held"), [(None, True), ("keep", False), ("fence", True)])
+async def test_the_class_of_a_volume_asks_for_fence_unless_the_annotation_says_keep(
+    annotation: str | None, is_held: bool
+) -> None:
+    world = world_with(annotation)
+    body = world.store.body(Ref("PersistentVolume", "", "pv-data"))
+    world.store.put({**body, "spec": {**body["spec"], "storageClassName": "fast"}})
+    world.store.put(storage_class("fast", "fence"))
+    await world.start()
+    assert (world.fencing.held == [KEY], world.take_calls()) == (
+        is_held,
+        ["stage h-data", "publish h-data web-uid"],
+    )
+
+
+async def test_a_class_that_comes_or_goes_later_counts_for_the_next_staging_alone() -> None:
+    world = world_with(None)
+    body = world.store.body(Ref("PersistentVolume", "", "pv-data"))
+    world.store.put({**body, "spec": {**body["spec"], "storageClassName": "fast"}})
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    world.store.put(storage_class("fast", "fence"))
+    await settle()
+    assert (world.fencing.held, world.take_calls()) == ([], [])
 
 
 async def test_a_volume_waits_for_the_lease_and_is_mounted_when_the_hub_answers() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common import offline_policy
-from tests.support.cluster_objects import DRIVER, volume
+from common.objects import Ref
+from tests.support.cluster_objects import DRIVER, storage_class, volume
 from tests.support.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
 
 if TYPE_CHECKING:
@@ -64,6 +65,29 @@ def test_a_volume_that_does_not_ask_for_it_is_kept_although_its_agent_fences_it(
     world.monotonic = 1e9
     ask(world, value)
     assert "and had it mounted; bring the node back" in world.held("n2")
+
+
+def test_a_volume_goes_by_time_if_its_class_asks_for_that_and_stays_once_the_class_is_gone(world: MountWorld) -> None:
+    world.monotonic = BOUND_S
+    world.put(volume("pv-1", storageClassName="fast"), storage_class("fast", "fence"))
+    assert not world.held("n2")
+    world.drop(Ref("StorageClass", "", "fast"))
+    assert "and had it mounted; bring the node back" in world.held("n2")
+
+
+def test_a_class_that_is_made_after_the_staging_frees_no_volume_that_the_agent_keeps(world: MountWorld) -> None:
+    world.monotonic = 1e9
+    world.tell("n2", IN_USE)
+    world.put(volume("pv-1", storageClassName="fast"), storage_class("fast", "fence"))
+    assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
+
+
+def test_the_annotation_keeps_a_volume_whose_class_asks_for_fence(world: MountWorld) -> None:
+    world.monotonic = BOUND_S
+    body: Any = volume("pv-1", storageClassName="fast")
+    body["metadata"]["annotations"] = {offline_policy.ANNOTATION: "keep"}
+    world.put(body, storage_class("fast", "fence"))
+    assert world.held("n2")
 
 
 @pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20), (2**63, 20), (60, 2**63)])

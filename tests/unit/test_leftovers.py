@@ -116,6 +116,7 @@ async def test_a_disk_that_does_not_answer_is_looked_at_later(
 async def test_a_pod_that_comes_while_the_hub_is_away_gets_its_directory_in_place_of_a_leftover(world: World) -> None:
     world.plugin.found = Found(unreadable=(STAGING,))
     world.store.in_step = False
+    world.add_volume(pv={"accessModes": ["ReadWriteMany"]})  # one writer's waits for the hub
     world.add_pod()
     await world.start()
     assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]

@@ -56,6 +56,7 @@ def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> N
     }
     assert node["status"] == {
         "volumesInUse": ["kubernetes.io/csi/d.csi^v"],
+        "soleUse": True,
         "leftOver": {"more": 0, "volumes": []},
         "capacity": {"cpu": "2", "pods": "110"},
         "nodeInfo": {"architecture": "arm64"},

@@ -28,6 +28,31 @@ def test_any_other_value_counts_as_keep_and_is_told(value: str) -> None:
     assert len(flaw(asked)) < 200
 
 
+@pytest.mark.parametrize(
+    ("annotation", "parameter", "fences"),
+    [
+        (None, "fence", True),
+        (None, "keep", False),
+        ("keep", "fence", False),
+        ("fence", "keep", True),
+        ("wrong", "fence", False),
+        ("fence", "wrong", True),
+    ],
+)
+def test_the_annotation_wins_over_the_parameter(annotation: str | None, parameter: str, fences: bool) -> None:
+    annotations = {offline_policy.ANNOTATION: annotation} if annotation is not None else None
+    assert is_fence(annotations, {offline_policy.PARAMETER: parameter}) is fences
+
+
+def test_a_wrong_parameter_counts_as_keep_and_is_told_unless_an_annotation_wins() -> None:
+    parameters = {offline_policy.PARAMETER: "fenced"}
+    assert not is_fence(None, parameters)
+    assert flaw(None, parameters) == (
+        "the class parameter csi-bridge.io/offline is 'fenced'; it can be keep or fence, and counts as keep"
+    )
+    assert flaw({offline_policy.ANNOTATION: "keep"}, parameters) == ""
+
+
 def test_what_an_agent_tells_is_read_as_it_was_written() -> None:
     told = offline_policy.write(60, 20, ["b", "a"])
     assert told == {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["a", "b"]}

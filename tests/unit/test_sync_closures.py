@@ -14,7 +14,19 @@ from cloud.sources.source import Item, Objects
 from cloud.sync import closures as closures_module
 from cloud.sync.closures import Closures
 from common.objects import Ref
-from tests.support.cluster_objects import DRIVER, attachment, claim, driver, entries, node, pod, secret, volume
+from common.offline_policy import PARAMETER
+from tests.support.cluster_objects import (
+    DRIVER,
+    attachment,
+    claim,
+    driver,
+    entries,
+    node,
+    pod,
+    secret,
+    storage_class,
+    volume,
+)
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
@@ -74,6 +86,25 @@ def test_a_node_holds_what_its_pods_need_each_thing_before_what_needs_it() -> No
         "PersistentVolumeClaim default/data",
         "Pod default/web",
     ]
+
+
+def test_a_node_holds_the_class_of_its_volume_with_the_bridges_own_parameter_alone() -> None:
+    objects = source(
+        pod("web", claims=("data",)),
+        claim("data", volume="v"),
+        volume("v", claim="default/data", storageClassName="fast"),
+    )
+    closures = watched(objects)
+    ref = Ref("StorageClass", "", "fast")
+    assert not closures.holds("n1", ref)
+    put(objects, storage_class("fast", "fence"))
+    found = closures.read(ref)
+    assert closures.holds("n1", ref)
+    assert found is not None
+    assert found.read()["parameters"] == {PARAMETER: "fence"}
+    assert "provisioner" not in found.read()
+    remove(objects, ref)
+    assert not closures.holds("n1", ref)
 
 
 def test_pods_come_in_the_order_of_their_names_and_shared_things_once() -> None:

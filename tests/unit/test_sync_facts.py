@@ -132,6 +132,22 @@ async def test_stamps_are_those_that_the_node_gave_and_events_have_none(tables: 
     assert sink(await tables()).stamps("n1") == to.stamps("n1")
 
 
+async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(tables: Tables) -> None:
+    files, volume = await tables(), "kubernetes.io/csi/d.example^h"
+    await sink(files).store("n1", NODE_FACT)
+    assert (set(files.users(volume)), set((await tables()).users(volume))) == ({"n1"}, {"n1"})
+    await sink(files).store("n1", obj(NODE, {"status": {"volumesInUse": ["other"]}}, version="2"))
+    assert (set(files.users(volume)), set(files.users("other"))) == (set(), {"n1"})
+    await files.forget("n1")
+    assert set(files.users("other")) == set()
+
+
+async def test_the_hub_keeps_that_an_agent_lists_what_one_node_at_a_time_may_have(tables: Tables) -> None:
+    files = await tables()
+    await sink(files).store("n1", obj(NODE, {"status": {"soleUse": True, "volumesInUse": ["v"]}}))
+    assert files.of("n1")[NODE].body == {"status": {"soleUse": True, "volumesInUse": ["v"]}}
+
+
 async def test_only_what_counts_is_kept_of_a_fact(tables: Tables) -> None:
     files = await tables()
     body = {"spec": {"providerID": "x"}, "status": {"volumesInUse": [], "addresses": [{}]}, "metadata": {"name": "zzz"}}

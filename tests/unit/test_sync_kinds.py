@@ -71,7 +71,7 @@ def test_lists_are_their_items() -> None:
 
 def test_kinds_that_no_node_needs_may_stand_beside_the_others() -> None:
     others = [
-        {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"}} for kind in ("Deployment", "StorageClass")
+        {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "x"}} for kind in ("Deployment", "ConfigMap")
     ]
     assert [ref.name for ref in entries(*others, node())] == ["n1"]
 

@@ -4,7 +4,7 @@ Rules:
 
 * Each kind has one list and one watch for all nodes. Secrets are read and tokens made one by one, when a node needs
   them (`on_demand`).
-* The source is ready when every kind was listed once.
+* The source is ready when every kind was listed once; StorageClasses may be forbidden.
 * An object that cannot be used keeps its last good state, and is reported as a problem.
 * An item without a name ends its list or watch: nobody could tell which object is missing.
 * An object whose trimmed state is equal has not changed: pods and nodes change their status all the time. What the hub
@@ -33,8 +33,13 @@ from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-WATCHED: Final = ("CSIDriver", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod")
+WATCHED: Final = (
+    "CSIDriver", "StorageClass", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod",
+)  # fmt: skip
 """The kinds that are listed and watched."""
+
+_DISPENSABLE: Final = "StorageClass"
+"""A kind that the hub's role of an earlier version does not allow. Then it is unknown, and nodes get all others."""
 
 
 class ClusterApi(ListWatchApi, SecretApi, TokenApi, Protocol):
@@ -63,6 +68,8 @@ class Cluster(Objects):
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
+        self._lacking = frozenset[str]()
+        """The kinds that the source does without until it may list them."""
         self._unready = unready
         self._node_states: dict[str, nodes.NodeState] = {}
         self._minter = TokenMinter(api)
@@ -70,7 +77,10 @@ class Cluster(Objects):
             "Secret": OnDemand(SecretReader(api), self._found, now=now),
             tokens.KIND: OnDemand(self._minter, self._found, now=now),
         }
-        self._reflectors = {kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED}
+        self._reflectors = {
+            kind: Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause, forbidden=self._forbidden)
+            for kind in WATCHED
+        }
 
     def problems(self) -> list[str]:
         """The problems of the connection and of the objects, in sentences."""
@@ -90,7 +100,7 @@ class Cluster(Objects):
     def knows(self, ref: Ref) -> bool:
         """Whether `stamp` is right for an object."""
         on_demand = self._on_demand.get(ref.kind)
-        return on_demand.knows(ref) if on_demand is not None else self.is_ready
+        return on_demand.knows(ref) if on_demand is not None else self.is_ready and ref.kind not in self._unlisted
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
         """Provide an object from now on. For tokens, `request` replaces the earlier one."""
@@ -145,7 +155,10 @@ class Cluster(Objects):
         gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
         for ref in gone:
             self._drop_state(ref)
-        self.update({**items, **gone}, ready=self.is_ready or not self._unlisted)
+        self.update({**items, **gone}, ready=self.is_ready or self._unlisted <= self._lacking)
+        if kind in self._lacking:
+            self._lacking = frozenset()
+            self.tell(frozenset())  # subscribers wait for an answer about objects that do not exist, too
 
     def gone(self, ref: Ref) -> None:
         """Remove an object."""
@@ -158,6 +171,11 @@ class Cluster(Objects):
         self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
             self.tell(frozenset({ref}))  # subscribers wait for an answer, even if there is no such object
+
+    def _forbidden(self, kind: str) -> None:
+        if kind == _DISPENSABLE and kind in self._unlisted:
+            self._lacking = frozenset({kind})
+            self.update({}, ready=self.is_ready or self._unlisted <= self._lacking)
 
     def _note_state(self, name: str, state: nodes.NodeState) -> None:
         self._node_states[name] = state

@@ -80,6 +80,7 @@ class Reflector:
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         page: int = PAGE,
+        forbidden: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         """A reflector that has asked nothing yet.
 
@@ -89,10 +90,11 @@ class Reflector:
             copy: takes the objects.
             pause: waits for a number of seconds.
             page: the most objects of one answer to a list.
+            forbidden: called with the kind whenever the server does not let the hub list or watch it.
         """
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
-        self._page = page
+        self._page, self._forbidden = page, forbidden
         self._logged = ""
         """The trouble that the log has reported last."""
         self._version = ""
@@ -114,6 +116,8 @@ class Reflector:
                     self._version = ""
                 else:
                     self._note(str(error))
+                    if error.is_forbidden:
+                        self._forbidden(self._resource.kind)
                 await self._wait()
             except Exception:  # the hub also carries calls
                 why = f"following {self._resource.plural} failed because of a bug in CSI Bridge; see the hub's log"

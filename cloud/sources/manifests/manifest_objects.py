@@ -28,7 +28,7 @@ NOT_NEEDED: Final = frozenset({
     "ClusterRole", "ClusterRoleBinding", "ConfigMap", "CronJob", "CSINode", "CSIStorageCapacity",
     "CustomResourceDefinition", "DaemonSet", "Deployment", "Event", "Ingress", "Job", "Namespace", "NetworkPolicy",
     "PodDisruptionBudget", "PodTemplate", "PriorityClass", "ReplicaSet", "Role", "RoleBinding", "RuntimeClass",
-    "Service", "ServiceAccount", "StatefulSet", "StorageClass", "VolumeAttributesClass", "VolumeSnapshot",
+    "Service", "ServiceAccount", "StatefulSet", "VolumeAttributesClass", "VolumeSnapshot",
     "VolumeSnapshotClass", "VolumeSnapshotContent",
 })  # fmt: skip
 """Kinds that are common in manifests and that no node needs. Any other kind is a mistake."""

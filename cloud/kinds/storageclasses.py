@@ -1,0 +1,23 @@
+"""StorageClasses, which the hub sends to the nodes with volumes of these classes: the parameters that are the bridge's.
+
+The other parameters are for the vendor's controller alone.
+"""
+
+from typing import Any, Final
+
+from cloud.kinds.fields import Body, Fields
+from cloud.kinds.kind_rules import KindRules, pick, without_empty
+from common.offline_policy import PARAMETER
+
+
+def _check(fields: Fields) -> None:
+    fields.text_map("parameters")
+
+
+def _trim(body: Body) -> dict[str, Any]:
+    return without_empty({"parameters": pick(body.get("parameters"), PARAMETER)})
+
+
+RULES: Final = KindRules(
+    kind="StorageClass", api_version="storage.k8s.io/v1", namespaced=False, check=_check, trim=_trim
+)

@@ -1,0 +1,69 @@
+"""The problems with offline policies (`common.offline_policy`): values that are wrong, and fences that do not count."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from cloud.kinds.persistentvolumes import class_of
+from cloud.mounts import Mounts, name_in_use
+from cloud.sources.source import Source
+from common import offline_policy
+from common.objects import Ref
+from common.offline_policy import ANNOTATION, FENCE
+
+_MOST_SHOWN: Final = 5
+
+
+class PolicyProblems:
+    """Looks for problems with the policies of all volumes."""
+
+    def __init__(self, source: Source, mounts: Mounts, users: Callable[[str], Collection[str]]) -> None:
+        """Look at nothing yet.
+
+        Args:
+            source: PersistentVolumes, VolumeAttachments and StorageClasses.
+            mounts: what the agents told.
+            users: the nodes without kubelets that list a volume as in use.
+        """
+        self._source, self._mounts, self._users = source, mounts, users
+
+    def problems(self) -> Iterator[str]:
+        """The problems, a sentence each."""
+        for ref in sorted(self._source.refs("StorageClass")):
+            if flaw := offline_policy.flaw(None, self._parameters(ref)):
+                yield f"StorageClass {ref.name}: {flaw}"
+        kept: defaultdict[str, list[str]] = defaultdict(list)
+        for ref in sorted(self._source.refs("PersistentVolume")):
+            body = self._source.body(ref)
+            if body is None or not (csi := body["spec"].get("csi")):
+                continue
+            annotations = body["metadata"].get("annotations")
+            if ANNOTATION in (annotations or {}) and (flaw := offline_policy.flaw(annotations)):
+                yield f"PersistentVolume {ref.name}: {flaw}"
+            elif offline_policy.is_fence(annotations, self._parameters(class_of(body))):
+                for node in self._keepers(csi["driver"], csi["volumeHandle"]):
+                    kept[node].append(ref.name)
+        for node, volumes in sorted(kept.items()):
+            more = f" and {len(volumes) - _MOST_SHOWN} more" if len(volumes) > _MOST_SHOWN else ""
+            yield (
+                f"node {node} keeps volumes with {ANNOTATION}: {FENCE} ({', '.join(volumes[:_MOST_SHOWN])}{more}), "
+                f"because {self._why(node)}"
+            )
+
+    def _keepers(self, driver: str, handle: str) -> Iterator[str]:
+        """The nodes that have a volume, and do not fence it."""
+        name = name_in_use(driver, handle)
+        for node in {*self._users(name), *self._mounts.attached(driver, handle)}:
+            told = self._mounts.told_fence(node)
+            is_used = name in (self._mounts.in_use(node) or ())
+            if is_used and (told is None or name not in told.volumes):
+                yield node
+
+    def _why(self, node: str) -> str:
+        if self._mounts.kubelet_state(node) is not None:
+            return "it has a kubelet, and only the agents of nodes without one fence"
+        return "its agent has not told that it fences them; an Event NotFenced of each claim has the reason"
+
+    def _parameters(self, ref: Ref | None) -> dict[str, str] | None:
+        body = self._source.body(ref) if ref is not None else None
+        return body.get("parameters") if body is not None else None

@@ -1,0 +1,112 @@
+"""A volume of one writer without an attachment, and two nodes whose pods want it: real agents, a real driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.status import Code
+from tests.integration.testdriver.support import needs_mounts
+from tests.peers.support.testdriver import start_testdriver
+from tests.support.bridge import Agent
+from tests.support.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.support.operator import by_hand, node_state
+from tests.support.waiting import let_pass, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = needs_mounts
+
+SECOND = "n2"
+_FLAGS = ("--no-attach", "--no-topology")
+
+
+class Pair:
+    """Two nodes of one hub, over the storage of one directory."""
+
+    def __init__(self, first: EdgeNode, second: EdgeNode) -> None:
+        self.first, self.second = first, second
+        first.start(driver_flags=_FLAGS)
+        second.driver = start_testdriver(
+            second._supervisor,
+            second.directory,
+            name=DRIVER,
+            node_id=SECOND,
+            flags=_FLAGS,
+            shared_state=first.driver.state,
+        )
+        flags = (f"--root-dir={second.root}",)
+        hub = first.bridge.hub
+        second.agent = Agent(SECOND, hub.address, [second.driver.socket], second.directory, second._logs, flags)
+        second.bridge.members.append(second.agent)
+        second._commands = {second.agent.process: second.agent.process.command}
+        second.agent.start()
+        first.write(*volume("data", first.make_volume("data", shared=True)), file="data")
+
+    def run(self, node: EdgeNode) -> None:
+        """Run a pod that wants the volume."""
+        name = NODE if node is self.first else SECOND
+        self.first.write(pod(f"web-{name}", "data", nodeName=name), file=f"web-{name}")
+
+    def end(self, node: EdgeNode) -> None:
+        """Delete this pod."""
+        self.first.remove(f"web-{NODE if node is self.first else SECOND}")
+
+    def wait_withheld(self, why: str) -> None:
+        wait_for(
+            lambda: any(why in problem for problem in self.first.problems()),
+            what=why,
+            instead=lambda: f"{self.first.problems()}\n{self.first.bridge.log_tails()}",
+        )
+
+
+@pytest.fixture
+def pair(short_dir: Path, tmp_path: Path) -> Iterator[Pair]:
+    directories = [short_dir / "a", short_dir / "b"]
+    for directory in directories:
+        directory.mkdir()
+    with EdgeNode(directories[0], tmp_path) as first, EdgeNode(directories[1], tmp_path / "second") as second:
+        yield Pair(first, second)
+
+
+def test_the_second_node_waits_and_gets_the_volume_when_the_first_has_let_go(pair: Pair) -> None:
+    pair.run(pair.first)
+    pair.first.wait_published("web-n1")
+    pair.run(pair.second)
+    pair.wait_withheld(
+        "volume pv-data is withheld from node n2: node n1 has got it, and may use it; one node at a time may have it "
+        "(attachRequired: false): delete its pods that use it"
+    )
+    wait_for(lambda: pair.second.volumes("web-n2"), what="the pod on n2")
+    (waiting,) = pair.second.volumes("web-n2")
+    assert (waiting["state"], waiting["error"]) == ("waiting", "PV pv-data is not known to this node")
+    assert (pair.first.volumes("web-n1")[0]["state"], pair.second.calls()) == ("published", [])
+    pair.end(pair.first)
+    pair.second.wait_published("web-n2")
+    (unstaged,) = [call for call in pair.first.calls() if call.method == "NodeUnstageVolume"]
+    (staged,) = [call for call in pair.second.calls() if call.method == "NodeStageVolume"]
+    assert unstaged.code == Code.OK.name
+    assert unstaged.start < staged.start
+    assert not [problem for problem in pair.first.problems() if "withheld" in problem]
+
+
+def test_a_node_that_is_away_keeps_the_volume_until_it_is_fenced(pair: Pair) -> None:
+    hub = pair.first.bridge.hub
+    pair.run(pair.second)
+    pair.second.wait_published("web-n2")
+    pair.second.agent.kill()
+    wait_for(lambda: not node_state(hub.uds, SECOND)["connected"], what="a node that is away")
+    pair.end(pair.second)
+    pair.run(pair.first)
+    pair.wait_withheld("withheld from node n1: node n2 used it, and it is offline since")
+    hub.kill()
+    hub.start()
+    pair.wait_withheld("withheld from node n1: node n2 used it, and it is offline since")
+    let_pass(1.5)
+    assert pair.first.calls() == []
+    assert by_hand("fence", SECOND, "--yes", f"--hub=unix://{hub.uds}").returncode == 0
+    wait_for(pair.first.calls, what="a call on n1", instead=pair.first.tell)
+    assert "is staged on node n2" in pair.first.volumes("web-n1")[0]["error"]  # this driver knows by itself
