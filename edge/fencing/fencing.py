@@ -170,6 +170,8 @@ class Fencing:
         self._lease = lease
         if not self.is_on:
             return
+        if read_plan(self._state_dir) is None:  # a lease without a plan is taken for a loss (`__init__`)
+            await self._watched()
         lease.renewed = self._renewed
         if any(not held.is_fenced for held in self._held.values()):
             if self._clock() >= self._shared.ends_at or self._shared.marked_at:
@@ -427,6 +429,8 @@ class Fencing:
             )
         finally:
             self._is_stopping = False
+        if done.is_reset:  # and still here: the next round goes on
+            return
         for key in self._held.keys() & keys:  # another volume may get the device when the hub has let this one go
             self._held[key] = replace(self._held[key], parts=())
         new = [key for key in keys if key in self._held and key not in self._stopped]

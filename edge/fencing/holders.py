@@ -110,7 +110,7 @@ def _mounted_in(pid: int, parts: Collection[Part], *, is_unmounted: bool) -> str
         return None
     for mount in parse(text):
         if any(is_of(mount, part) for part in parts):
-            is_kubelets = any(part in mount.path for part in _KUBELETS)
+            is_kubelets = _is_kubelets(mount.path)
             if is_unmounted or not is_kubelets:
                 return f"has {'a copy of ' if is_kubelets else ''}it mounted at {mount.path}"
     return ""
@@ -133,7 +133,16 @@ def _use(pid: int, points: Collection[str]) -> str:
 
 
 def _is_below(path: str, points: Collection[str]) -> bool:
-    return any(path == point or f"{point}/" in path or path.endswith(point) for point in points)
+    return any(_is_within(path, point) or (_is_kubelets(point) and _is_seen_below(path, point)) for point in points)
+
+
+def _is_seen_below(path: str, point: str) -> bool:
+    """Whether a path of a process is below a point, as a container sees it that has the node's root elsewhere."""
+    return f"{point}/" in path or path.endswith(point)
+
+
+def _is_kubelets(path: str) -> bool:
+    return any(part in path for part in _KUBELETS)
 
 
 def _is_within(path: str, base: str) -> bool:

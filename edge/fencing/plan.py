@@ -19,7 +19,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,8 +82,8 @@ class Plan:
     volumes: tuple[Held, ...] = ()
 
     def due(self) -> list[Held]:
-        """The volumes that are not fenced yet."""
-        return [held for held in self.volumes if not held.is_fenced]
+        """The volumes whose writers have not been stopped yet."""
+        return [held for held in self.volumes if not held.is_fenced or held.parts]
 
 
 def read_plan(state_dir: Path) -> Plan | None:
@@ -163,7 +163,8 @@ class LeaseFile:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Show the agent that the watchdog fences. Ends with the process at the latest."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        with suppress(BlockingIOError):  # an agent that hangs amid `is_locked` must not keep the watchdog from its work
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         try:
             yield
         finally:

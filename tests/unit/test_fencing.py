@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,16 @@ class Tasks:
 
 
 class Watchdog:
-    """A watchdog that watches at once."""
+    """A watchdog that watches at once, or cannot be started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, starts: bool) -> None:
         self.pid: int | None = None
+        self._starts = starts
 
     async def run(self, _name: str, _stop_s: float, ready: Callable[[], Awaitable[None]]) -> None:
-        self.pid = 4711
-        await ready()
+        if self._starts:
+            self.pid = 4711
+            await ready()
 
 
 class Machine:
@@ -68,11 +71,13 @@ class Machine:
         now: its boot clock.
         stopped: the volumes of each stop of writers.
         mounts: its mount table.
+        watches: whether a watchdog can be started.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.now, self.boot = directory, 1_000.0, "boot-1"
         self.stopped: list[list[str]] = []
+        self.watches = True
         self.link = Link()
         self.told: list[list[VolumeKey]] = []
         self.tasks = Tasks()
@@ -90,7 +95,7 @@ class Machine:
             reset=self.directory / "reset",
             boot=self.boot,
             clock=lambda: self.now,
-            watchdog=Watchdog(),
+            watchdog=Watchdog(starts=self.watches),
             stop=self._stop,
             table=lambda _root: MountTable(self.mounts),
         )
@@ -444,6 +449,34 @@ async def test_an_agent_does_not_start_without_the_plan_of_a_lease_of_this_boot(
         await machine.start("off")
     machine.boot = "boot-2"
     assert (await machine.start()).told() == {}
+
+
+async def test_an_agent_that_had_a_lease_and_never_a_volume_starts_again(machine: Machine) -> None:
+    machine.watches = False
+    await machine.start()
+    machine.lease.need()
+    machine.up()
+    machine.lease.need()
+    machine.pong()
+    assert LeaseFile(machine.directory).ends_at
+    assert (await machine.start()).told() == {}
+
+
+async def test_a_watchdog_goes_on_until_the_agent_has_stopped_the_writers(machine: Machine) -> None:
+    """The plan may be written while the agent is still at it: another volume was unstaged at that moment."""
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA):
+        machine.mount()
+    fencing._mark_all()
+    await fencing._write()
+    assert [held.handle for held in machine.plan().due()] == ["h-1"]
+
+
+async def test_a_watchdog_fences_beside_an_agent_that_hangs_with_the_lock(tmp_path: Path) -> None:
+    with contextlib.closing(LeaseFile(tmp_path)) as agents, contextlib.closing(LeaseFile(tmp_path)) as watchdogs:
+        fcntl.flock(agents._descriptor, fcntl.LOCK_EX)
+        with watchdogs.lock():
+            pass
 
 
 async def test_an_agent_does_not_start_on_a_damaged_plan(machine: Machine) -> None:

@@ -13,7 +13,7 @@ import pytest
 from edge.disk.layout import Layout, handle_hash
 from edge.disk.mounts import MountTable, parse
 from edge.fencing.disks import is_in_use, switch_of
-from edge.fencing.holders import holders, is_of, mappers, parts_of
+from edge.fencing.holders import _is_below, holders, is_of, mappers, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import RESET_AT, Stopped, _Ends, stop_writers
 
@@ -73,6 +73,12 @@ def test_a_path_that_only_begins_alike_is_another_one(tmp_path: Path) -> None:
     (tmp_path / "mount-2").mkdir()
     with (tmp_path / "mount-2" / "file").open("w"):
         assert not list(holders([], [str(tmp_path / "mount")], spared=()))
+
+
+def test_a_container_sees_a_kubelets_path_below_another_root_and_no_other_path() -> None:
+    point = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/pv-1/mount"
+    assert _is_below(f"/host{point}/file", [point])
+    assert not _is_below("/opt/app/data/base/1", ["/data"])
 
 
 def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
