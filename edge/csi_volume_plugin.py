@@ -345,8 +345,16 @@ class VolumePlugin:
 
     # ---------------------------------------------------------------- expand and read
 
-    async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
-        """Call NodeExpandVolume at a pod's mount, and return the new size in bytes.
+    async def expand(
+        self,
+        volume: Volume,
+        pod_uid: str,
+        *,
+        required_bytes: int,
+        secrets: Mapping[str, str],
+        may_go_on: MayGoOn = always,
+    ) -> int:
+        """Call NodeExpandVolume at a pod's mount, if `may_go_on` allows it then, and return the new size in bytes.
 
         Raises:
             Refused: with the driver's code; with UNIMPLEMENTED also if the driver has no capability EXPAND_VOLUME and
@@ -370,7 +378,7 @@ class VolumePlugin:
             volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
         )
         hidden = node_requests.sensitive(volume, secrets)
-        answer = await self._call(driver, "expand", node_requests.EXPAND, request, hidden)
+        answer = await self._call(driver, "expand", node_requests.EXPAND, request, hidden, may_begin=may_go_on)
         return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
 
     async def stats(self, published: Published) -> VolumeStats | None:

@@ -194,7 +194,14 @@ class VolumeExpander:
             host.facts.expanding(claim, size)
         reach("expand.after-intent")
         try:
-            await host.plugin.expand(volume, want.pod.uid, required_bytes=plan.required_bytes, secrets=secrets)
+            async with host.fencing.mounting(volume) as may_go_on:  # a driver may grow a device that is not mounted
+                await host.plugin.expand(
+                    volume,
+                    want.pod.uid,
+                    required_bytes=plan.required_bytes,
+                    secrets=secrets,
+                    may_go_on=may_go_on,
+                )
         except Refused as error:
             if error.code != Code.FAILED_PRECONDITION:
                 self._tell_refusal(claim, size, plan, error)

@@ -73,7 +73,15 @@ class Plugin(Protocol):
     async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
         """Undo `stage`."""
 
-    async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
+    async def expand(
+        self,
+        volume: Volume,
+        pod_uid: str,
+        *,
+        required_bytes: int,
+        secrets: Mapping[str, str],
+        may_go_on: Callable[[], bool],
+    ) -> int:
         """Expand it at a pod's mount, and return its size in bytes."""
 
     async def stats(self, published: Published) -> VolumeStats | None:

@@ -332,7 +332,16 @@ class FakePlugin:
         await self._step("unstage", staged.handle, given={"staged": staged, "recorded": recorded})
         self.mounted.discard(staged)
 
-    async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
+    async def expand(
+        self,
+        volume: Volume,
+        pod_uid: str,
+        *,
+        required_bytes: int,
+        secrets: Mapping[str, str],
+        may_go_on: Callable[[], bool],
+    ) -> int:
+        assert may_go_on()
         given = {"required_bytes": required_bytes, "secrets": secrets}
         await self._step("expand", volume.handle, pod_uid, given=given)
         return required_bytes
