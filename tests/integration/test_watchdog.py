@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import pytest
 from edge.disk.layout import Layout
 from edge.fencing.keeper import WatchdogKeeper
 from edge.fencing.plan import Held, LeaseFile, Plan, write_plan
-from edge.fencing.watchdog import GRACE_S, boot_time
+from edge.fencing.watchdog import AGAIN_S, GRACE_S, boot_time
 from tests.integration.testdriver.support import needs_mounts
 from tests.support.machine import Machine
 from tests.support.processes import Process
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_mounts
 
-HELD = Held("d.csi", "h-1", "pv-1")
+HELD = Held("d.csi", "h-1", ("pv-1",))
 STOP_S = 3.0
 
 WRITER = """
@@ -77,7 +78,7 @@ class World:
         self.machine = Machine(directory, directory)
         self.machine.boot()
         layout = Layout(self.root)
-        self.data, self.mount = self.storage / "one", layout.target("uid-1", HELD.pv)
+        self.data, self.mount = self.storage / "one", layout.target("uid-1", "pv-1")
         self.other = layout.target("uid-1", "pv-2")
         staging = layout.staging_target(HELD.driver, HELD.handle)
         for name, mount in (("one", staging), ("one", self.mount), ("two", self.other)):
@@ -161,6 +162,16 @@ def test_when_the_lease_ends_the_writer_is_killed_and_the_volume_unmounted(world
     assert kind == "reopen" or writer.exit_status == -signal.SIGKILL
 
 
+def test_what_a_driver_mounts_after_the_stop_is_unmounted_as_well(world: World) -> None:
+    """Its call was under way when the lease ended, and the agent that made it is dead."""
+    watchdog = world.watch(lease_s=0.0)
+    wait_for(lambda: "fenced 1 volumes" in watchdog.output(), what="word of it", instead=watchdog.log_tail)
+    subprocess.run(world.machine.inside(["mount", "--bind", world.data, world.mount]), check=True)
+    writer = world.writer("open")
+    assert writer.wait_exit(timeout_s=AGAIN_S + STOP_S) == -signal.SIGKILL
+    wait_for(lambda: world.mounts() == [str(world.other)], what="unmounted volume", instead=watchdog.log_tail)
+
+
 def test_while_the_lease_is_renewed_nothing_happens(world: World) -> None:
     writer = world.writer("open")
     world.watch(lease_s=1.0)
@@ -187,7 +198,7 @@ def test_what_cannot_be_unmounted_in_time_ends_in_a_reset(world: World) -> None:
 
 def test_a_volume_that_is_fenced_already_is_left_alone(world: World) -> None:
     writer = world.writer("open")
-    world.watch(lease_s=0.0, held=Held(HELD.driver, HELD.handle, HELD.pv, is_fenced=True))
+    world.watch(lease_s=0.0, held=replace(HELD, is_fenced=True))
     let_pass(1.5)
     assert writer.running
 
