@@ -107,6 +107,12 @@ class Writer:
         self.rows.set_elected(driver, new)
         return new
 
+    def keep(self, driver: str, name: str, hold: Hold) -> None:
+        """Set the hub's hold on a name, unless the hub has claimed the name again since."""
+        present = self.rows.name(driver, name).holds.get(self.owner)
+        if present is None or present.epoch < hold.epoch:
+            self.rows.set_hold(driver, name, self.owner, hold)
+
     def free(self, driver: str, name: str) -> None:
         """End the hub's hold on a name, unless the hub has claimed the name again since."""
         hold = self.rows.name(driver, name).holds.get(self.owner)

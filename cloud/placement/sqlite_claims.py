@@ -246,8 +246,9 @@ class SqliteClaims:
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """See `ClaimStore`."""
-        hold = self._next_writer()(self._memory).hold(self._memory.name(driver, name), node)
-        later = _Later(driver, node, lambda rows: rows.set_hold(driver, name, self.owner, hold))
+        writer = self._next_writer()
+        hold = writer(self._memory).hold(self._memory.name(driver, name), node)
+        later = _Later(driver, node, lambda rows: writer(rows).keep(driver, name, hold))
         self._put((driver, name), later, (_HOLD, row_of(driver, name, self.owner, hold)))
 
     def free_later(self, driver: str, name: str) -> None:

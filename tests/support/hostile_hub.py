@@ -291,11 +291,15 @@ class Attack:
         await asyncio.to_thread(wait_for, look, what="clean node", instead=self.agent.process.log_tail)
 
     async def volume(self, pod: str) -> dict[str, Any]:
-        """Wait until the agent has tried to mount a pod's only volume, and return its report of the volume."""
+        """Wait until the agent has tried to mount a pod's only volume, and return its report of the volume.
+
+        It does not try before the hub has confirmed that the node uses the volume, and reports that it waits.
+        """
 
         def look() -> dict[str, Any]:
             found = [volume for volume in plain(ask(self.agent.socket))["volumes"] if volume["pod"] == pod]
-            return next((one for one in found if one["state"] == "published" or one["error"]), {})
+            tried = (one for one in found if one["error"] and "has not confirmed yet" not in one["error"])
+            return next((one for one in found if one["state"] == "published"), next(tried, {}))
 
         return await asyncio.to_thread(wait_for, look, what=f"volume of {pod}", instead=self.agent.process.log_tail)
 
