@@ -39,7 +39,7 @@ from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens, VolumeStats
-from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError, driver_error
+from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume
 
 __all__ = ["Found", "NodeDriver", "Published", "Staged", "Unreadable", "VolumePlugin", "VolumeStats"]
@@ -488,7 +488,7 @@ class VolumePlugin:
         try:
             status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s, may_begin=may_begin)
         except CallError as error:
-            raise Uncertain(_told(str(error), hidden)) from error
+            raise (Uncertain if error.is_unsent else Unended)(_told(str(error), hidden)) from error
         reach(f"{step}.after-call")
         if status.ok:
             return answer or b""

@@ -3,6 +3,7 @@
     VolumeError
     ├── NotReady    the driver was not called: the state has not changed (the kubelet's transient error)
     ├── Uncertain   the driver may have done it: it must be undone or repeated (UncertainProgress)
+    │   └── Unended     the driver may still be working on it
     └── Refused     the driver surely has not done it (a final gRPC code)
 
 Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/csi-contract.md#errors-of-node-calls.
@@ -15,6 +16,10 @@ NON_FINAL = frozenset({
     Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.ABORTED,
 })  # fmt: skip
 """Codes after which the driver may still be working, or may have finished (the kubelet's isFinalError)."""
+
+
+UNENDED = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.ABORTED})
+"""Those after which the driver may still be working. ABORTED says that another call of the volume is under way."""
 
 
 class VolumeError(BridgeError):
@@ -37,12 +42,18 @@ class Uncertain(VolumeError):
     """The outcome is not known."""
 
 
+class Unended(Uncertain):
+    """The driver may still be working: it got the request, and gave no answer that tells of an end."""
+
+
 class Refused(VolumeError):
     """The driver answered with a final code."""
 
 
 def driver_error(driver: str, method: str, status: Status) -> VolumeError:
     """Return the error for a driver's answer that is not OK."""
-    kind = Uncertain if status.code in NON_FINAL else Refused
+    kind: type[VolumeError] = Refused
+    if status.code in NON_FINAL:
+        kind = Unended if status.code in UNENDED else Uncertain
     short = method.rsplit("/", 1)[-1]
     return kind(f"driver {driver} answered {short} with {code_name(status.code)}: {status.message}", code=status.code)

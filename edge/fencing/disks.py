@@ -5,6 +5,7 @@ A device is named `major:minor`, as in the mount table. Only block devices have 
 
 import errno
 import os
+import stat
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,18 @@ from typing import Final
 _SYS_DEVICES: Final = Path("/sys/dev/block")
 _DEV: Final = Path("/dev")
 _SWAPS: Final = Path("/proc/swaps")
+
+
+def block_of(device: str, source: str) -> str:
+    """The block device of a mount: its own, or its source if the file system has a number without a device (btrfs)."""
+    if device.startswith("0:") and source.startswith("/dev/"):
+        try:
+            found = os.stat(source)  # noqa: PTH116  # a source is a text of the mount table
+        except OSError:
+            return device
+        if stat.S_ISBLK(found.st_mode):
+            return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+    return device
 
 
 def is_in_use(device: str) -> bool:
@@ -36,11 +49,11 @@ def is_in_use(device: str) -> bool:
 def switch_of(device: str, others: Collection[str]) -> Path | None:
     """The file that deletes the disk of a device; None if it has none, or if anything else uses the disk.
 
-    Others may use it by a mount, by swap, or through a device on top of it (LVM, MD, dm-crypt).
+    Others may use it by a mount in any namespace, by swap, or through a device on top of it (LVM, MD, dm-crypt).
 
     Args:
         device: the device.
-        others: the devices of all other mounts.
+        others: the block devices of all other mounts.
     """
     real = (_SYS_DEVICES / device).resolve()
     disk = real.parent if (real / "partition").exists() else real
@@ -52,7 +65,10 @@ def switch_of(device: str, others: Collection[str]) -> Path | None:
         return None
     swaps = {Path(line.split()[0]).name for line in _SWAPS.read_text().splitlines()[1:]}
     own = {(block / "dev").read_text().strip() for block in blocks if (block / "dev").exists()}
-    return None if own & set(others) or swaps & {block.name for block in blocks} else switch
+    if own & set(others) or swaps & {block.name for block in blocks}:
+        return None
+    whole = (disk / "dev").read_text().strip()  # in use whenever one of its partitions is
+    return None if any(is_in_use(block) for block in own - {device, whole}) else switch
 
 
 def _name(device: str) -> str:

@@ -25,7 +25,10 @@ Rules:
 * A fenced volume is wanted by no pod until it is unstaged by its driver. Then it is staged anew, under a new lease.
 * What mounts a volume asks for the lease when the request leaves for the driver, and again for each file whose group
   the agent changes. A driver's call that is open when the lease ends may still mount: only its answer ends the stop.
+  A call without an answer stays open, also for the next start of the agent, until a later call for the volume has one.
+* A volume that cannot be stopped keeps no other one waiting, and not the agent's start.
 * A volume whose writers the agent cannot surely stop is fenced all the same, but the hub does not hear of it.
+* A volume that an earlier boot fenced is not staged as any other one before the hub has heard that (`was_held`).
 """
 
 import asyncio
@@ -33,28 +36,32 @@ import contextlib
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from common import offline_policy
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease, boot_time
-from edge.disk.mounts import MountTable, read_table
+from edge.disk.mounts import Mount, MountTable, read_table
 from edge.disk.own_thread import in_own_thread
+from edge.fencing.disks import block_of, is_in_use
 from edge.fencing.holders import parts_of
-from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
+from edge.fencing.plan import Held, LeaseFile, Part, Plan, read_plan, write_plan
 from edge.fencing.stop import Stopped, mounts_of, stop_writers
 from edge.fencing.watchdog import AGAIN_S, left
-from edge.volume_errors import NotReady, Uncertain
+from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError
 from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
 OFF: Final = "off"
 RESET: Final = "reset"
+
+_ALONE_S: Final = 1.0
+"""The time to stop one volume's writers, if those of all volumes together cannot be stopped in time."""
 
 _FIRST_PIDS: Final = "pid:[4026531836]"
 """The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h)."""
@@ -97,6 +104,7 @@ class Fencing:
         watchdog: Watchdog,
         stop: Callable[..., Stopped] = stop_writers,
         table: Callable[[Path], MountTable] = read_table,
+        in_use: Callable[[str], bool] = is_in_use,
     ) -> None:
         """Take over the volumes of the last start.
 
@@ -112,6 +120,7 @@ class Fencing:
             watchdog: keeps the watchdog process running.
             stop: stops the writers.
             table: reads the mount table.
+            in_use: tells whether a block device is in use.
 
         Raises:
             NewerState: a newer agent wrote the plan.
@@ -119,11 +128,14 @@ class Fencing:
             ValueError: the plan is damaged or lost. Then nobody knows what to fence, and the hub counts on it.
         """
         self._state_dir, self._root, self._mode = state_dir, root, mode
-        self._reset, self._boot, self._clock, self._stop, self._table = reset, boot, clock, stop, table
+        self._reset, self._boot, self._clock, self._stop = reset, boot, clock, stop
+        self._table, self._in_use = table, in_use
         self._keeper = f"{os.getpid()}-{clock():.3f}"
         plan = read_plan(state_dir)
         is_lost = plan is None
+        self._earlier = {VolumeKey(*each) for each in plan.earlier} if plan is not None else set()
         if plan is not None and plan.boot != boot:
+            self._earlier |= {VolumeKey(held.driver, held.handle) for held in plan.volumes}
             plan = None
         self._held = {VolumeKey(held.driver, held.handle): held for held in plan.volumes} if plan is not None else {}
         self.lease_s, self.stop_s = lease_s, stop_s
@@ -141,9 +153,8 @@ class Fencing:
         self._subscribers: list[Changed] = []
         self._stopped: dict[VolumeKey, str] = {}
         """The fenced volumes whose writers have stopped, each with what was done."""
-        self._mounting: Counter[VolumeKey] = Counter()
-        """The driver's open calls that may mount each volume."""
-        self._is_stopping = False
+        self._stopping: set[VolumeKey] = set()
+        """The volumes whose writers are being stopped at this moment."""
         self._is_lost = False
         self._work: asyncio.Task[None] | None = None
         self._more = asyncio.Event()
@@ -176,6 +187,8 @@ class Fencing:
         if any(not held.is_fenced for held in self._held.values()):
             if self._clock() >= self._shared.ends_at or self._shared.marked_at:
                 self._mark_all()
+                if self._shared.done_at >= self._shared.ends_at:
+                    self._drop_parts(self._fenced())
                 await self._stop_all()
             else:  # from now on the hub counts with this agent's length, which may be shorter than the one before
                 self._shared.ends_at = min(self._shared.ends_at, self._clock() + self.lease_s)
@@ -212,7 +225,7 @@ class Fencing:
         """Why a volume that asks for `fence` cannot be mounted now; empty if it can, or if it is kept."""
         if volume.key not in self._held and (not volume.fence or self.refusal(volume)):
             return ""
-        if self._is_stopping or self.is_fenced(volume.key):
+        if volume.key in self._stopping or self.is_fenced(volume.key):
             return "it is fenced, and is unmounted first"
         if self._shared.is_locked():
             return "the watchdog process is stopping the writers of volumes"
@@ -232,6 +245,16 @@ class Fencing:
         held = self._held.get(key)
         return held is not None and held.is_fenced
 
+    def was_held(self, key: VolumeKey) -> bool:
+        """Whether an earlier boot fenced a volume, so that the hub may believe that this one does."""
+        return key in self._earlier
+
+    async def heard(self, key: VolumeKey) -> None:
+        """Note that the hub has heard, in this boot, which volumes are fenced: `was_held` is over for this one."""
+        if key in self._earlier:
+            self._earlier.discard(key)
+            await self._write_if_possible()
+
     def stopped(self, key: VolumeKey) -> str:
         """What was done to stop the writers of a fenced volume; empty while that is not done."""
         return self._stopped.get(key, "")
@@ -241,22 +264,30 @@ class Fencing:
         held = self._held.get(key)
         return held.doubt if held is not None else ""
 
-    async def hold(self, volume: Volume) -> None:
+    async def hold(self, volume: Volume, *, is_mounting: bool = False) -> None:
         """Fence a volume from now on when the lease ends. Called before its first staging.
+
+        Args:
+            volume: the volume.
+            is_mounting: whether a driver's call that may mount it is about to begin.
 
         Raises:
             NotReady: the plan cannot be written.
         """
         old = self._held.get(volume.key)
-        if old is not None and volume.name in old.pvs and self._is_written:
-            return
         new = Held(volume.driver, volume.handle, ()) if old is None else old
-        self._held[volume.key] = replace(new, pvs=tuple(dict.fromkeys((*new.pvs, volume.name))))
+        pvs = tuple(dict.fromkeys((*new.pvs, volume.name)))
+        new = replace(new, pvs=pvs, is_mounting=new.is_mounting or is_mounting)
+        if new == old and self._is_written:
+            return
+        self._held[volume.key] = new
         try:
             await self._write()
         except OSError as error:
             if old is None:
                 self._held.pop(volume.key, None)
+            elif (now := self._held.get(volume.key)) is not None:
+                self._held[volume.key] = replace(now, is_mounting=old.is_mounting)
             raise NotReady(f"the agent cannot write down that it has to fence the volume: {error}") from error
         if old is None:
             self._lease.begin(self, is_operation=False)
@@ -276,25 +307,48 @@ class Fencing:
             return
         if why := self.obstacle(volume):
             raise NotReady(why)
-        await self.hold(volume)  # it may have another name by now
-        self._mounting[key] += 1
+        was_mounting = self._held[key].is_mounting
+        await self.hold(volume, is_mounting=True)  # it may have another name by now
+        is_mounting = True
         try:
             yield lambda: self._lease.holds() and not self.is_fenced(key)
+            is_mounting = False
+        except VolumeError as error:
+            is_mounting = isinstance(error, Unended) or (was_mounting and not isinstance(error, Refused))
+            raise
         finally:
-            self._mounting[key] -= 1
-            await self._mounted(key)
+            if (new := await self._looked_at(key)) is not None:
+                await self._change(key, replace(new, is_mounting=is_mounting))
 
-    async def _mounted(self, key: VolumeKey) -> None:
-        """Write down what is mounted for a volume. A mount that nobody sees any more may still have writers."""
-        table = await in_own_thread(lambda: self._table(self._root), name="mount table")
+    async def unmounted(self, key: VolumeKey) -> None:
+        """Forget the devices that are not the volume's any more. Called after the driver has unpublished it."""
+        if (new := await self._looked_at(key)) is not None:
+            with contextlib.suppress(Uncertain):  # the next write of the plan has it
+                await self._change(key, new)
+
+    async def _looked_at(self, key: VolumeKey) -> Held | None:
+        """A held volume with what is mounted for it now; None if it is not held.
+
+        A device that is still in use stays: somebody may have unmounted it lazily, and it has a writer. Any other may
+        be another volume's soon.
+        """
+        seen = self._held.get(key)
+        if seen is None or seen.is_fenced:  # then the stop finds the mount
+            return seen
+        mounts, parts = await in_own_thread(partial(self._parts, seen), name="mount table")
         held = self._held.get(key)
-        if held is None or held.is_fenced:  # then the stop finds the mount
-            return
-        mounts = mounts_of(held, table, self._root)
-        new = replace(held, parts=tuple(sorted({*held.parts, *parts_of(mounts)})))
+        if held is None or held.is_fenced:
+            return held
         if served := next((mount.fs_type for mount in mounts if mount.fs_type.startswith("fuse")), ""):
-            new = replace(new, doubt=f"a process serves its file system ({served}), and may write after the unmount")
-        await self._change(key, new)
+            doubt = f"a process serves its file system ({served}), and may write after the unmount"
+            held = replace(held, doubt=doubt)
+        return replace(held, parts=parts)
+
+    def _parts(self, held: Held) -> tuple[list[Mount], tuple[Part, ...]]:
+        mounts = mounts_of(held, self._table(self._root), self._root)
+        parts = parts_of(mounts)
+        parts |= {part for part in set(held.parts) - parts if self._in_use(block_of(part[0], part[2]))}
+        return mounts, tuple(sorted(parts))
 
     async def have_doubt(self, key: VolumeKey, why: str) -> None:
         """Note that the agent cannot be sure to stop all writers of a volume, so that the hub waits for the node.
@@ -306,10 +360,12 @@ class Fencing:
             await self._change(key, replace(held, doubt=why))
 
     async def _change(self, key: VolumeKey, new: Held) -> None:
-        if new == self._held[key] and self._is_written:
+        old = self._held[key]
+        if new == old and self._is_written:
             return
         self._held[key] = new
-        self._tell([key])
+        if new.doubt != old.doubt:
+            self._tell([key])
         try:
             await self._write()
         except OSError as error:
@@ -317,18 +373,18 @@ class Fencing:
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more: it is unstaged."""
+        self._earlier.discard(key)
         if self._held.pop(key, None) is None:
             return
         self._stopped.pop(key, None)
-        with contextlib.suppress(OSError):  # then the next start drops it
-            await self._write()
+        await self._write_if_possible()  # else the next start drops it
         if not self._held:
             self._lease.end(self)
         self._tell([key])
 
     async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
         """Let all others go: an earlier start has unstaged them."""
-        for key in self._held.keys() - set(keys):
+        for key in (self._held.keys() | self._earlier) - set(keys):
             await self.let_go(key)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
@@ -404,42 +460,60 @@ class Fencing:
     async def _keep_stopped(self) -> None:
         while self._fenced():
             self._more.clear()
-            await self._stop_all()
+            try:
+                await self._stop_all()
+                if not self._is_written:
+                    await self._write_if_possible()
+            except Exception:
+                log.exception("the agent failed to stop the writers of volumes, and tries again")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._more.wait()
 
     async def _stop_all(self) -> None:
         keys = self._fenced()
-        volumes = [self._held[key] for key in keys]
+        if await self._stop_some(keys, left(self._shared.ends_at, self.stop_s, resets=self._reset is not None)):
+            self._shared.done_at = self._clock()
+        elif self._reset is None:  # one whose writers cannot be stopped keeps no other waiting
+            for key in keys:
+                await self._stop_some([key], _ALONE_S)
+
+    async def _stop_some(self, keys: list[VolumeKey], stop_s: float) -> bool:
+        """Try to stop the writers of some fenced volumes. Returns whether they have all stopped."""
+        volumes = [self._held[key] for key in keys if key in self._held]
         spared = [self._watchdog.pid] if self._watchdog.pid is not None else []
-        left_s = left(self._shared.ends_at, self.stop_s, resets=self._reset is not None)
-        self._is_stopping = True
+        self._stopping.update(keys)
         try:
             done = await in_own_thread(
                 lambda: self._stop(
                     volumes,
                     self._root,
-                    stop_s=left_s,
+                    stop_s=stop_s,
                     reset=self._reset,
                     spared=spared,
-                    is_mounting=lambda: any(self._mounting[key] for key in keys),
+                    is_mounting=lambda: any(held.is_mounting for key in keys if (held := self._held.get(key))),
                 ),
                 name="fence",
             )
         finally:
-            self._is_stopping = False
-        if done.is_reset:  # and still here: the next round goes on
-            return
-        for key in self._held.keys() & keys:  # another volume may get the device when the hub has let this one go
-            self._held[key] = replace(self._held[key], parts=())
+            self._stopping.difference_update(keys)
+        if done.is_done:
+            await self._note_stopped(keys, done)
+        return done.is_done
+
+    async def _note_stopped(self, keys: list[VolumeKey], done: Stopped) -> None:
+        self._drop_parts(keys)
         new = [key for key in keys if key in self._held and key not in self._stopped]
         if new:
             log.warning("no answer of the hub for %g s: fenced %d volumes: %s", self.lease_s, len(new), done)
             self._stopped |= dict.fromkeys(new, str(done))
-            with contextlib.suppress(OSError):  # then the next start stops them once more
-                await self._write()
+            await self._write_if_possible()  # else the next start stops them once more
             self._tell(new)
+
+    def _drop_parts(self, keys: Collection[VolumeKey]) -> None:
+        """Forget the devices of volumes whose writers have stopped: the hub may let them go, and others get them."""
+        for key in self._held.keys() & set(keys):
+            self._held[key] = replace(self._held[key], parts=())
 
     async def _watched(self) -> None:
         """The watchdog of this start watches: that of an earlier start is not needed any more."""
@@ -457,10 +531,16 @@ class Fencing:
         """
         async with self._writing:
             volumes, times = tuple(self._held.values()), {"lease_s": self.lease_s, "stop_s": self.stop_s}
-            plan = Plan(boot=self._boot, keeper=self._keeper, volumes=volumes, **times)
+            earlier = tuple((key.driver, key.handle) for key in sorted(self._earlier))
+            plan = Plan(boot=self._boot, keeper=self._keeper, volumes=volumes, earlier=earlier, **times)
             self._is_written = False
             await asyncio.to_thread(write_plan, self._state_dir, plan)
             self._is_written = True
+
+    async def _write_if_possible(self) -> None:
+        """Write the plan. After a failure `_is_written` is false, and the next write of the agent has it all."""
+        with contextlib.suppress(OSError):
+            await self._write()
 
 
 def why_not_here(reset: Path | None) -> str:

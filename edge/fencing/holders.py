@@ -2,13 +2,13 @@
 
 Rules:
 
-* Of the agent's own mount namespace: a process that has a file of the volume open or mapped, or stands in it. Others
-  there can write only through the mount, and the fence unmounts it. The kernel refuses that as long as there is one, so
-  nobody is looked for once it is unmounted.
+* Of the agent's own mount namespace, or the machine's first one: a process that has a file of the volume open or
+  mapped, or stands in it. Others there can write only through the mount, and the fence unmounts it. The kernel refuses
+  that as long as there is one, so nobody is looked for once it is unmounted.
 * Of another mount namespace: every process, if the namespace has the volume mounted at a path of its own. So does a
-  container, whose processes may open a file at any time. Paths of a kubelet do not count: a driver's container sees
-  the mounts there, and loses them with the agent's.
-* Once the agent's namespace has the volume no more, paths of a kubelet count as well. Such a mount is a private copy.
+  container, whose processes may open a file at any time. Copies of the agent's mounts and paths of a kubelet do not
+  count: a driver's container sees the mounts there, and loses them with the agent's.
+* Once the agent's namespace has the volume no more, these count as well: such a mount is a private copy.
 * /proc shows all this without a look at the file system itself, which may hang. But a process's maps cannot be read
   while its memory is locked, so they are asked for apart.
 """
@@ -38,14 +38,14 @@ def holders(parts: Collection[Part], points: Collection[str], *, spared: Collect
     """
     if not parts and not points:
         return
-    own = _namespace("self")
+    own = {_namespace("self"), _namespace("1")}
     known: dict[tuple[str, str], str] = {}
     for pid in _pids(spared):
         if (namespace := _namespace(str(pid))) is None:
             continue
         view = (namespace, _root(pid))  # below another root, a process may see other mounts
-        if namespace != own and view not in known:
-            seen = _mounted_in(pid, parts, is_unmounted=not points)
+        if namespace not in own and view not in known:
+            seen = _mounted_in(pid, parts, points)
             if seen is not None:
                 known[view] = seen
         why = known.get(view, "") or _use(pid, points)
@@ -102,7 +102,7 @@ def _root(pid: int) -> str:
         return ""
 
 
-def _mounted_in(pid: int, parts: Collection[Part], *, is_unmounted: bool) -> str | None:
+def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str]) -> str | None:
     """How a process's namespace has a volume mounted; empty if it has none, None if the process has ended."""
     try:
         text = os.fsdecode((_PROC / str(pid) / "mountinfo").read_bytes())
@@ -110,9 +110,9 @@ def _mounted_in(pid: int, parts: Collection[Part], *, is_unmounted: bool) -> str
         return None
     for mount in parse(text):
         if any(is_of(mount, part) for part in parts):
-            is_kubelets = _is_kubelets(mount.path)
-            if is_unmounted or not is_kubelets:
-                return f"has {'a copy of ' if is_kubelets else ''}it mounted at {mount.path}"
+            is_copy = _is_kubelets(mount.path) or any(mount.path.endswith(point) for point in points)
+            if not points or not is_copy:
+                return f"has {'a copy of ' if is_copy else ''}it mounted at {mount.path}"
     return ""
 
 

@@ -3,13 +3,13 @@
 The agent and its watchdog process share it, in two files of the state directory:
 
 * `fence.json` has the volumes. It is written before a volume is staged for the first time, and after it is unstaged.
-* `fence.lease` has two numbers, mapped into the memory of both processes, so that neither waits for a disk: the end of
-  the lease, and when the watchdog began to fence. Both are times of the boot clock; 0 means none. A watchdog locks the
-  file while it fences.
+* `fence.lease` has three numbers, mapped into the memory of both processes, so that neither waits for a disk: the end
+  of the lease, when the watchdog began to fence, and when one of them had stopped all writers. They are times of the
+  boot clock; 0 means none. A watchdog locks the file while it fences.
 
 Rules:
 
-* Both are valid for one boot. After a reboot nothing is mounted.
+* Both are valid for one boot. After a reboot nothing is mounted. But the hub may still count with what it heard before.
 * Only the agent writes `fence.json`, and the end of the lease.
 """
 
@@ -39,7 +39,7 @@ Part = tuple[str, str, str]
 """The device of a file system as `major:minor`, the directory in it that is the volume, and what was mounted."""
 
 _NUMBER: Final = struct.Struct("=d")
-_END, _MARK, _BOOT, _SIZE = 0, 8, 16, 32
+_END, _MARK, _BOOT, _DONE, _SIZE = 0, 8, 16, 32, 40
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,6 +53,7 @@ class Held:
         is_fenced: the lease has ended while the node had it, and it is not unstaged yet.
         parts: the parts of file systems that were mounted for it; none from when its writers have stopped.
         doubt: why the agent cannot be sure to stop all its writers; empty if it can.
+        is_mounting: a driver's call that may mount it has not ended, as far as the agent knows.
     """
 
     driver: str
@@ -61,6 +62,7 @@ class Held:
     is_fenced: bool = False
     parts: tuple[Part, ...] = ()
     doubt: str = ""
+    is_mounting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Plan:
         lease_s: the length of the agent's lease, in seconds.
         stop_s: seconds after its end in which all writers must have stopped.
         volumes: the volumes.
+        earlier: the driver and the handle of volumes that an earlier boot fenced, and this one has not staged yet.
     """
 
     boot: str
@@ -80,10 +83,11 @@ class Plan:
     lease_s: float
     stop_s: float
     volumes: tuple[Held, ...] = ()
+    earlier: tuple[tuple[str, str], ...] = ()
 
     def due(self) -> list[Held]:
         """The volumes whose writers have not been stopped yet."""
-        return [held for held in self.volumes if not held.is_fenced or held.parts]
+        return [held for held in self.volumes if not held.is_fenced or held.parts or held.is_mounting]
 
 
 def read_plan(state_dir: Path) -> Plan | None:
@@ -135,7 +139,7 @@ class LeaseFile:
             os.close(self._descriptor)
             raise
         if boot:
-            self._begin(hashlib.sha256(boot.encode()).digest()[: _SIZE - _BOOT])
+            self._begin(hashlib.sha256(boot.encode()).digest()[: _DONE - _BOOT])
 
     @staticmethod
     def exists(state_dir: Path) -> bool:
@@ -159,6 +163,15 @@ class LeaseFile:
     @marked_at.setter
     def marked_at(self, at: float) -> None:
         self._put(_MARK, at)
+
+    @property
+    def done_at(self) -> float:
+        """When all writers had stopped for the last time, by the boot clock; 0 if they never were."""
+        return self._get(_DONE)
+
+    @done_at.setter
+    def done_at(self, at: float) -> None:
+        self._put(_DONE, at)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -185,10 +198,10 @@ class LeaseFile:
         os.close(self._descriptor)
 
     def _begin(self, boot: bytes) -> None:
-        stored = self._map[_BOOT:_SIZE]
+        stored = self._map[_BOOT:_DONE]
         if stored != boot and any(stored):  # zeros: an earlier agent of this boot, or of the last one, wrote no id
-            self.ends_at = self.marked_at = 0.0
-        self._map[_BOOT:_SIZE] = boot
+            self.ends_at = self.marked_at = self.done_at = 0.0
+        self._map[_BOOT:_DONE] = boot
 
     def _get(self, place: int) -> float:
         (number,) = _NUMBER.unpack_from(self._map, place)
@@ -206,7 +219,8 @@ def _plan(body: Mapping[str, Any]) -> Plan:
     """
     volumes = tuple(_held(**held) for held in body["volumes"])
     times = {name: float(body[name]) for name in ("lease_s", "stop_s")}
-    return Plan(boot=body["boot"], keeper=body["keeper"], volumes=volumes, **times)
+    earlier = tuple((driver, handle) for driver, handle in body.get("earlier", ()))
+    return Plan(boot=body["boot"], keeper=body["keeper"], volumes=volumes, earlier=earlier, **times)
 
 
 def _held(*, pvs: list[str], parts: Iterable[Iterable[str]] = (), **more: Any) -> Held:

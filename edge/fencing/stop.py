@@ -9,6 +9,7 @@ Each measure is for what the ones before have left:
 
 Rules:
 
+* A stop ends at the latest when its time is over. Who called it tries again then.
 * It is done when two looks in a row find neither a mount nor a holder, the volumes' devices are free, and no driver has
   an open call that may mount one. One look at all processes is no snapshot. A device that is in use has a writer that
   was not found, such as a file in a mount that was unmounted lazily, or a loop device on a file.
@@ -31,7 +32,7 @@ from typing import Final
 
 from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, MountTable, read_table, unmount
-from edge.fencing.disks import is_in_use, switch_of
+from edge.fencing.disks import block_of, is_in_use, switch_of
 from edge.fencing.holders import holders, is_of, kill, mappers, parts_of
 from edge.fencing.plan import Held, Part
 from edge.volume_errors import NotReady
@@ -58,6 +59,7 @@ class Stopped:
         killed: the processes, each with how it held a volume.
         unmounted: the mount points.
         cut: the devices that were deleted.
+        is_done: nothing of the volumes is left.
         is_late: not everything was stopped in time.
         is_reset: the machine was to be reset; on a real one, nobody reads this.
     """
@@ -65,6 +67,7 @@ class Stopped:
     killed: dict[int, str] = field(default_factory=dict)
     unmounted: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
+    is_done: bool = False
     is_late: bool = False
     is_reset: bool = False
 
@@ -143,11 +146,12 @@ class _Stop:
 
     def _is_in_use(self) -> bool:
         """Whether a device that is one of the volumes as a whole is in use, by whoever that is."""
-        return any(is_in_use(device) for device in {device for device, part, _ in self._parts if part == "/"})
+        whole = {block_of(device, source) for device, part, source in self._parts if part == "/"}
+        return any(is_in_use(device) for device in whole)
 
     def _cut(self) -> None:
-        for device in {device for device, _, _ in self._parts}:
-            switch = switch_of(device, {mount.device for mount in self._others()})
+        for device in {block_of(device, source) for device, _, source in self._parts}:
+            switch = switch_of(device, {block_of(mount.device, mount.source) for mount in self._others()})
             if switch is not None and str(switch) not in self.done.cut:
                 self.done.cut.append(str(switch))
                 log.error("a volume cannot be unmounted in time: its device is deleted by %s", switch)
@@ -163,7 +167,9 @@ class _Stop:
         return [mount for mount in read_table(self._root).mounts if not self._is_of(mount)]
 
     def _is_of(self, mount: Mount) -> bool:
-        return self._ends.are_of(mount.path) or any(is_of(mount, part) for part in self._parts)
+        if self._ends.are_of(mount.path):
+            return True
+        return not self._ends.are_anothers(mount.path) and any(is_of(mount, part) for part in self._parts)
 
     def _unmount(self, path: str, *, by_force: bool) -> None:
         if by_force:
@@ -215,12 +221,12 @@ def stop_writers(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stopped:
-    """Stop all writers of volumes. Blocks until that is done, or until the machine is reset.
+    """Stop all writers of volumes. Blocks until that is done or the time is over.
 
     Args:
         volumes: the volumes.
         root: `--root-dir`, below which they are mounted.
-        stop_s: seconds in which all must be done; the machine is reset before they are over.
+        stop_s: seconds in which all must be done; the machine is reset before they are over. At least 0.1.
         reset: the file that resets the machine when it gets a `b`; None: the machine is never reset.
         spared: processes to leave alone, beside this one.
         is_mounting: tells whether a driver may still be mounting one of them.
@@ -231,17 +237,20 @@ def stop_writers(
     began = clock()
     while stop.clean < _CLEAN_LOOKS:
         part = (clock() - began) / stop_s
+        if part >= 1.0:
+            return stop.done
         stop.look(by_force=part >= FORCE_AT)
         if not stop.clean and part >= RESET_AT and not stop.done.is_late:
             stop.done.is_late = True
             if reset is not None:
                 stop.done.is_reset = True
                 _reset(reset)
-                break
+                return stop.done
             log.critical("not all writers of volumes can be stopped in time; %s", stop.done)
         if not stop.clean and part >= CUT_AT:
             stop.cut()
         sleep(_LOOK_S)
+    stop.done.is_done = True
     return stop.done
 
 
@@ -252,7 +261,7 @@ class _Ends:
         self._stagings: set[str] = set()
         self._volumes: set[str] = set()
         real = os.path.realpath(layout.root)
-        self._pods = f"{real}/pods/"
+        self._pods, self._plugins = f"{real}/pods/", f"{real}/plugins/kubernetes.io/csi/"
         for held in volumes:
             with suppress(NotReady):  # its names cannot be paths, so it is mounted nowhere
                 staging = layout.staging_target(held.driver, held.handle).relative_to(layout.root)
@@ -267,6 +276,14 @@ class _Ends:
             return True
         _, _, of_pod = path.removeprefix(self._pods).partition("/")
         return path.startswith(self._pods) and of_pod in self._volumes
+
+    def are_anothers(self, path: str) -> bool:
+        """Whether another volume is mounted at this path, maybe of the same file system."""
+        if self.are_of(path):
+            return False
+        _, _, of_pod = path.removeprefix(self._pods).partition("/")
+        is_target = path.startswith(self._pods) and of_pod.startswith("volumes/") and of_pod.endswith("/mount")
+        return is_target or (path.startswith(self._plugins) and path.endswith("/globalmount"))
 
 
 def _write_out(path: str) -> None:

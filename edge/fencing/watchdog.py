@@ -33,6 +33,9 @@ GRACE_S: Final = 0.5
 AGAIN_S: Final = 2.0
 """Between two looks at fenced volumes: a driver's call that was under way at the lease's end may still mount one."""
 
+LATE_S: Final = 2.5
+"""The time for a stop that begins too late, before the machine is reset: a few looks, and the measures by force."""
+
 READY: Final = b"ready\n"
 """The watchdog writes this to its standard output when it watches."""
 
@@ -46,7 +49,7 @@ def boot_time() -> float:
 
 def left(ends_at: float, stop_s: float, *, resets: bool) -> float:
     """The seconds that are left to stop all writers. If it is late, the work takes some all the same."""
-    return max(ends_at + stop_s - boot_time(), 0.5 if resets else stop_s / 2)
+    return max(ends_at + stop_s - boot_time(), min(LATE_S, stop_s) if resets else stop_s / 2)
 
 
 @dataclass
@@ -76,7 +79,7 @@ class Watchdog:
         self._next_at = 0.0
         """When it fences again, if the lease is still over."""
         self._told = 0.0
-        """The end of the lease of which its log tells."""
+        """The end of the lease after which all writers had stopped."""
         self._is_in_charge = False
         """Whether its agent has once written the plan. Until then, the one before may still need this watchdog."""
 
@@ -107,10 +110,18 @@ class Watchdog:
             due = [replace(held, parts=()) for held in due]
         left_s = left(ends_at, self.stop_s, resets=self.reset is not None)
         spared = {self.parent} if os.getppid() == self.parent else ()
-        done = stop_writers(due, self.root, stop_s=left_s, reset=self.reset, spared=spared)
-        if self._told != ends_at or done != Stopped():
-            self._told = ends_at
+        done = stop_writers(
+            due, self.root, stop_s=left_s, reset=self.reset, spared=spared, is_mounting=self._is_mounting
+        )
+        if self._told != ends_at or done != Stopped(is_done=True):
             log.warning("the agent's lease has ended: its watchdog fenced %d volumes: %s", len(due), done)
+        if done.is_done:
+            self._told, self._lease.done_at = ends_at, boot_time()
+
+    def _is_mounting(self) -> bool:
+        """Whether a driver may still be mounting a volume. Its agent may be alive, and write down that it is not."""
+        self._read()
+        return self._plan is not None and any(held.is_mounting for held in self._plan.volumes)
 
     def _read(self) -> None:
         try:

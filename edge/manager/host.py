@@ -229,6 +229,12 @@ class Fence(Protocol):
     def is_fenced(self, key: VolumeKey) -> bool:
         """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
 
+    def was_held(self, key: VolumeKey) -> bool:
+        """Whether an earlier boot fenced a volume, and the hub may believe that this one does."""
+
+    async def heard(self, key: VolumeKey) -> None:
+        """Note that the hub has heard, in this boot, whether the volume is fenced."""
+
     def stopped(self, key: VolumeKey) -> str:
         """What was done to stop the writers of a fenced volume; empty while that is not done."""
 
@@ -243,6 +249,9 @@ class Fence(Protocol):
 
     def mounting(self, volume: Volume) -> AbstractAsyncContextManager[Callable[[], bool]]:
         """Let a driver mount a volume; gives a function that tells whether that may begin, or go on, at a moment."""
+
+    async def unmounted(self, key: VolumeKey) -> None:
+        """Forget the devices that are not the volume's any more: the driver has unpublished it."""
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more."""
@@ -269,6 +278,13 @@ class NoFence:
         """See `Fence`."""
         return False
 
+    def was_held(self, _key: VolumeKey) -> bool:
+        """See `Fence`."""
+        return False
+
+    async def heard(self, _key: VolumeKey) -> None:
+        """See `Fence`."""
+
     def is_fenced(self, _key: VolumeKey) -> bool:
         """See `Fence`."""
         return False
@@ -291,6 +307,9 @@ class NoFence:
     async def mounting(self, _volume: Volume) -> AsyncIterator[Callable[[], bool]]:
         """See `Fence`."""
         yield lambda: True
+
+    async def unmounted(self, _key: VolumeKey) -> None:
+        """See `Fence`."""
 
     async def let_go(self, _key: VolumeKey) -> None:
         """See `Fence`."""

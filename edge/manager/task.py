@@ -315,6 +315,8 @@ class VolumeTask:
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
+        if must_be_known:
+            await host.fencing.heard(self.key)
         log.info("volume %s is staged", self.key)
 
     async def _hold(self, want: PodVolume, before: Device | None) -> bool:
@@ -336,7 +338,8 @@ class VolumeTask:
         if flaw and volume.claim is not None:
             self._host.facts.tell_claim(volume.claim, "NotFenced", f"PV {volume.name}: {flaw}")
         if flaw or not volume.fence:
-            return volume.fence  # the hub may still believe that this node fences it, as an earlier start told
+            # The hub may still believe that this node fences it, as an earlier start told.
+            return volume.fence or fencing.was_held(self.key)
         if why := fencing.obstacle(volume):
             raise Waiting(why)
         await fencing.hold(volume)
@@ -454,6 +457,7 @@ class VolumeTask:
         except NotReady:
             await self.rows.settle(Step.UNPUBLISH, before)
             raise
+        await self._host.fencing.unmounted(self.key)
         if not before.block:
             await self._deferral.forget(before)
         if not await plugin.clean_leftovers(published):

@@ -12,7 +12,8 @@ import pytest
 
 from edge.disk.layout import Layout
 from edge.disk.mounts import read_table
-from edge.fencing.holders import parts_of
+from edge.fencing.disks import block_of, is_in_use
+from edge.fencing.holders import holders, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import Stopped, mounts_of, stop_writers
 from tests.integration.testdriver.support import needs_loops
@@ -123,6 +124,36 @@ def test_a_loop_device_on_a_file_of_the_volume_ends_in_a_reset(volume: Volume) -
         assert volume.stop().is_reset
     finally:
         subprocess.run(["losetup", "--detach", found.stdout.strip()], check=True)
+
+
+def test_a_mount_of_another_volume_of_the_same_file_system_stays(volume: Volume) -> None:
+    other = Layout(volume.root).target("uid-1", "pv-2")
+    other.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", volume.target, other], check=True)
+    try:
+        assert (volume.stop().unmounted, other.is_mount()) == ([str(volume.target)], True)
+    finally:
+        subprocess.run(["umount", other], check=True)
+
+
+def test_a_file_system_with_a_number_of_its_own_is_found_in_use_by_its_source(volume: Volume) -> None:
+    """As btrfs has one: its device in the mount table is no block device."""
+    assert is_in_use(block_of("0:45", volume.device))
+    subprocess.run(["umount", volume.target], check=True)
+    assert not is_in_use(block_of("0:45", volume.device))
+
+
+def test_a_container_that_sees_the_nodes_mounts_is_left_alone_until_the_node_has_none(volume: Volume) -> None:
+    """A copy that goes with the node's mount is no reason to kill all processes of a container. One that stays is."""
+    further = volume.root / "further"
+    further.mkdir()
+    subprocess.run(["mount", "--bind", volume.target, further], check=True)
+    mounts = [mount for mount in read_table(volume.root).mounts if mount.path in {str(further), str(volume.target)}]
+    with writer(volume.root / "elsewhere", *INSIDE, "true") as process:
+        found = holders(volume.held.parts, [mount.path for mount in mounts], spared=())
+        assert process.pid not in dict(found)
+        assert process.pid in dict(holders(volume.held.parts, (), spared=()))
+    subprocess.run(["umount", further], check=True)
 
 
 def test_a_copy_of_the_mount_in_another_namespace_is_found_after_a_restart(volume: Volume) -> None:

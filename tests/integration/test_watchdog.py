@@ -196,6 +196,20 @@ def test_what_cannot_be_unmounted_in_time_ends_in_a_reset(world: World) -> None:
     wait_for(lambda: world.reset.read_text() == "b", what="reset", instead=watchdog.log_tail)
 
 
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_drivers_open_call_ends_in_a_reset_unless_the_agent_writes_down_its_end(world: World, is_alive: bool) -> None:
+    open_call = replace(HELD, is_mounting=True)
+    watchdog = world.watch(lease_s=0.0, held=open_call)
+    wait_for(lambda: world.mounts() == [str(world.other)], what="unmounted volume", instead=watchdog.log_tail)
+    if is_alive:
+        write_plan(world.state, Plan(boot="b", keeper="k", lease_s=0.0, stop_s=STOP_S, volumes=(HELD,)))
+        wait_for(lambda: world.lease.done_at, what="end of the stop", instead=watchdog.log_tail)
+        assert world.reset.read_text() == ""
+    else:
+        wait_for(lambda: world.reset.read_text() == "b", what="reset", instead=watchdog.log_tail)
+        assert world.lease.done_at == 0.0
+
+
 def test_a_volume_that_is_fenced_already_is_left_alone(world: World) -> None:
     writer = world.writer("open")
     world.watch(lease_s=0.0, held=replace(HELD, is_fenced=True))

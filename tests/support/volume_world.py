@@ -222,6 +222,7 @@ class FakeFence:
         waits: why no volume can be held now.
         held: the volumes that it fences.
         fenced: by fenced volume, what was done; empty while its writers are being stopped.
+        earlier: the volumes that an earlier boot fenced.
     """
 
     def __init__(self) -> None:
@@ -229,6 +230,7 @@ class FakeFence:
         self.held: list[VolumeKey] = []
         self.fenced: dict[VolumeKey, str] = {}
         self.doubts: dict[VolumeKey, str] = {}
+        self.earlier: set[VolumeKey] = set()
         self._subscribers: list[Callable[[Collection[VolumeKey]], None]] = []
 
     def refusal(self, _volume: Volume) -> str:
@@ -252,8 +254,17 @@ class FakeFence:
     async def have_doubt(self, key: VolumeKey, why: str) -> None:
         self.doubts[key] = why
 
+    def was_held(self, key: VolumeKey) -> bool:
+        return key in self.earlier
+
+    async def heard(self, key: VolumeKey) -> None:
+        self.earlier.discard(key)
+
     async def hold(self, volume: Volume) -> None:
         self.held.append(volume.key)
+
+    async def unmounted(self, key: VolumeKey) -> None:
+        """The devices of these tests are nobody's."""
 
     @asynccontextmanager
     async def mounting(self, volume: Volume) -> AsyncIterator[Callable[[], bool]]:

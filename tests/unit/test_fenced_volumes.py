@@ -177,6 +177,21 @@ async def test_after_a_reboot_the_hub_hears_first_that_a_volume_is_not_fenced_an
     assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
 
 
+async def test_after_a_reboot_a_volume_that_is_kept_now_waits_until_the_hub_has_heard_that_it_is_not_fenced() -> None:
+    world = world_with(None)
+    await world.start()
+    world.take_calls()
+    world.plugin.mounted.clear()
+    world.acked.clear()
+    world.fencing.earlier.add(KEY)
+    await world.restart(boot="boot-2")
+    assert world.take_calls() == []
+    world.acked.set()
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    assert world.fencing.earlier == set()
+
+
 async def test_a_pod_that_goes_before_the_staging_leaves_nothing_held() -> None:
     world = world_with("fence")
     world.acked.clear()

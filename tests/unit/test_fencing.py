@@ -18,7 +18,7 @@ from edge.disk.mounts import Mount, MountTable
 from edge.fencing.fencing import Fencing, why_not_here
 from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
 from edge.fencing.stop import Stopped
-from edge.volume_errors import NotReady, Uncertain
+from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError
 from edge.volumes import DriverRules, Volume, VolumeKey
 from tests.support.waiting import until
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DATA = Volume(driver="d.csi", handle="h-1", name="pv-1", fence=True)
 KEY = DATA.key
+OTHER = Volume(driver="d.csi", handle="h-2", name="pv-2", fence=True)
 NAME = "kubernetes.io/csi/d.csi^h-1"
 
 
@@ -72,12 +73,16 @@ class Machine:
         stopped: the volumes of each stop of writers.
         mounts: its mount table.
         watches: whether a watchdog can be started.
+        in_use: the block devices that are in use.
+        stuck: the volumes whose writers cannot be stopped.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.now, self.boot = directory, 1_000.0, "boot-1"
         self.stopped: list[list[str]] = []
         self.watches = True
+        self.in_use: set[str] = set()
+        self.stuck: set[str] = set()
         self.link = Link()
         self.told: list[list[VolumeKey]] = []
         self.tasks = Tasks()
@@ -92,12 +97,13 @@ class Machine:
             mode=mode,
             lease_s=lease_s,
             stop_s=stop_s,
-            reset=self.directory / "reset",
+            reset=self.directory / "reset" if mode == "reset" else None,
             boot=self.boot,
             clock=lambda: self.now,
             watchdog=Watchdog(starts=self.watches),
             stop=self._stop,
             table=lambda _root: MountTable(self.mounts),
+            in_use=lambda device: device in self.in_use,
         )
         self.running.append(self.fencing)
         self.lease = ControllerLease(self.fencing.lease_s, clock=lambda: self.now)
@@ -126,11 +132,10 @@ class Machine:
             with contextlib.suppress(BufferError, ValueError):
                 await fencing.close()
 
-    def mount(self, fs_type: str = "ext4") -> Path:
-        """Mount the volume where a pod has it."""
+    def mount(self, fs_type: str = "ext4", device: str = "8:16") -> None:
+        """Mount the volume where a pod has it, instead of what was there."""
         path = Layout(self.directory / "root").target("uid-1", "pv-1")
-        self.mounts.append(Mount("8:16", "/", str(path), source="/dev/sdb", fs_type=fs_type))
-        return path
+        self.mounts[:] = [Mount(device, "/", str(path), source="/dev/sdb", fs_type=fs_type)]
 
     def plan(self) -> Plan:
         plan = read_plan(self.directory)
@@ -143,7 +148,9 @@ class Machine:
     def _stop(self, volumes: list[Held], _root: Path, *, is_mounting: Callable[[], bool], **_more: Any) -> Stopped:
         self.is_mounting = is_mounting
         self.stopped.append([held.handle for held in volumes])
-        return Stopped(killed={7: "process 7 'web' (has a file of it open)"}, unmounted=["/a", "/b"])
+        self.looked_for = [held.parts for held in volumes]
+        killed = {7: "process 7 'web' (has a file of it open)"}
+        return Stopped(killed=killed, unmounted=["/a", "/b"], is_done=not self.stuck & {it.handle for it in volumes})
 
 
 @pytest.fixture
@@ -299,6 +306,48 @@ async def test_the_stop_does_not_end_before_a_drivers_open_call_that_may_mount(m
     assert not machine.is_mounting()
 
 
+@pytest.mark.parametrize(
+    ("errors", "is_open"),
+    [
+        ([Unended("the call's time is over")], True),
+        ([Uncertain("no connection to the driver")], False),
+        ([Refused("no such device")], False),
+        ([Unended("the call's time is over"), Uncertain("no connection to the driver")], True),
+        ([Unended("the call's time is over"), Refused("no such device")], False),
+        ([Unended("the call's time is over"), None], False),
+        ([asyncio.CancelledError()], True),
+    ],
+)
+async def test_a_call_is_open_until_one_for_the_volume_has_an_answer_that_tells_of_its_end(
+    machine: Machine, errors: list[BaseException | None], is_open: bool
+) -> None:
+    fencing = await hold(machine)
+    for error in errors:
+        with contextlib.suppress(VolumeError, asyncio.CancelledError):
+            async with fencing.mounting(DATA):
+                assert machine.plan().volumes[0].is_mounting
+                if error is not None:
+                    raise error
+    assert machine.plan().volumes[0].is_mounting == is_open
+    fencing = await machine.start()
+    machine.pass_s(60.0)
+    await until(lambda: machine.stopped, "a stop of the writers")
+    assert machine.is_mounting() == is_open
+
+
+async def test_a_device_is_the_volumes_while_it_is_mounted_or_in_use(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.in_use.add("8:16")
+    for device in ("8:16", "8:32", "8:48"):
+        async with fencing.mounting(DATA):
+            machine.mount(device=device)
+    assert [device for device, _, _ in machine.plan().volumes[0].parts] == ["8:16", "8:48"]
+    machine.in_use.clear()
+    machine.mounts.clear()
+    await fencing.unmounted(KEY)
+    assert machine.plan().volumes[0].parts == ()
+
+
 async def test_a_second_name_of_a_volume_is_part_of_the_plan_before_it_is_mounted(machine: Machine) -> None:
     """Two PersistentVolumes may have one volumeHandle. Each of them has paths of its own."""
     fencing = await hold(machine)
@@ -326,15 +375,57 @@ async def test_a_volume_that_its_driver_hands_to_a_runtime_is_not_told_to_the_hu
 
 async def test_a_mount_that_cannot_be_written_down_is_no_success(machine: Machine) -> None:
     fencing = await hold(machine)
+    mounting = fencing.mounting(DATA)
+    await mounting.__aenter__()
     (machine.directory / "fence.json").unlink()
     (machine.directory / "fence.json").mkdir()
+    machine.mount()
     with pytest.raises(Uncertain, match="cannot write down how it fences"):
-        async with fencing.mounting(DATA):
-            machine.mount()
+        await mounting.__aexit__(None, None, None)
     (machine.directory / "fence.json").rmdir()
     async with fencing.mounting(DATA):
         pass
     assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
+
+
+# -------------------- writers that cannot be stopped --------------------
+
+
+async def test_a_volume_whose_writers_cannot_be_stopped_keeps_no_other_one_waiting(machine: Machine) -> None:
+    fencing = await hold(machine)
+    await fencing.hold(OTHER)
+    machine.stuck.add("h-2")
+    machine.pass_s(60.0)
+    await until(lambda: fencing.stopped(KEY), "a stop of the other one's writers")
+    assert (fencing.is_fenced(OTHER.key), fencing.stopped(OTHER.key)) == (True, "")
+    machine.up()
+    await fencing.let_go(KEY)
+    machine.pong()
+    await until(lambda: not fencing.obstacle(DATA), "a volume that may be mounted again")
+    assert fencing.obstacle(OTHER) == "it is fenced, and is unmounted first"
+
+
+async def test_an_agent_starts_although_the_writers_of_a_volume_cannot_be_stopped(machine: Machine) -> None:
+    await hold(machine)
+    machine.now += 61.0
+    machine.stuck.add("h-1")
+    fencing = await machine.start()
+    assert (machine.stopped[0], fencing.stopped(KEY)) == (["h-1"], "")
+    machine.stuck.clear()
+    fencing._keep_on()  # at once
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+
+
+async def test_what_could_not_be_written_after_a_stop_is_written_later(machine: Machine) -> None:
+    fencing = await hold(machine)
+    (machine.directory / "fence.json").unlink()
+    (machine.directory / "fence.json").mkdir()
+    machine.pass_s(60.0)
+    await until(lambda: fencing.stopped(KEY), "a stop of the writers")
+    (machine.directory / "fence.json").rmdir()
+    fencing._keep_on()  # at once
+    await until((machine.directory / "fence.json").is_file, "a plan")
+    assert machine.plan().volumes[0].is_fenced
 
 
 # -------------------- the watchdog --------------------
@@ -389,11 +480,26 @@ async def test_an_agent_that_no_longer_fences_still_does_so_for_the_volumes_that
     assert fencing.stopped(KEY)
 
 
-async def test_after_a_reboot_nothing_is_fenced(machine: Machine) -> None:
+async def test_an_agent_that_starts_after_a_stop_looks_for_no_device_that_may_be_anothers_now(machine: Machine) -> None:
+    fencing = await hold(machine)
+    async with fencing.mounting(DATA):
+        machine.mount()
+    machine.now += 61.0
+    LeaseFile(machine.directory).done_at = machine.now  # by the watchdog
+    await machine.start()
+    assert machine.looked_for == [()]
+
+
+async def test_after_a_reboot_nothing_is_fenced_and_the_agent_knows_what_was(machine: Machine) -> None:
     await hold(machine)
     machine.now, machine.boot = 10.0, "boot-2"
     fencing = await machine.start()
     assert (machine.stopped, fencing.is_held(KEY)) == ([], False)
+    fencing = await machine.start()
+    assert fencing.was_held(KEY)
+    await fencing.heard(KEY)
+    fencing = await machine.start()
+    assert not fencing.was_held(KEY)
 
 
 @pytest.mark.parametrize(("given", "counts"), [((120.0, 40.0), (60.0, 20.0)), ((30.0, 10.0), (30.0, 10.0))])
@@ -429,7 +535,8 @@ def test_the_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         keeper="k",
         lease_s=60.0,
         stop_s=20.0,
-        volumes=(Held("d.csi", "h-1", ("pv-1",), True, (("8:0", "/", "/dev/sda"),), "FUSE"),),
+        volumes=(Held("d.csi", "h-1", ("pv-1",), True, (("8:0", "/", "/dev/sda"),), "FUSE", True),),
+        earlier=(("d.csi", "h-0"),),
     )
     write_plan(tmp_path, plan)
     assert read_plan(tmp_path) == plan
@@ -487,6 +594,6 @@ async def test_an_agent_does_not_start_on_a_damaged_plan(machine: Machine) -> No
 
 def test_two_processes_share_the_end_of_the_lease(tmp_path: Path) -> None:
     one, other = LeaseFile(tmp_path), LeaseFile(tmp_path)
-    assert (other.ends_at, other.marked_at) == (0.0, 0.0)
-    one.ends_at, other.marked_at = 17.5, 18.5
-    assert (other.ends_at, one.marked_at) == (17.5, 18.5)
+    assert (other.ends_at, other.marked_at, other.done_at) == (0.0, 0.0, 0.0)
+    one.ends_at, other.marked_at, other.done_at = 17.5, 18.5, 19.5
+    assert (other.ends_at, one.marked_at, one.done_at) == (17.5, 18.5, 19.5)

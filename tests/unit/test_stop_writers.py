@@ -12,7 +12,7 @@ import pytest
 
 from edge.disk.layout import Layout, handle_hash
 from edge.disk.mounts import MountTable, parse
-from edge.fencing.disks import is_in_use, switch_of
+from edge.fencing.disks import block_of, is_in_use, switch_of
 from edge.fencing.holders import _is_below, holders, is_of, mappers, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import RESET_AT, Stopped, _Ends, stop_writers
@@ -43,6 +43,22 @@ def test_the_mounts_of_a_volume_are_its_staging_and_its_publications(tmp_path: P
 )
 def test_no_other_mount_is_meant(tmp_path: Path, other: str) -> None:
     assert not _Ends([HELD], Layout(tmp_path)).are_of(other.format(root=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "is_anothers"),
+    [
+        ("/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount", False),
+        ("/pods/any-uid/volumes/kubernetes.io~csi/pv-2/mount", True),
+        ("/pods/any-uid/volume-subpaths/pv-1/web/0", False),
+        ("/plugins/kubernetes.io/csi/d.csi/other/globalmount", True),
+        ("/plugins/d.csi/any", False),
+    ],
+)
+def test_a_mount_point_of_another_volume_is_told_from_a_copy_of_this_one(
+    tmp_path: Path, path: str, is_anothers: bool
+) -> None:
+    assert _Ends([HELD], Layout(tmp_path)).are_anothers(f"{tmp_path}{path}") == is_anothers
 
 
 def test_a_volume_whose_names_cannot_be_paths_is_mounted_nowhere(tmp_path: Path) -> None:
@@ -82,7 +98,7 @@ def test_a_container_sees_a_kubelets_path_below_another_root_and_no_other_path()
 
 
 def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
-    assert stop_writers([HELD], tmp_path, stop_s=20.0, reset=tmp_path / "reset") == Stopped()
+    assert stop_writers([HELD], tmp_path, stop_s=20.0, reset=tmp_path / "reset") == Stopped(is_done=True)
     assert not (tmp_path / "reset").exists()
 
 
@@ -107,6 +123,21 @@ def test_the_machine_is_reset_in_time_whatever_hangs(
     assert next(now) <= RESET_AT * 10 + 2
 
 
+def test_without_a_reset_a_stop_ends_with_its_time(tmp_path: Path) -> None:
+    """So that one volume keeps no other waiting. Who called it tries again."""
+    now = itertools.count()
+    done = stop_writers(
+        [HELD],
+        tmp_path,
+        stop_s=10.0,
+        reset=None,
+        is_mounting=lambda: True,
+        clock=lambda: float(next(now)),
+        sleep=lambda _s: None,
+    )
+    assert (done.is_done, done.is_late, next(now)) == (False, True, 11)
+
+
 def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
     line = "36 35 0:50 / /data rw - nfs4 server:/export/{} rw"
     one, other = (parse(line.format(name))[0] for name in ("a", "b"))
@@ -120,6 +151,14 @@ def test_a_device_without_a_switch_is_not_deleted() -> None:
 
 def test_a_device_that_is_no_block_device_is_in_no_use() -> None:
     assert not is_in_use("0:0")
+
+
+def test_the_source_of_a_mount_counts_only_if_it_is_a_block_device_and_the_mount_has_none() -> None:
+    assert [block_of(*it) for it in (("8:1", "/dev/sda1"), ("0:50", "server:/a"), ("0:5", "/dev/null"))] == [
+        "8:1",
+        "0:50",
+        "0:5",
+    ]
 
 
 def test_what_was_done_is_told_in_words() -> None:
