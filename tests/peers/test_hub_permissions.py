@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.sidecars import Sidecars
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 
@@ -70,9 +71,10 @@ def granted() -> set[Permission]:
 
 
 def test_every_permission_of_the_hub_is_used_and_none_is_missing(
-    node: ClusterNode, control_plane: ControlPlane
+    node: ClusterNode, control_plane: ControlPlane, sidecars: Sidecars
 ) -> None:
     api = control_plane.api
+    sidecars.install_snapshot_kinds()  # else the audit does not ask for group snapshots
     for file in _FILES[1:]:
         control_plane.apply(DEPLOY / file)
     before = len(control_plane.asked_by(HUB))
