@@ -13,6 +13,8 @@ Rules:
 * It is done when two looks in a row find neither a mount nor a holder, the volumes' devices are free, and no driver has
   an open call that may mount one. One look at all processes is no snapshot. A device that is in use has a writer that
   was not found, such as a file in a mount that was unmounted lazily, or a loop device on a file.
+* An open call ends in the reset, too. Without one it counts no longer then: only the driver could tell of its end, and
+  it is asked to unstage the volume when the stop is done.
 * Nothing waits for a file system or a process: the looks themselves and all that they do run in threads of their own,
   and the time goes on. A look that hangs ends in the reset.
 * It can be done again, and by two processes at once.
@@ -93,13 +95,14 @@ class _Stop:
     Attributes:
         done: what was done so far.
         clean: the looks since one found anything.
+        waits: whether a driver's open call counts.
     """
 
     def __init__(
         self, volumes: Sequence[Held], root: Path, spared: Collection[int], is_mounting: Callable[[], bool]
     ) -> None:
         self.done = Stopped()
-        self.clean = 0
+        self.clean, self.waits = 0, True
         self._ends = _Ends(volumes, Layout(root))
         self._root, self._spared, self._is_mounting = root, spared, is_mounting
         self._parts: set[Part] = {part for held in volumes for part in held.parts}
@@ -133,7 +136,7 @@ class _Stop:
         if points:
             unmounting.append(self._apart("maps", lambda: self._kill(mappers(points, spared=self._spared))))
         self._wait(unmounting)
-        return bool(mounts) or is_held or self._is_mounting() or self._is_in_use()
+        return bool(mounts) or is_held or (self.waits and self._is_mounting()) or self._is_in_use()
 
     def _kill(self, found: Iterable[tuple[int, str]]) -> bool:
         """Kill each process as soon as it is found. Returns whether any was."""
@@ -246,6 +249,7 @@ def stop_writers(
                 stop.done.is_reset = True
                 _reset(reset)
                 return stop.done
+            stop.waits = False
             log.critical("not all writers of volumes can be stopped in time; %s", stop.done)
         if not stop.clean and part >= CUT_AT:
             stop.cut()

@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,6 +29,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.offline_policy import ANNOTATION
 from common.pages.json_form import plain
+from edge.fencing.plan import read_plan, write_plan
 from edge.volumes import attachment_name
 from tests.integration.testdriver.support import needs_mounts
 from tests.peers.support.testdriver import start_testdriver
@@ -165,6 +167,21 @@ class Node:
         )
         self.writer.start()
         wait_for(lambda: self._world.stamps().count(stamp.strip()), what=f"stamp {stamp}", instead=self.writer.output)
+
+    def end_open_call(self) -> None:
+        """End the driver's call that the agent's death left open, as the reset of a real machine does.
+
+        It is the only reason for a reset here.
+        """
+        plan = read_plan(self.directory / self.name)
+        assert plan is not None
+        assert any(held.is_mounting for held in plan.volumes), self.tell()
+        self.agent.kill()
+        write_plan(
+            self.directory / self.name,
+            replace(plan, volumes=tuple(replace(it, is_mounting=False) for it in plan.volumes)),
+        )
+        self.reset.write_text("")
 
     def end(self) -> None:
         """End all that runs here."""
@@ -363,7 +380,8 @@ def play(world: World, chance: random.Random, rounds: int) -> Iterator[str]:
         late = late_blocks(world.stamps(), stamp, f"witness-{old.name}")
         yield f"{number} {fault.__name__} {kind}: {took_s:.1f} s, {count} blocks, {len(late)} late\n"
         assert not late, old.tell()
-        assert old.reset.read_text() == "", old.tell()
+        if old.reset.read_text():
+            old.end_open_call()
         world.move(new.name)
         heal(old)
         old.wait_clean()
