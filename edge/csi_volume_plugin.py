@@ -488,7 +488,8 @@ class VolumePlugin:
         try:
             status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s, may_begin=may_begin)
         except CallError as error:
-            raise (Uncertain if error.is_unsent else Unended)(_told(str(error), hidden)) from error
+            text = _told(str(error), hidden)
+            raise (Uncertain(text, code=Code.UNAVAILABLE) if error.is_unsent else Unended(text)) from error
         reach(f"{step}.after-call")
         if status.ok:
             return answer or b""

@@ -26,7 +26,7 @@ class VolumeError(BridgeError):
     """A step on a volume failed. `str()` is a sentence for people, the same on each try.
 
     Attributes:
-        code: the driver's gRPC code; None if the driver did not answer.
+        code: the driver's gRPC code, UNAVAILABLE if the request was not sent; None for any other reason.
     """
 
     def __init__(self, why: str, *, code: int | None = None) -> None:

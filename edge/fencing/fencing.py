@@ -25,7 +25,8 @@ Rules:
 * A fenced volume is wanted by no pod until it is unstaged by its driver. Then it is staged anew, under a new lease.
 * What mounts a volume asks for the lease when the request leaves for the driver, and again for each file whose group
   the agent changes. A driver's call that is open when the lease ends may still mount: only its answer ends the stop.
-  A call without an answer stays open, also for the next start of the agent, until a later call for the volume has one.
+  A call without an answer stays open, also for the next start of the agent, until it is repeated and has one, or what
+  it mounts is unmounted by the driver.
 * A volume that cannot be stopped keeps no other one waiting, and not the agent's start.
 * A volume whose writers the agent cannot surely stop is fenced all the same, but the hub does not hear of it.
 * A volume that an earlier boot fenced is not staged as any other one before the hub has heard that (`was_held`).
@@ -45,23 +46,21 @@ from typing import Any, Final, Protocol
 from common import offline_policy
 from common.tasks import Tasks
 from edge.controller_lease import ControllerLease, boot_time
+from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, MountTable, read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.disks import block_of, is_in_use
-from edge.fencing.holders import parts_of
+from edge.fencing.holders import is_of, parts_of
 from edge.fencing.plan import Held, LeaseFile, Part, Plan, read_plan, write_plan
-from edge.fencing.stop import Stopped, mounts_of, stop_writers
-from edge.fencing.watchdog import AGAIN_S, left
-from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError
+from edge.fencing.stop import Ends, Stopped, mounts_of, stop_writers
+from edge.fencing.watchdog import AGAIN_S, LATE_S, left
+from edge.volume_errors import NON_FINAL, NotReady, Uncertain, Unended, VolumeError
 from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
 OFF: Final = "off"
 RESET: Final = "reset"
-
-_ALONE_S: Final = 1.0
-"""The time to stop one volume's writers, if those of all volumes together cannot be stopped in time."""
 
 _FIRST_PIDS: Final = "pid:[4026531836]"
 """The machine's first process id namespace (PROC_PID_INIT_INO of linux/proc_ns.h)."""
@@ -155,6 +154,8 @@ class Fencing:
         """The fenced volumes whose writers have stopped, each with what was done."""
         self._stopping: set[VolumeKey] = set()
         """The volumes whose writers are being stopped at this moment."""
+        self._is_stuck = False
+        """Whether not all writers could be stopped at the last try. The next ones are short: others may be waiting."""
         self._is_lost = False
         self._work: asyncio.Task[None] | None = None
         self._more = asyncio.Event()
@@ -253,7 +254,7 @@ class Fencing:
         """Note that the hub has heard, in this boot, which volumes are fenced: `was_held` is over for this one."""
         if key in self._earlier:
             self._earlier.discard(key)
-            await self._write_if_possible()
+            await self._write_if_possible()  # else it is heard once more
 
     def stopped(self, key: VolumeKey) -> str:
         """What was done to stop the writers of a fenced volume; empty while that is not done."""
@@ -264,12 +265,12 @@ class Fencing:
         held = self._held.get(key)
         return held.doubt if held is not None else ""
 
-    async def hold(self, volume: Volume, *, is_mounting: bool = False) -> None:
+    async def hold(self, volume: Volume, call: str = "") -> None:
         """Fence a volume from now on when the lease ends. Called before its first staging.
 
         Args:
             volume: the volume.
-            is_mounting: whether a driver's call that may mount it is about to begin.
+            call: the driver's call that may mount it and is about to begin; empty: none.
 
         Raises:
             NotReady: the plan cannot be written.
@@ -277,7 +278,7 @@ class Fencing:
         old = self._held.get(volume.key)
         new = Held(volume.driver, volume.handle, ()) if old is None else old
         pvs = tuple(dict.fromkeys((*new.pvs, volume.name)))
-        new = replace(new, pvs=pvs, is_mounting=new.is_mounting or is_mounting)
+        new = replace(new, pvs=pvs, open_calls=_with(new.open_calls, call))
         if new == old and self._is_written:
             return
         self._held[volume.key] = new
@@ -287,15 +288,19 @@ class Fencing:
             if old is None:
                 self._held.pop(volume.key, None)
             elif (now := self._held.get(volume.key)) is not None:
-                self._held[volume.key] = replace(now, is_mounting=old.is_mounting)
+                self._held[volume.key] = replace(now, open_calls=old.open_calls)
             raise NotReady(f"the agent cannot write down that it has to fence the volume: {error}") from error
         if old is None:
             self._lease.begin(self, is_operation=False)
             self._tell([volume.key])
 
     @contextlib.asynccontextmanager
-    async def mounting(self, volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+    async def mounting(self, volume: Volume, call: str) -> AsyncIterator[Callable[[], bool]]:
         """Let a driver mount a volume. Gives a function that tells whether that may begin, or go on, at a moment.
+
+        Args:
+            volume: the volume.
+            call: names the call among those of the volume. The answer to a later one of the same name tells of its end.
 
         Raises:
             NotReady: the volume is fenced, and cannot be mounted now (`obstacle`), or the plan cannot be written.
@@ -307,37 +312,48 @@ class Fencing:
             return
         if why := self.obstacle(volume):
             raise NotReady(why)
-        was_mounting = self._held[key].is_mounting
-        await self.hold(volume, is_mounting=True)  # it may have another name by now
-        is_mounting = True
+        was_open = call in self._held[key].open_calls
+        await self.hold(volume, call)  # it may have another name by now
+        has_begun = False
+
+        def may_go_on() -> bool:
+            nonlocal has_begun
+            may = self._lease.holds() and not self.is_fenced(key)
+            has_begun = has_begun or may
+            return may
+
+        is_open = True
         try:
-            yield lambda: self._lease.holds() and not self.is_fenced(key)
-            is_mounting = False
+            yield may_go_on
+            is_open = False
+        except Unended:
+            raise
         except VolumeError as error:
-            is_mounting = isinstance(error, Unended) or (was_mounting and not isinstance(error, Refused))
+            says_nothing = isinstance(error, NotReady) or error.code in NON_FINAL
+            is_open = was_open and says_nothing
             raise
         finally:
+            is_open = is_open if has_begun else was_open
             if (new := await self._looked_at(key)) is not None:
-                await self._change(key, replace(new, is_mounting=is_mounting))
+                await self._change(key, new if is_open else _without(new, call))
 
-    async def unmounted(self, key: VolumeKey) -> None:
-        """Forget the devices that are not the volume's any more. Called after the driver has unpublished it."""
+    async def unmounted(self, key: VolumeKey, call: str) -> None:
+        """Forget a call that may have mounted the volume, and the devices that are not the volume's any more.
+
+        Called after the driver has unpublished what the call mounts.
+        """
         if (new := await self._looked_at(key)) is not None:
             with contextlib.suppress(Uncertain):  # the next write of the plan has it
-                await self._change(key, new)
+                await self._change(key, _without(new, call))
 
     async def _looked_at(self, key: VolumeKey) -> Held | None:
-        """A held volume with what is mounted for it now; None if it is not held.
-
-        A device that is still in use stays: somebody may have unmounted it lazily, and it has a writer. Any other may
-        be another volume's soon.
-        """
+        """A held volume with what is mounted for it now; None if it is not held."""
         seen = self._held.get(key)
-        if seen is None or seen.is_fenced:  # then the stop finds the mount
+        if seen is None or key in self._stopped:
             return seen
         mounts, parts = await in_own_thread(partial(self._parts, seen), name="mount table")
         held = self._held.get(key)
-        if held is None or held.is_fenced:
+        if held is None or key in self._stopped:
             return held
         if served := next((mount.fs_type for mount in mounts if mount.fs_type.startswith("fuse")), ""):
             doubt = f"a process serves its file system ({served}), and may write after the unmount"
@@ -345,9 +361,18 @@ class Fencing:
         return replace(held, parts=parts)
 
     def _parts(self, held: Held) -> tuple[list[Mount], tuple[Part, ...]]:
-        mounts = mounts_of(held, self._table(self._root), self._root)
+        """A volume's mounts, and its parts.
+
+        A device that is still in use stays a part: somebody may have unmounted it lazily, and it has a writer. Any
+        other may be another volume's soon.
+        """
+        table, ends = self._table(self._root), Ends([held], Layout(self._root))
+        mounts = mounts_of(held, table, self._root)
         parts = parts_of(mounts)
-        parts |= {part for part in set(held.parts) - parts if self._in_use(block_of(part[0], part[2]))}
+        others = [mount for mount in table.mounts if ends.are_anothers(mount.path)]
+        for part in set(held.parts) - parts:
+            if self._in_use(block_of(part[0], part[2])) and not any(is_of(mount, part) for mount in others):
+                parts.add(part)
         return mounts, tuple(sorted(parts))
 
     async def have_doubt(self, key: VolumeKey, why: str) -> None:
@@ -373,9 +398,10 @@ class Fencing:
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more: it is unstaged."""
-        self._earlier.discard(key)
         if self._held.pop(key, None) is None:
+            await self.heard(key)
             return
+        self._earlier.discard(key)
         self._stopped.pop(key, None)
         await self._write_if_possible()  # else the next start drops it
         if not self._held:
@@ -472,11 +498,15 @@ class Fencing:
 
     async def _stop_all(self) -> None:
         keys = self._fenced()
-        if await self._stop_some(keys, left(self._shared.ends_at, self.stop_s, resets=self._reset is not None)):
-            self._shared.done_at = self._clock()
+        stop_s = min(LATE_S, self.stop_s) if self._is_stuck else left(self._shared.ends_at, self.stop_s)
+        self._is_stuck = not await self._stop_some(keys, stop_s)
+        if not self._is_stuck:
+            if self._held.keys() == set(keys):
+                self._shared.done_at = self._clock()
         elif self._reset is None:  # one whose writers cannot be stopped keeps no other waiting
             for key in keys:
-                await self._stop_some([key], _ALONE_S)
+                if not self._more.is_set():
+                    await self._stop_some([key], LATE_S)
 
     async def _stop_some(self, keys: list[VolumeKey], stop_s: float) -> bool:
         """Try to stop the writers of some fenced volumes. Returns whether they have all stopped."""
@@ -491,7 +521,7 @@ class Fencing:
                     stop_s=stop_s,
                     reset=self._reset,
                     spared=spared,
-                    is_mounting=lambda: any(held.is_mounting for key in keys if (held := self._held.get(key))),
+                    is_mounting=lambda: any(held.open_calls for key in keys if (held := self._held.get(key))),
                 ),
                 name="fence",
             )
@@ -541,6 +571,14 @@ class Fencing:
         """Write the plan. After a failure `_is_written` is false, and the next write of the agent has it all."""
         with contextlib.suppress(OSError):
             await self._write()
+
+
+def _with(calls: tuple[str, ...], call: str) -> tuple[str, ...]:
+    return calls if not call or call in calls else (*calls, call)
+
+
+def _without(held: Held, call: str) -> Held:
+    return replace(held, open_calls=tuple(each for each in held.open_calls if each != call))
 
 
 def why_not_here(reset: Path | None) -> str:

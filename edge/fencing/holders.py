@@ -15,7 +15,7 @@ Rules:
 
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,13 +28,20 @@ _KUBELETS = ("/volumes/kubernetes.io~csi/", "/plugins/kubernetes.io/csi/")
 """In the paths at which a kubelet, or this agent, has volumes mounted."""
 
 
-def holders(parts: Collection[Part], points: Collection[str], *, spared: Collection[int]) -> Iterator[tuple[int, str]]:
+def holders(
+    parts: Collection[Part],
+    points: Collection[str],
+    *,
+    spared: Collection[int],
+    is_anothers: Callable[[str], bool] = lambda _path: False,
+) -> Iterator[tuple[int, str]]:
     """Yield the holders of volumes, but for those that have only mapped a file: process id, and how it holds one.
 
     Args:
         parts: the parts of file systems that the volumes are.
         points: where the agent's namespace has them mounted.
         spared: processes that are not looked at.
+        is_anothers: tells the mount points of other volumes, which may be of the same file system.
     """
     if not parts and not points:
         return
@@ -45,7 +52,7 @@ def holders(parts: Collection[Part], points: Collection[str], *, spared: Collect
             continue
         view = (namespace, _root(pid))  # below another root, a process may see other mounts
         if namespace not in own and view not in known:
-            seen = _mounted_in(pid, parts, points)
+            seen = _mounted_in(pid, parts, points, is_anothers)
             if seen is not None:
                 known[view] = seen
         why = known.get(view, "") or _use(pid, points)
@@ -102,14 +109,16 @@ def _root(pid: int) -> str:
         return ""
 
 
-def _mounted_in(pid: int, parts: Collection[Part], points: Collection[str]) -> str | None:
+def _mounted_in(
+    pid: int, parts: Collection[Part], points: Collection[str], is_anothers: Callable[[str], bool]
+) -> str | None:
     """How a process's namespace has a volume mounted; empty if it has none, None if the process has ended."""
     try:
         text = os.fsdecode((_PROC / str(pid) / "mountinfo").read_bytes())
     except OSError:
         return None
     for mount in parse(text):
-        if any(is_of(mount, part) for part in parts):
+        if any(is_of(mount, part) for part in parts) and not is_anothers(mount.path):
             is_copy = _is_kubelets(mount.path) or any(mount.path.endswith(point) for point in points)
             if not points or not is_copy:
                 return f"has {'a copy of ' if is_copy else ''}it mounted at {mount.path}"

@@ -53,7 +53,7 @@ class Held:
         is_fenced: the lease has ended while the node had it, and it is not unstaged yet.
         parts: the parts of file systems that were mounted for it; none from when its writers have stopped.
         doubt: why the agent cannot be sure to stop all its writers; empty if it can.
-        is_mounting: a driver's call that may mount it has not ended, as far as the agent knows.
+        open_calls: the names of the driver's calls that may mount it and have not ended, as far as the agent knows.
     """
 
     driver: str
@@ -62,7 +62,7 @@ class Held:
     is_fenced: bool = False
     parts: tuple[Part, ...] = ()
     doubt: str = ""
-    is_mounting: bool = False
+    open_calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Plan:
 
     def due(self) -> list[Held]:
         """The volumes whose writers have not been stopped yet."""
-        return [held for held in self.volumes if not held.is_fenced or held.parts or held.is_mounting]
+        return [held for held in self.volumes if not held.is_fenced or held.parts or held.open_calls]
 
 
 def read_plan(state_dir: Path) -> Plan | None:
@@ -223,5 +223,6 @@ def _plan(body: Mapping[str, Any]) -> Plan:
     return Plan(boot=body["boot"], keeper=body["keeper"], volumes=volumes, earlier=earlier, **times)
 
 
-def _held(*, pvs: list[str], parts: Iterable[Iterable[str]] = (), **more: Any) -> Held:
-    return Held(pvs=tuple(pvs), parts=tuple((device, root, source) for device, root, source in parts), **more)
+def _held(*, pvs: list[str], parts: Iterable[Iterable[str]] = (), open_calls: Iterable[str] = (), **more: Any) -> Held:
+    known = tuple((device, root, source) for device, root, source in parts)
+    return Held(pvs=tuple(pvs), parts=known, open_calls=tuple(open_calls), **more)

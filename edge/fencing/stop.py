@@ -16,13 +16,14 @@ Rules:
 * An open call ends in the reset, too. Without one it counts no longer then: only the driver could tell of its end, and
   it is asked to unstage the volume when the stop is done.
 * Nothing waits for a file system or a process: the looks themselves and all that they do run in threads of their own,
-  and the time goes on. A look that hangs ends in the reset.
+  and the time goes on. A look that hangs ends in the reset. The next try does not begin again what still hangs.
 * It can be done again, and by two processes at once.
 """
 
 import ctypes
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -41,6 +42,9 @@ from edge.volume_errors import NotReady
 
 log = logging.getLogger("csi_bridge.edge.fence")
 
+_THREADS: Final[dict[str, threading.Thread]] = {}
+"""By what they do, the threads of this process that look, unmount or delete."""
+
 FORCE_AT: Final = 0.4
 """The part of the time after which the second measure begins. The rest of it is for measures that the kernel delays."""
 CUT_AT: Final = 0.6
@@ -52,6 +56,10 @@ _CLEAN_LOOKS: Final = 2
 _MNT_FORCE: Final = 1
 """From umount2(2)."""
 
+_TARGET: Final = re.compile(r".*/pods/[^/]+/(volumes/kubernetes\.io~csi/[^/]+/mount)")
+_STAGING: Final = re.compile(r".*/(plugins/kubernetes\.io/csi/[^/]+/[^/]+/globalmount)")
+"""Mount points of a volume (`edge.disk.layout`), below any root."""
+
 
 @dataclass(slots=True)
 class Stopped:
@@ -62,6 +70,7 @@ class Stopped:
         unmounted: the mount points.
         cut: the devices that were deleted.
         is_done: nothing of the volumes is left.
+        remains: what the last look found; empty if that was nothing.
         is_late: not everything was stopped in time.
         is_reset: the machine was to be reset; on a real one, nobody reads this.
     """
@@ -70,6 +79,7 @@ class Stopped:
     unmounted: list[str] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     is_done: bool = False
+    remains: str = ""
     is_late: bool = False
     is_reset: bool = False
 
@@ -78,14 +88,15 @@ class Stopped:
         more = [f"and {len(self.killed) - 3} more"] if len(self.killed) > 3 else []
         killed = ", ".join([*list(self.killed.values())[:3], *more]) or "no process"
         cut = f", deleted {', '.join(self.cut)}" if self.cut else ""
-        late = ", and could not stop everything in time" if self.is_late else ""
+        remains = f" ({self.remains})" if self.remains else ""
+        late = f", and could not stop everything in time{remains}" if self.is_late else ""
         reset = ", so it asked for a reset of the machine" if self.is_reset else ""
         return f"killed {killed}, unmounted {len(self.unmounted)} mounts{cut}{late}{reset}"
 
 
 def mounts_of(held: Held, table: MountTable, root: Path) -> list[Mount]:
     """The mounts at a volume's own paths."""
-    ends = _Ends([held], Layout(root))
+    ends = Ends([held], Layout(root))
     return [mount for mount in table.mounts if ends.are_of(mount.path)]
 
 
@@ -103,30 +114,34 @@ class _Stop:
     ) -> None:
         self.done = Stopped()
         self.clean, self.waits = 0, True
-        self._ends = _Ends(volumes, Layout(root))
+        self._ends = Ends(volumes, Layout(root))
         self._root, self._spared, self._is_mounting = root, spared, is_mounting
         self._parts: set[Part] = {part for held in volumes for part in held.parts}
-        self._threads: dict[str, threading.Thread] = {}
+        self._names = ", ".join(f"{held.driver}^{held.handle}" for held in volumes)
+        for name in [name for name, thread in _THREADS.items() if not thread.is_alive()]:
+            del _THREADS[name]
 
     def look(self, *, by_force: bool) -> None:
         """Kill and unmount what is there, unless the last look has not ended."""
-        self._wait([self._apart("look", lambda: self._look(by_force=by_force))])
+        self._wait([self._apart(f"look for {self._names}", lambda: self._look(by_force=by_force))])
 
     def cut(self) -> None:
         """Delete the devices that are these volumes' alone."""
-        self._wait([self._apart("cut", self._cut)])
+        self._wait([self._apart(f"cut off {self._names}", self._cut)])
 
     def _look(self, *, by_force: bool) -> None:
         try:
-            self.clean = 0 if self._is_found(by_force=by_force) else self.clean + 1
+            self.done.remains = self._found(by_force=by_force)
+            self.clean = 0 if self.done.remains else self.clean + 1
         except BaseException:
             self.clean = 0
             raise
 
-    def _is_found(self, *, by_force: bool) -> bool:
+    def _found(self, *, by_force: bool) -> str:
         mounts = self._mounts()
         points = dict.fromkeys(mount.path for mount in mounts)
-        is_held = self._kill(holders(self._parts, points, spared=self._spared))
+        is_anothers = self._ends.are_anothers
+        is_held = self._kill(holders(self._parts, points, spared=self._spared, is_anothers=is_anothers))
         # It unmounts nothing that is held: a holder would keep the file system, and nobody would find it any more.
         unmounting = [
             self._apart(f"{'force ' * by_force}unmount {path}", partial(self._unmount, path, by_force=by_force))
@@ -134,9 +149,16 @@ class _Stop:
             if by_force or not is_held
         ]
         if points:
-            unmounting.append(self._apart("maps", lambda: self._kill(mappers(points, spared=self._spared))))
+            mapping = partial(mappers, points, spared=self._spared)
+            unmounting.append(self._apart(f"maps of {self._names}", lambda: self._kill(mapping())))
         self._wait(unmounting)
-        return bool(mounts) or is_held or (self.waits and self._is_mounting()) or self._is_in_use()
+        if mounts:
+            return f"mounted at {points.popitem()[0]}"
+        if is_held:
+            return "a process that had it"
+        if self.waits and self._is_mounting():
+            return "a driver's open call"
+        return "a device in use" if self._is_in_use() else ""
 
     def _kill(self, found: Iterable[tuple[int, str]]) -> bool:
         """Kill each process as soon as it is found. Returns whether any was."""
@@ -153,7 +175,10 @@ class _Stop:
         return any(is_in_use(device) for device in whole)
 
     def _cut(self) -> None:
+        mounted = {block_of(mount.device, mount.source) for mount in self._mounts()}
         for device in {block_of(device, source) for device, _, source in self._parts}:
+            if device not in mounted and not is_in_use(device):
+                continue
             switch = switch_of(device, {block_of(mount.device, mount.source) for mount in self._others()})
             if switch is not None and str(switch) not in self.done.cut:
                 self.done.cut.append(str(switch))
@@ -185,7 +210,7 @@ class _Stop:
 
     def _apart(self, name: str, work: Callable[[], object]) -> threading.Thread | None:
         """Run work in a thread of its own, unless its last thread still runs."""
-        if (old := self._threads.get(name)) is not None and old.is_alive():
+        if (old := _THREADS.get(name)) is not None and old.is_alive():
             return old
 
         def run() -> None:
@@ -201,7 +226,7 @@ class _Stop:
             thread.start()
         except RuntimeError:  # the machine has no memory or no process left for one: the time goes on
             return None
-        self._threads[name] = thread
+        _THREADS[name] = thread
         return thread
 
     @staticmethod
@@ -258,36 +283,34 @@ def stop_writers(
     return stop.done
 
 
-class _Ends:
-    """Tells the mount points of volumes from all others."""
+class Ends:
+    """Tells the mount points of some volumes from all others."""
 
     def __init__(self, volumes: Sequence[Held], layout: Layout) -> None:
         self._stagings: set[str] = set()
         self._volumes: set[str] = set()
-        real = os.path.realpath(layout.root)
-        self._pods, self._plugins = f"{real}/pods/", f"{real}/plugins/kubernetes.io/csi/"
+        self._real = os.path.realpath(layout.root)
         for held in volumes:
             with suppress(NotReady):  # its names cannot be paths, so it is mounted nowhere
-                staging = layout.staging_target(held.driver, held.handle).relative_to(layout.root)
-                self._stagings.add(f"{real}/{staging}")
+                self._stagings.add(str(layout.staging_target(held.driver, held.handle).relative_to(layout.root)))
             for pv in held.pvs:
                 with suppress(NotReady):
                     self._volumes.add(str(layout.target("uid", pv).relative_to(layout.pod("uid"))))
 
     def are_of(self, path: str) -> bool:
-        """Whether one of the volumes is mounted at this path, if anything is."""
-        if path in self._stagings:
-            return True
-        _, _, of_pod = path.removeprefix(self._pods).partition("/")
-        return path.startswith(self._pods) and of_pod in self._volumes
+        """Whether one of the volumes is mounted at this path of the node, if anything is."""
+        below = path.removeprefix(f"{self._real}/")
+        if below in self._stagings:
+            return below != path
+        _, _, of_pod = below.removeprefix("pods/").partition("/")
+        return path.startswith(f"{self._real}/pods/") and of_pod in self._volumes
 
     def are_anothers(self, path: str) -> bool:
-        """Whether another volume is mounted at this path, maybe of the same file system."""
-        if self.are_of(path):
-            return False
-        _, _, of_pod = path.removeprefix(self._pods).partition("/")
-        is_target = path.startswith(self._pods) and of_pod.startswith("volumes/") and of_pod.endswith("/mount")
-        return is_target or (path.startswith(self._plugins) and path.endswith("/globalmount"))
+        """Whether a path, on the node or as a container sees it, is a mount point of another volume."""
+        if found := _TARGET.fullmatch(path):
+            return found[1] not in self._volumes
+        found = _STAGING.fullmatch(path)
+        return found is not None and found[1] not in self._stagings
 
 
 def _write_out(path: str) -> None:

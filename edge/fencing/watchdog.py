@@ -34,7 +34,7 @@ AGAIN_S: Final = 2.0
 """Between two looks at fenced volumes: a driver's call that was under way at the lease's end may still mount one."""
 
 LATE_S: Final = 2.5
-"""The time for a stop that begins too late, before the machine is reset: a few looks, and the measures by force."""
+"""The time for a stop that begins too late, or again: a few looks, and the measures by force."""
 
 READY: Final = b"ready\n"
 """The watchdog writes this to its standard output when it watches."""
@@ -47,9 +47,9 @@ def boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def left(ends_at: float, stop_s: float, *, resets: bool) -> float:
+def left(ends_at: float, stop_s: float) -> float:
     """The seconds that are left to stop all writers. If it is late, the work takes some all the same."""
-    return max(ends_at + stop_s - boot_time(), min(LATE_S, stop_s) if resets else stop_s / 2)
+    return min(max(ends_at + stop_s - boot_time(), LATE_S), stop_s)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Watchdog:
             return
         if self._told == ends_at:  # another volume may get the device when the hub has let this one go
             due = [replace(held, parts=()) for held in due]
-        left_s = left(ends_at, self.stop_s, resets=self.reset is not None)
+        left_s = left(ends_at, self.stop_s)
         spared = {self.parent} if os.getppid() == self.parent else ()
         done = stop_writers(
             due, self.root, stop_s=left_s, reset=self.reset, spared=spared, is_mounting=self._is_mounting
@@ -121,7 +121,7 @@ class Watchdog:
     def _is_mounting(self) -> bool:
         """Whether a driver may still be mounting a volume. Its agent may be alive, and write down that it is not."""
         self._read()
-        return self._plan is not None and any(held.is_mounting for held in self._plan.volumes)
+        return self._plan is not None and any(held.open_calls for held in self._plan.volumes)
 
     def _read(self) -> None:
         try:

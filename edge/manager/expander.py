@@ -26,6 +26,7 @@ from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows, published_of
 from edge.manager.states import Handover, State
+from edge.manager.steps import Step
 from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
@@ -194,7 +195,8 @@ class VolumeExpander:
             host.facts.expanding(claim, size)
         reach("expand.after-intent")
         try:
-            async with host.fencing.mounting(volume) as may_go_on:  # a driver may grow a device that is not mounted
+            # A driver may grow a device that is not mounted.
+            async with host.fencing.mounting(volume, Step.EXPAND.value) as may_go_on:
                 await host.plugin.expand(
                     volume,
                     want.pod.uid,

@@ -247,11 +247,11 @@ class Fence(Protocol):
     async def hold(self, volume: Volume) -> None:
         """Fence a volume from now on when the lease ends."""
 
-    def mounting(self, volume: Volume) -> AbstractAsyncContextManager[Callable[[], bool]]:
+    def mounting(self, volume: Volume, call: str) -> AbstractAsyncContextManager[Callable[[], bool]]:
         """Let a driver mount a volume; gives a function that tells whether that may begin, or go on, at a moment."""
 
-    async def unmounted(self, key: VolumeKey) -> None:
-        """Forget the devices that are not the volume's any more: the driver has unpublished it."""
+    async def unmounted(self, key: VolumeKey, call: str) -> None:
+        """Forget a call that may have mounted the volume: the driver has unpublished it."""
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more."""
@@ -304,11 +304,11 @@ class NoFence:
         """See `Fence`."""
 
     @asynccontextmanager
-    async def mounting(self, _volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+    async def mounting(self, _volume: Volume, _call: str) -> AsyncIterator[Callable[[], bool]]:
         """See `Fence`."""
         yield lambda: True
 
-    async def unmounted(self, _key: VolumeKey) -> None:
+    async def unmounted(self, _key: VolumeKey, _call: str) -> None:
         """See `Fence`."""
 
     async def let_go(self, _key: VolumeKey) -> None:

@@ -294,7 +294,7 @@ class VolumeTask:
             if must_be_known:
                 self._check_copy(volume)
             self._check_lease(volume)
-            async with host.fencing.mounting(volume) as may_go_on:
+            async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(
                     volume,
                     publish_context=context,
@@ -315,8 +315,7 @@ class VolumeTask:
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
-        if must_be_known:
-            await host.fencing.heard(self.key)
+        await host.fencing.heard(self.key)
         log.info("volume %s is staged", self.key)
 
     async def _hold(self, want: PodVolume, before: Device | None) -> bool:
@@ -400,7 +399,7 @@ class VolumeTask:
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             self._check_lease(want.volume)
-            async with host.fencing.mounting(want.volume) as may_go_on:
+            async with host.fencing.mounting(want.volume, pod.uid) as may_go_on:
                 await host.plugin.publish(
                     want,
                     publish_context=context,
@@ -457,7 +456,7 @@ class VolumeTask:
         except NotReady:
             await self.rows.settle(Step.UNPUBLISH, before)
             raise
-        await self._host.fencing.unmounted(self.key)
+        await self._host.fencing.unmounted(self.key, target.pod_uid)
         if not before.block:
             await self._deferral.forget(before)
         if not await plugin.clean_leftovers(published):

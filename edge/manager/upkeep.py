@@ -93,7 +93,7 @@ class VolumeUpkeep:
             context = inputs.publish_context(want.volume)
             secrets = inputs.secrets(want.volume.publish_secret)
             tokens = inputs.tokens(want)
-            async with host.fencing.mounting(want.volume) as may_go_on:
+            async with host.fencing.mounting(want.volume, want.pod.uid) as may_go_on:
                 await host.plugin.republish(
                     want, publish_context=context, secrets=secrets, tokens=tokens, may_go_on=may_go_on
                 )

@@ -175,11 +175,11 @@ class Node:
         """
         plan = read_plan(self.directory / self.name)
         assert plan is not None
-        assert any(held.is_mounting for held in plan.volumes), self.tell()
+        assert any(held.open_calls for held in plan.volumes), self.tell()
         self.agent.kill()
         write_plan(
             self.directory / self.name,
-            replace(plan, volumes=tuple(replace(it, is_mounting=False) for it in plan.volumes)),
+            replace(plan, volumes=tuple(replace(it, open_calls=()) for it in plan.volumes)),
         )
         self.reset.write_text("")
 

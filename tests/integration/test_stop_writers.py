@@ -126,12 +126,14 @@ def test_a_loop_device_on_a_file_of_the_volume_ends_in_a_reset(volume: Volume) -
         subprocess.run(["losetup", "--detach", found.stdout.strip()], check=True)
 
 
-def test_a_mount_of_another_volume_of_the_same_file_system_stays(volume: Volume) -> None:
+def test_a_mount_of_another_volume_of_the_same_file_system_stays_and_so_does_who_sees_it(volume: Volume) -> None:
     other = Layout(volume.root).target("uid-1", "pv-2")
     other.mkdir(parents=True)
     subprocess.run(["mount", "--bind", volume.target, other], check=True)
     try:
-        assert (volume.stop().unmounted, other.is_mount()) == ([str(volume.target)], True)
+        with writer(volume.root / "elsewhere", *INSIDE, f"umount {volume.target}") as process:
+            assert (volume.stop().unmounted, other.is_mount()) == ([str(volume.target)], True)
+            assert process.poll() is None
     finally:
         subprocess.run(["umount", other], check=True)
 

@@ -198,7 +198,7 @@ def test_what_cannot_be_unmounted_in_time_ends_in_a_reset(world: World) -> None:
 
 @pytest.mark.parametrize("is_alive", [False, True])
 def test_a_drivers_open_call_ends_in_a_reset_unless_the_agent_writes_down_its_end(world: World, is_alive: bool) -> None:
-    open_call = replace(HELD, is_mounting=True)
+    open_call = replace(HELD, open_calls=("stage",))
     watchdog = world.watch(lease_s=0.0, held=open_call)
     wait_for(lambda: world.mounts() == [str(world.other)], what="unmounted volume", instead=watchdog.log_tail)
     if is_alive:

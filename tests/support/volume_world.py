@@ -263,11 +263,11 @@ class FakeFence:
     async def hold(self, volume: Volume) -> None:
         self.held.append(volume.key)
 
-    async def unmounted(self, key: VolumeKey) -> None:
+    async def unmounted(self, _key: VolumeKey, _call: str) -> None:
         """The devices of these tests are nobody's."""
 
     @asynccontextmanager
-    async def mounting(self, volume: Volume) -> AsyncIterator[Callable[[], bool]]:
+    async def mounting(self, volume: Volume, _call: str) -> AsyncIterator[Callable[[], bool]]:
         yield lambda: not self.is_fenced(volume.key)
 
     async def let_go(self, key: VolumeKey) -> None:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.status import Code
 from edge.controller_lease import ControllerLease
 from edge.disk.layout import Layout
 from edge.disk.mounts import Mount, MountTable
 from edge.fencing.fencing import Fencing, why_not_here
 from edge.fencing.plan import Held, LeaseFile, Plan, read_plan, write_plan
 from edge.fencing.stop import Stopped
+from edge.fencing.watchdog import LATE_S
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError
 from edge.volumes import DriverRules, Volume, VolumeKey
 from tests.support.waiting import until
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DATA = Volume(driver="d.csi", handle="h-1", name="pv-1", fence=True)
 KEY = DATA.key
 OTHER = Volume(driver="d.csi", handle="h-2", name="pv-2", fence=True)
+CALL = "uid-1"
 NAME = "kubernetes.io/csi/d.csi^h-1"
 
 
@@ -145,9 +148,12 @@ class Machine:
     def _changed(self, keys: Collection[VolumeKey]) -> None:
         self.told.append(list(keys))
 
-    def _stop(self, volumes: list[Held], _root: Path, *, is_mounting: Callable[[], bool], **_more: Any) -> Stopped:
+    def _stop(
+        self, volumes: list[Held], _root: Path, *, stop_s: float, is_mounting: Callable[[], bool], **_more: Any
+    ) -> Stopped:
         self.is_mounting = is_mounting
         self.stopped.append([held.handle for held in volumes])
+        self.stop_s = stop_s
         self.looked_for = [held.parts for held in volumes]
         killed = {7: "process 7 'web' (has a file of it open)"}
         return Stopped(killed=killed, unmounted=["/a", "/b"], is_done=not self.stuck & {it.handle for it in volumes})
@@ -273,7 +279,7 @@ async def test_a_plan_that_cannot_be_written_holds_nothing(machine: Machine) -> 
 async def test_what_is_mounted_for_a_volume_is_in_the_plan_until_its_writers_have_stopped(machine: Machine) -> None:
     """Somebody may unmount it where the agent looks, and keep it elsewhere."""
     fencing = await hold(machine)
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         machine.mount()
     assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
     machine.pass_s(60.0)
@@ -283,7 +289,7 @@ async def test_what_is_mounted_for_a_volume_is_in_the_plan_until_its_writers_hav
 
 async def test_a_request_may_leave_for_the_driver_only_while_the_lease_holds(machine: Machine) -> None:
     fencing = await hold(machine)
-    async with fencing.mounting(DATA) as may_go_on:
+    async with fencing.mounting(DATA, CALL) as may_go_on:
         assert may_go_on()
         machine.now += 60.0  # the machine was suspended, and no timer has come yet
         assert not may_go_on()
@@ -293,13 +299,13 @@ async def test_a_volume_is_not_mounted_while_it_is_fenced(machine: Machine) -> N
     fencing = await hold(machine)
     machine.pass_s(60.0)
     with pytest.raises(NotReady, match="it is fenced, and is unmounted first"):
-        async with fencing.mounting(DATA):
+        async with fencing.mounting(DATA, CALL):
             raise AssertionError("the driver was called")
 
 
 async def test_the_stop_does_not_end_before_a_drivers_open_call_that_may_mount(machine: Machine) -> None:
     fencing = await hold(machine)
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         machine.pass_s(60.0)
         await until(lambda: machine.stopped, "a stop of the writers")
         assert machine.is_mounting()
@@ -307,57 +313,105 @@ async def test_the_stop_does_not_end_before_a_drivers_open_call_that_may_mount(m
 
 
 @pytest.mark.parametrize(
-    ("errors", "is_open"),
+    ("ends", "is_open"),
     [
         ([Unended("the call's time is over")], True),
-        ([Uncertain("no connection to the driver")], False),
+        ([Uncertain("no such connection", code=Code.UNAVAILABLE)], False),
         ([Refused("no such device")], False),
-        ([Unended("the call's time is over"), Uncertain("no connection to the driver")], True),
+        ([Uncertain("the driver has mounted it, and its files cannot be given to the pod")], False),
+        ([Unended("the call's time is over"), Uncertain("no such connection", code=Code.UNAVAILABLE)], True),
+        ([Unended("the call's time is over"), NotReady("no such driver")], True),
         ([Unended("the call's time is over"), Refused("no such device")], False),
         ([Unended("the call's time is over"), None], False),
         ([asyncio.CancelledError()], True),
     ],
 )
-async def test_a_call_is_open_until_one_for_the_volume_has_an_answer_that_tells_of_its_end(
-    machine: Machine, errors: list[BaseException | None], is_open: bool
+async def test_a_call_is_open_until_it_is_repeated_and_has_an_answer_that_tells_of_its_end(
+    machine: Machine, ends: list[BaseException | None], is_open: bool
 ) -> None:
     fencing = await hold(machine)
-    for error in errors:
+    for end in ends:
         with contextlib.suppress(VolumeError, asyncio.CancelledError):
-            async with fencing.mounting(DATA):
-                assert machine.plan().volumes[0].is_mounting
-                if error is not None:
-                    raise error
-    assert machine.plan().volumes[0].is_mounting == is_open
+            async with fencing.mounting(DATA, CALL) as may_go_on:
+                assert may_go_on()
+                assert machine.plan().volumes[0].open_calls == (CALL,)
+                if end is not None:
+                    raise end
+    assert bool(machine.plan().volumes[0].open_calls) == is_open
     fencing = await machine.start()
     machine.pass_s(60.0)
     await until(lambda: machine.stopped, "a stop of the writers")
     assert machine.is_mounting() == is_open
 
 
+async def test_a_call_that_never_left_is_not_open(machine: Machine) -> None:
+    fencing = await hold(machine)
+    with contextlib.suppress(asyncio.CancelledError):
+        async with fencing.mounting(DATA, CALL):
+            raise asyncio.CancelledError
+    assert machine.plan().volumes[0].open_calls == ()
+
+
+async def test_the_answer_to_a_call_for_another_pod_does_not_end_an_open_one_and_the_unmount_does(
+    machine: Machine,
+) -> None:
+    fencing = await hold(machine)
+    with contextlib.suppress(VolumeError):
+        async with fencing.mounting(DATA, CALL) as may_go_on:
+            assert may_go_on()
+            raise Unended("the call's time is over")
+    async with fencing.mounting(DATA, "uid-2") as may_go_on:
+        assert may_go_on()
+    assert machine.plan().volumes[0].open_calls == (CALL,)
+    await fencing.unmounted(KEY, CALL)
+    assert machine.plan().volumes[0].open_calls == ()
+
+
 async def test_a_device_is_the_volumes_while_it_is_mounted_or_in_use(machine: Machine) -> None:
     fencing = await hold(machine)
     machine.in_use.add("8:16")
     for device in ("8:16", "8:32", "8:48"):
-        async with fencing.mounting(DATA):
+        async with fencing.mounting(DATA, CALL):
             machine.mount(device=device)
     assert [device for device, _, _ in machine.plan().volumes[0].parts] == ["8:16", "8:48"]
     machine.in_use.clear()
     machine.mounts.clear()
-    await fencing.unmounted(KEY)
+    await fencing.unmounted(KEY, CALL)
     assert machine.plan().volumes[0].parts == ()
+
+
+async def test_a_device_in_use_that_another_volume_has_mounted_is_not_the_volumes(machine: Machine) -> None:
+    fencing = await hold(machine)
+    machine.in_use.add("8:16")
+    async with fencing.mounting(DATA, CALL):
+        machine.mount()
+    path = Layout(machine.directory / "root").target("uid-2", "pv-2")
+    machine.mounts[:] = [Mount("8:16", "/", str(path), source="/dev/sdb")]
+    await fencing.unmounted(KEY, CALL)
+    assert machine.plan().volumes[0].parts == ()
+
+
+async def test_what_is_mounted_after_the_lease_is_in_the_plan_until_it_is_stopped(machine: Machine) -> None:
+    """The agent may die then, and only the plan tells its watchdog."""
+    fencing = await hold(machine)
+    machine.stuck.add("h-1")
+    async with fencing.mounting(DATA, CALL) as may_go_on:
+        assert may_go_on()
+        machine.pass_s(60.0)
+        machine.mount()
+    assert [held.handle for held in machine.plan().due()] == ["h-1"]
 
 
 async def test_a_second_name_of_a_volume_is_part_of_the_plan_before_it_is_mounted(machine: Machine) -> None:
     """Two PersistentVolumes may have one volumeHandle. Each of them has paths of its own."""
     fencing = await hold(machine)
-    async with fencing.mounting(replace(DATA, name="pv-2")):
+    async with fencing.mounting(replace(DATA, name="pv-2"), CALL):
         assert machine.plan().volumes[0].pvs == ("pv-1", "pv-2")
 
 
 async def test_a_volume_that_a_process_serves_is_not_told_to_the_hub(machine: Machine) -> None:
     fencing = await hold(machine)
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         machine.mount("fuse.s3fs")
     assert "a process serves its file system (fuse.s3fs)" in fencing.doubt(KEY)
     assert fencing.told()["volumes"] == []
@@ -375,7 +429,7 @@ async def test_a_volume_that_its_driver_hands_to_a_runtime_is_not_told_to_the_hu
 
 async def test_a_mount_that_cannot_be_written_down_is_no_success(machine: Machine) -> None:
     fencing = await hold(machine)
-    mounting = fencing.mounting(DATA)
+    mounting = fencing.mounting(DATA, CALL)
     await mounting.__aenter__()
     (machine.directory / "fence.json").unlink()
     (machine.directory / "fence.json").mkdir()
@@ -383,7 +437,7 @@ async def test_a_mount_that_cannot_be_written_down_is_no_success(machine: Machin
     with pytest.raises(Uncertain, match="cannot write down how it fences"):
         await mounting.__aexit__(None, None, None)
     (machine.directory / "fence.json").rmdir()
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         pass
     assert machine.plan().volumes[0].parts == (("8:16", "/", "/dev/sdb"),)
 
@@ -397,11 +451,13 @@ async def test_a_volume_whose_writers_cannot_be_stopped_keeps_no_other_one_waiti
     machine.stuck.add("h-2")
     machine.pass_s(60.0)
     await until(lambda: fencing.stopped(KEY), "a stop of the other one's writers")
+    assert LeaseFile(machine.directory).done_at == 0.0
     assert (fencing.is_fenced(OTHER.key), fencing.stopped(OTHER.key)) == (True, "")
     machine.up()
     await fencing.let_go(KEY)
     machine.pong()
     await until(lambda: not fencing.obstacle(DATA), "a volume that may be mounted again")
+    assert machine.stop_s <= LATE_S
     assert fencing.obstacle(OTHER) == "it is fenced, and is unmounted first"
 
 
@@ -482,7 +538,7 @@ async def test_an_agent_that_no_longer_fences_still_does_so_for_the_volumes_that
 
 async def test_an_agent_that_starts_after_a_stop_looks_for_no_device_that_may_be_anothers_now(machine: Machine) -> None:
     fencing = await hold(machine)
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         machine.mount()
     machine.now += 61.0
     LeaseFile(machine.directory).done_at = machine.now  # by the watchdog
@@ -490,14 +546,15 @@ async def test_an_agent_that_starts_after_a_stop_looks_for_no_device_that_may_be
     assert machine.looked_for == [()]
 
 
-async def test_after_a_reboot_nothing_is_fenced_and_the_agent_knows_what_was(machine: Machine) -> None:
+@pytest.mark.parametrize("what", ["heard", "let_go"])
+async def test_after_a_reboot_nothing_is_fenced_and_the_agent_knows_what_was(machine: Machine, what: str) -> None:
     await hold(machine)
     machine.now, machine.boot = 10.0, "boot-2"
     fencing = await machine.start()
     assert (machine.stopped, fencing.is_held(KEY)) == ([], False)
     fencing = await machine.start()
     assert fencing.was_held(KEY)
-    await fencing.heard(KEY)
+    await getattr(fencing, what)(KEY)
     fencing = await machine.start()
     assert not fencing.was_held(KEY)
 
@@ -535,7 +592,7 @@ def test_the_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
         keeper="k",
         lease_s=60.0,
         stop_s=20.0,
-        volumes=(Held("d.csi", "h-1", ("pv-1",), True, (("8:0", "/", "/dev/sda"),), "FUSE", True),),
+        volumes=(Held("d.csi", "h-1", ("pv-1",), True, (("8:0", "/", "/dev/sda"),), "FUSE", ("stage",)),),
         earlier=(("d.csi", "h-0"),),
     )
     write_plan(tmp_path, plan)
@@ -572,7 +629,7 @@ async def test_an_agent_that_had_a_lease_and_never_a_volume_starts_again(machine
 async def test_a_watchdog_goes_on_until_the_agent_has_stopped_the_writers(machine: Machine) -> None:
     """The plan may be written while the agent is still at it: another volume was unstaged at that moment."""
     fencing = await hold(machine)
-    async with fencing.mounting(DATA):
+    async with fencing.mounting(DATA, CALL):
         machine.mount()
     fencing._mark_all()
     await fencing._write()

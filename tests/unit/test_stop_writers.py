@@ -15,7 +15,7 @@ from edge.disk.mounts import MountTable, parse
 from edge.fencing.disks import block_of, is_in_use, switch_of
 from edge.fencing.holders import _is_below, holders, is_of, mappers, parts_of
 from edge.fencing.plan import Held
-from edge.fencing.stop import RESET_AT, Stopped, _Ends, stop_writers
+from edge.fencing.stop import RESET_AT, Ends, Stopped, stop_writers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ HELD = Held("d.csi", "h-1", ("pv-1",))
 
 
 def test_the_mounts_of_a_volume_are_its_staging_and_its_publications(tmp_path: Path) -> None:
-    ends = _Ends([HELD], Layout(tmp_path))
+    ends = Ends([HELD], Layout(tmp_path))
     staging = f"{tmp_path}/plugins/kubernetes.io/csi/d.csi"
     assert ends.are_of(f"{staging}/{handle_hash('h-1')}/globalmount")
     assert ends.are_of(f"{tmp_path}/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount")
@@ -42,7 +42,7 @@ def test_the_mounts_of_a_volume_are_its_staging_and_its_publications(tmp_path: P
     ],
 )
 def test_no_other_mount_is_meant(tmp_path: Path, other: str) -> None:
-    assert not _Ends([HELD], Layout(tmp_path)).are_of(other.format(root=tmp_path))
+    assert not Ends([HELD], Layout(tmp_path)).are_of(other.format(root=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,18 @@ def test_no_other_mount_is_meant(tmp_path: Path, other: str) -> None:
         ("/pods/any-uid/volume-subpaths/pv-1/web/0", False),
         ("/plugins/kubernetes.io/csi/d.csi/other/globalmount", True),
         ("/plugins/d.csi/any", False),
+        ("/host/pods/any-uid/volumes/kubernetes.io~csi/pv-2/mount", True),
+        ("/host/pods/any-uid/volumes/kubernetes.io~csi/pv-1/mount", False),
     ],
 )
 def test_a_mount_point_of_another_volume_is_told_from_a_copy_of_this_one(
     tmp_path: Path, path: str, is_anothers: bool
 ) -> None:
-    assert _Ends([HELD], Layout(tmp_path)).are_anothers(f"{tmp_path}{path}") == is_anothers
+    assert Ends([HELD], Layout(tmp_path)).are_anothers(f"{tmp_path}{path}") == is_anothers
 
 
 def test_a_volume_whose_names_cannot_be_paths_is_mounted_nowhere(tmp_path: Path) -> None:
-    assert not _Ends([Held("d.csi", "", ("..",))], Layout(tmp_path)).are_of(f"{tmp_path}/pods/a/volumes")
+    assert not Ends([Held("d.csi", "", ("..",))], Layout(tmp_path)).are_of(f"{tmp_path}/pods/a/volumes")
 
 
 def test_a_process_with_an_open_file_of_the_volume_holds_it(tmp_path: Path) -> None:
@@ -170,7 +172,9 @@ def test_the_source_of_a_mount_counts_only_if_it_is_a_block_device_and_the_mount
 def test_what_was_done_is_told_in_words() -> None:
     many = {pid: f"process {pid} 'web'" for pid in range(1, 6)}
     assert str(Stopped()) == "killed no process, unmounted 0 mounts"
-    assert str(Stopped(killed=many, unmounted=["/a"], cut=["/sys/x"], is_late=True, is_reset=True)) == (
+    assert str(
+        Stopped(killed=many, unmounted=["/a"], cut=["/sys/x"], is_late=True, is_reset=True, remains="a device in use")
+    ) == (
         "killed process 1 'web', process 2 'web', process 3 'web', and 2 more, unmounted 1 mounts, deleted /sys/x, and "
-        "could not stop everything in time, so it asked for a reset of the machine"
+        "could not stop everything in time (a device in use), so it asked for a reset of the machine"
     )
