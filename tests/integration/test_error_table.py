@@ -178,6 +178,9 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
         r"and at the network between it and the hub",
         message,
     )
+    with closing(connect_to_read(world.bridge.hub.uds.parent / "hub/hub.db")) as database:
+        connected = "SELECT connected FROM nodes"
+        wait_for(lambda: database.execute(connected).fetchall() == [(0,)], what="node that left in hub.db")
     world.bridge.hub.kill()
     world.bridge.wait_linked(world.proxy, linked=False)
     world.bridge.hub.start()
