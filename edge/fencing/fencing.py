@@ -338,10 +338,7 @@ class Fencing:
                 await self._change(key, new if is_open else _without(new, call))
 
     async def unmounted(self, key: VolumeKey, call: str) -> None:
-        """Forget a call that may have mounted the volume, and the devices that are not the volume's any more.
-
-        Called after the driver has unpublished what the call mounts.
-        """
+        """Forget a call, and the devices that the volume no longer has. Called after the driver has unpublished it."""
         if (new := await self._looked_at(key)) is not None:
             with contextlib.suppress(Uncertain):  # the next write of the plan has it
                 await self._change(key, _without(new, call))

@@ -16,7 +16,8 @@ Rules:
 * An open call ends in the reset, too. Without one it counts no longer then: only the driver could tell of its end, and
   it is asked to unstage the volume when the stop is done.
 * Nothing waits for a file system or a process: the looks themselves and all that they do run in threads of their own,
-  and the time goes on. A look that hangs ends in the reset. The next try does not begin again what still hangs.
+  and the time goes on. A look that hangs ends in the reset. The next try does not begin again what still hangs, and
+  what hung does nothing more when it goes on later.
 * It can be done again, and by two processes at once.
 """
 
@@ -107,13 +108,14 @@ class _Stop:
         done: what was done so far.
         clean: the looks since one found anything.
         waits: whether a driver's open call counts.
+        is_over: the try has ended. A thread that hung in it does nothing more: the volume may be mounted anew by then.
     """
 
     def __init__(
         self, volumes: Sequence[Held], root: Path, spared: Collection[int], is_mounting: Callable[[], bool]
     ) -> None:
         self.done = Stopped()
-        self.clean, self.waits = 0, True
+        self.clean, self.waits, self.is_over = 0, True, False
         self._ends = Ends(volumes, Layout(root))
         self._root, self._spared, self._is_mounting = root, spared, is_mounting
         self._parts: set[Part] = {part for held in volumes for part in held.parts}
@@ -164,13 +166,15 @@ class _Stop:
         """Kill each process as soon as it is found. Returns whether any was."""
         is_held = False
         for pid, how in found:
+            if self.is_over:
+                break
             is_held = True
             self.done.killed.setdefault(pid, how)
             kill(pid)
         return is_held
 
     def _is_in_use(self) -> bool:
-        """Whether a device that is one of the volumes as a whole is in use, by whoever that is."""
+        """Whether anything uses a device that is a volume as a whole."""
         whole = {block_of(device, source) for device, part, source in self._parts if part == "/"}
         return any(is_in_use(device) for device in whole)
 
@@ -180,7 +184,7 @@ class _Stop:
             if device not in mounted and not is_in_use(device):
                 continue
             switch = switch_of(device, {block_of(mount.device, mount.source) for mount in self._others()})
-            if switch is not None and str(switch) not in self.done.cut:
+            if switch is not None and str(switch) not in self.done.cut and not self.is_over:
                 self.done.cut.append(str(switch))
                 log.error("a volume cannot be unmounted in time: its device is deleted by %s", switch)
                 self._apart(f"delete {device}", partial(switch.write_text, "1"))
@@ -200,10 +204,13 @@ class _Stop:
         return not self._ends.are_anothers(mount.path) and any(is_of(mount, part) for part in self._parts)
 
     def _unmount(self, path: str, *, by_force: bool) -> None:
+        if not by_force:
+            _write_out(path)
+        if self.is_over:
+            return
         if by_force:
             _force(path)
         else:
-            _write_out(path)
             unmount(Path(path))
         if path not in self.done.unmounted:
             self.done.unmounted.append(path)
@@ -263,24 +270,27 @@ def stop_writers(
     """
     stop = _Stop(volumes, root, {*spared, os.getpid()}, is_mounting)
     began = clock()
-    while stop.clean < _CLEAN_LOOKS:
-        part = (clock() - began) / stop_s
-        if part >= 1.0:
-            return stop.done
-        stop.look(by_force=part >= FORCE_AT)
-        if not stop.clean and part >= RESET_AT and not stop.done.is_late:
-            stop.done.is_late = True
-            if reset is not None:
-                stop.done.is_reset = True
-                _reset(reset)
+    try:
+        while stop.clean < _CLEAN_LOOKS:
+            part = (clock() - began) / stop_s
+            if part >= 1.0:
                 return stop.done
-            stop.waits = False
-            log.critical("not all writers of volumes can be stopped in time; %s", stop.done)
-        if not stop.clean and part >= CUT_AT:
-            stop.cut()
-        sleep(_LOOK_S)
-    stop.done.is_done = True
-    return stop.done
+            stop.look(by_force=part >= FORCE_AT)
+            if not stop.clean and part >= RESET_AT and not stop.done.is_late:
+                stop.done.is_late = True
+                if reset is not None:
+                    stop.done.is_reset = True
+                    _reset(reset)
+                    return stop.done
+                stop.waits = False
+                log.critical("not all writers of volumes can be stopped in time; %s", stop.done)
+            if not stop.clean and part >= CUT_AT:
+                stop.cut()
+            sleep(_LOOK_S)
+        stop.done.is_done = True
+        return stop.done
+    finally:
+        stop.is_over = True
 
 
 class Ends:

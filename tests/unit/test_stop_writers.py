@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge.disk.layout import Layout, handle_hash
-from edge.disk.mounts import MountTable, parse
+from edge.disk.mounts import Mount, MountTable, parse
 from edge.fencing.disks import block_of, is_in_use, switch_of
 from edge.fencing.holders import _is_below, holders, is_of, mappers, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import RESET_AT, Ends, Stopped, stop_writers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 HELD = Held("d.csi", "h-1", ("pv-1",))
@@ -104,46 +105,71 @@ def test_nothing_to_stop_is_done_after_two_looks(tmp_path: Path) -> None:
     assert not (tmp_path / "reset").exists()
 
 
+@pytest.fixture
+def never_stopped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Stopped, float]]]:
+    """Tries to stop what cannot be stopped. Gives what was done, and the seconds by its clock."""
+    over = threading.Event()
+
+    def play(obstacle: str, root: Path, *, stop_s: float, reset: Path | None) -> tuple[Stopped, float]:
+        now = itertools.count()
+        if obstacle == "a look that hangs":
+            monkeypatch.setattr("edge.fencing.stop.read_table", lambda _root: over.wait() and MountTable([]))
+        done = stop_writers(
+            [HELD],
+            root,
+            stop_s=stop_s,
+            reset=reset,
+            is_mounting=lambda: True,
+            clock=lambda: float(next(now)),
+            sleep=lambda _s: None,
+        )
+        return done, next(now)
+
+    yield play
+    over.set()
+
+
 @pytest.mark.parametrize("obstacle", ["a look that hangs", "a call that may mount"])
 def test_the_machine_is_reset_in_time_whatever_hangs(
-    tmp_path: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, obstacle: str, never_stopped: Callable[..., tuple[Stopped, float]]
 ) -> None:
-    over, now = threading.Event(), itertools.count()
-    if obstacle == "a look that hangs":
-        monkeypatch.setattr("edge.fencing.stop.read_table", lambda _root: over.wait() and MountTable([]))
-    done = stop_writers(
-        [HELD],
-        tmp_path,
-        stop_s=10.0,
-        reset=tmp_path / "reset",
-        is_mounting=lambda: True,
-        clock=lambda: float(next(now)),
-        sleep=lambda _s: None,
-    )
-    over.set()
+    done, took_s = never_stopped(obstacle, tmp_path, stop_s=10.0, reset=tmp_path / "reset")
     assert (done.is_reset, (tmp_path / "reset").read_text()) == (True, "b")
-    assert next(now) <= RESET_AT * 10 + 2
+    assert took_s <= RESET_AT * 10 + 2
 
 
 @pytest.mark.parametrize(("obstacle", "is_done"), [("a look that hangs", False), ("a call that may mount", True)])
 def test_without_a_reset_a_stop_ends_with_its_time(
-    tmp_path: Path, obstacle: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, obstacle: str, is_done: bool, never_stopped: Callable[..., tuple[Stopped, float]]
 ) -> None:
     """So that one volume keeps no other waiting. Of an open call only the driver knows the end, which is asked next."""
-    over, now = threading.Event(), itertools.count()
-    if obstacle == "a look that hangs":
-        monkeypatch.setattr("edge.fencing.stop.read_table", lambda _root: over.wait() and MountTable([]))
+    done, took_s = never_stopped(obstacle, tmp_path, stop_s=20.0, reset=None)
+    assert (done.is_done, done.is_late, took_s <= 21) == (is_done, True, True)
+
+
+def test_a_thread_that_hung_in_a_stop_unmounts_nothing_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The volume may be mounted anew by then, under a new lease."""
+    point = str(Layout(tmp_path).target("uid-1", "pv-1"))
+    began, goes_on, unmounted = threading.Event(), threading.Event(), list[str]()
+
+    def hang(_path: str) -> None:
+        began.set()
+        goes_on.wait()
+
+    monkeypatch.setattr("edge.fencing.stop.read_table", lambda _root: MountTable([Mount("0:1", "/", point)]))
+    monkeypatch.setattr("edge.fencing.stop._write_out", hang)
+    monkeypatch.setattr("edge.fencing.stop._force", lambda _path: None)
+    monkeypatch.setattr("edge.fencing.stop.unmount", lambda path: unmounted.append(str(path)))
+    now = itertools.count()
     done = stop_writers(
-        [HELD],
-        tmp_path,
-        stop_s=20.0,
-        reset=None,
-        is_mounting=lambda: True,
-        clock=lambda: float(next(now)),
-        sleep=lambda _s: None,
+        [HELD], tmp_path, stop_s=20.0, reset=None, clock=lambda: float(next(now)), sleep=lambda _s: None
     )
-    over.set()
-    assert (done.is_done, done.is_late, next(now) <= 21) == (is_done, True, True)
+    assert began.is_set()
+    hung = [thread for thread in threading.enumerate() if thread.name == f"unmount {point}"]
+    goes_on.set()
+    for thread in hung:
+        thread.join()
+    assert (len(hung), unmounted, done.is_done) == (1, [], False)
 
 
 def test_another_directory_of_the_same_nfs_server_is_another_part() -> None:
