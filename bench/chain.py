@@ -17,10 +17,10 @@ from typing import Any
 
 from bench.figure import NotMeasured
 from common.status import Code
-from tests.support.bridge import Bridge, Member
-from tests.support.processes import Supervisor, listens_on
-from tests.support.sidecar import Outcome, Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge, Member
+from tests.kit.processes import Supervisor, listens_on
+from tests.kit.sidecar import Outcome, Sidecar
+from tests.kit.waiting import wait_for
 
 Command = tuple[str, ...]
 """The command of the load generator: a program and its first arguments."""

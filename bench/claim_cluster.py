@@ -26,19 +26,19 @@ from bench.chain import Command, cpu_us
 from bench.cluster_objects import NAMESPACE, Object, create_all, with_kube
 from bench.peers import find_peer
 from cloud.kube import RESOURCES, Body, Kube
+from tests.kit import leftovers
+from tests.kit.bridge import Agent, Bridge, Proxy
+from tests.kit.peers import csi_client, manifests
+from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.processes import Supervisor, listens_on
+from tests.kit.testdriver.call_log import Call, read_calls
+from tests.kit.waiting import wait_for
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
 from tests.peers.kubelet.tree import EMPTY
-from tests.peers.support import csi_client, manifests
-from tests.peers.support.cluster_node import DEPLOY, HUB
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.sidecars import Sidecars
-from tests.support import leftovers
-from tests.support.bridge import Agent, Bridge, Proxy
-from tests.support.processes import Supervisor, listens_on
-from tests.support.testdriver.call_log import Call, read_calls
-from tests.support.waiting import wait_for
 
 PEERS = (
     "etcd",

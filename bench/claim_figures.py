@@ -16,7 +16,7 @@ from bench.claim_cluster import PEERS, Batch, ClaimCluster, Costs, Way
 from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.peers import missing_peers
 from bench.progress import say
-from tests.support.bridge import Member
+from tests.kit.bridge import Member
 
 _CLAIMS = 50
 _ROUNDS = 5

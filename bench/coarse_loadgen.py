@@ -38,8 +38,8 @@ from common.relay.errors import VendorConnectionError  # noqa: E402
 from common.relay.server import ServerCall, in_task, serve  # noqa: E402
 from common.sockets import listen_unix  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
-from tests.support.answers import Identity, answer_of, path_of  # noqa: E402
-from tests.support.requests import create  # noqa: E402
+from tests.kit.answers import Identity, answer_of, path_of  # noqa: E402
+from tests.kit.requests import create  # noqa: E402
 
 _DEADLINE_S = 10.0
 """The deadline of each call: csi-provisioner's default."""

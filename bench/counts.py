@@ -32,9 +32,9 @@ from bench.counted import C  # noqa: E402
 from bench.figure import Figure, NotMeasured  # noqa: E402
 from bench.session_pair import Pair, function_calls  # noqa: E402
 from common.database_writer import RESERVE_AFTER_S  # noqa: E402
+from tests.kit.bridge import Bridge, Member  # noqa: E402
+from tests.kit.waiting import wait_for  # noqa: E402
 from tests.peers.build import build, module_of  # noqa: E402
-from tests.support.bridge import Bridge, Member  # noqa: E402
-from tests.support.waiting import wait_for  # noqa: E402
 
 _COUNTED = Path(__file__).with_name("counted.py")
 _ALLOCATIONS = Path(__file__).with_name("allocations.c")

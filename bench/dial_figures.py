@@ -14,9 +14,9 @@ import psutil
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured, of_samples
 from bench.progress import say
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import CLIENT_AUTH, Authority
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import CLIENT_AUTH, Authority
+from tests.kit.waiting import wait_for
 
 EDGES = Path(__file__).with_name("edges.py")
 

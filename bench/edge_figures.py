@@ -12,7 +12,7 @@ from bench.chain import Command
 from bench.figure import Figure, of_samples
 from bench.load_node import LoadNode, cpu_s, pods_with_a_volume, pods_without_volumes
 from bench.progress import say
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 _VOLUMES = 300
 _OBJECTS = 10_000

@@ -22,14 +22,14 @@ from bench.load_node import LoadNode, cpu_s
 from bench.peers import find_peer, missing_peers
 from bench.progress import say
 from cloud.sources.manifests.manifest_files import SETTLE_S
+from tests.kit.edge_node import DRIVER, Object, csi_driver, pod, volume
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.kube_api import KubeApi
+from tests.kit.testdriver.call_log import Call
+from tests.kit.waiting import wait_for
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.kube_api import KubeApi
-from tests.support.edge_node import DRIVER, Object, csi_driver, pod, volume
-from tests.support.testdriver.call_log import Call
-from tests.support.waiting import wait_for
 
 _TIMES = 50
 _IDLE_S = 15.0

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 
 from bench.meter import Meter
-from tests.peers.support.testdriver import RunningDriver, start_testdriver
-from tests.support.edge_node import DRIVER, NODE, EdgeNode, Object, csi_driver, pod, volume
-from tests.support.processes import listens_on
-from tests.support.testdriver.call_log import Call
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, Object, csi_driver, pod, volume
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.processes import listens_on
+from tests.kit.testdriver.call_log import Call
+from tests.kit.waiting import wait_for
 
 _SLOW_S = 120.0
 _QUIET_S = 0.05

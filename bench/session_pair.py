@@ -24,7 +24,7 @@ from common.receiver import IdleReceiver  # noqa: E402
 from common.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
 from common.version import introduce  # noqa: E402
-from tests.support.requests import create  # noqa: E402
+from tests.kit.requests import create  # noqa: E402
 
 _REQUEST = create("load-1234-17a8f4e0b2c3d4e5-1").SerializeToString()
 _ANSWER = csi_pb2.CreateVolumeResponse(volume=csi_pb2.Volume(volume_id="v" * 29)).SerializeToString()

@@ -37,10 +37,10 @@ from bench.figure import Figure, NotMeasured, at_share, of_samples, spread_ms
 from bench.load_node import cpu_s
 from bench.peers import find_peer, missing_peers
 from bench.progress import say
-from tests.peers.support.cluster_node import DEPLOY, HUB
-from tests.peers.support.control_plane import ControlPlane
-from tests.support.bridge import Bridge
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.waiting import wait_for
 
 TOLD_EDGES = Path(__file__).with_name("told_edges.py")
 

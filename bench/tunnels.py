@@ -16,9 +16,9 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.ports import free_ports
-from tests.support.processes import ProcessDiedError, Supervisor, listens_on
-from tests.support.waiting import NeverCameError
+from tests.kit.ports import free_ports
+from tests.kit.processes import ProcessDiedError, Supervisor, listens_on
+from tests.kit.waiting import NeverCameError
 
 _FLOOR = Path(__file__).with_name("floor.py")
 _SSHD_DIRECTORY = Path("/run/sshd")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 from common import logs
-from tests.support import needs
-from tests.support.examples import examples
+from tests.kit import needs
+from tests.kit.examples import examples
 
 # In its debug mode asyncio warns of a callback that took 100 ms, which on a busy machine is any: no test means that.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -35,7 +35,7 @@ def short_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def in_hub() -> bool:
-    """Whether the bridge's proxy driver runs inside the hub: `tests.support.forms` has marks for both."""
+    """Whether the bridge's proxy driver runs inside the hub: `tests.kit.forms` has marks for both."""
     return False
 
 

@@ -1,7 +1,7 @@
 package main
 
 // The call log: a JSON line when a Node call that changes something begins and one when it ends, in the test driver's words
-// (tests/support/testdriver/call_log.py), so that one reader knows both.
+// (tests/kit/testdriver/call_log.py), so that one reader knows both.
 
 import (
 	"context"

@@ -20,8 +20,8 @@ from tests.e2e.installed.site import Site
 from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.e2e.world import World
+from tests.kit import needs
 from tests.peers import build
-from tests.support import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,13 +16,13 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from tests.e2e.container_image import IMAGE
-from tests.support.processes import listens_on
+from tests.kit.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.processes import Process, Supervisor
 
 _NAMESPACE = "k8s.io"
 """Containerd's namespace of whatever a kubelet runs."""

@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.bridge import Agent, Bridge, Hub, Proxy
-from tests.support.deployed import DEPLOY, arguments, container, with_flags
-from tests.support.ports import free_ports
-from tests.support.processes import Supervisor, listens_on
+from tests.kit.bridge import Agent, Bridge, Hub, Proxy
+from tests.kit.deployed import DEPLOY, arguments, container, with_flags
+from tests.kit.ports import free_ports
+from tests.kit.processes import Supervisor, listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.support.processes import Process
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.processes import Process
 
 SIDECARS: Final = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.containerd import Containerd
 from tests.e2e.node import Node
+from tests.kit.deployed import added_arguments, with_flags
 from tests.peers.kubelet.kubelet_process import Kubelet
-from tests.support.deployed import added_arguments, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.deployment import Deployment
     from tests.e2e.supervisors import MachineSupervisor
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import Object
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import Object
 
 _READY_LIMIT_S = 180.0
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.deployment import NODE_PERIODS
 from tests.e2e.supervisors import MachineSupervisor, kept
+from tests.kit import leftovers
+from tests.kit.machine import Machine
+from tests.kit.peers.testdriver import start_testdriver
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.tree import EMPTY
-from tests.peers.support.testdriver import start_testdriver
-from tests.support import leftovers
-from tests.support.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from tests.e2e.deployment import Deployment
     from tests.e2e.vendors import Vendor
-    from tests.peers.support.kube_api import Object
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.bridge import Agent
+    from tests.kit.bridge import Agent
+    from tests.kit.peers.kube_api import Object
+    from tests.kit.peers.testdriver import RunningDriver
 
 _PLUGIN = "kubernetes.io~csi"
 

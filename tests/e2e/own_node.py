@@ -11,13 +11,13 @@ from cli.edge_volumes import ask
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from tests.e2e.node import Node
-from tests.support.guest import Guest
+from tests.kit.guest import Guest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.e2e.deployment import Deployment
-    from tests.peers.support.kube_api import KubeApi, Object
+    from tests.kit.peers.kube_api import KubeApi, Object
 
 _KNOWN_LIMIT_S = 60.0
 

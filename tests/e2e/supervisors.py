@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.support.processes import Supervisor
-from tests.support.waiting import wait_for
+from tests.kit.processes import Supervisor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.support.machine import Machine
-    from tests.support.processes import Process
+    from tests.kit.machine import Machine
+    from tests.kit.processes import Process
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.container_image import IMAGE
-from tests.peers.support import manifests
-from tests.peers.support.claims import Claims
-from tests.support.deployed import DEPLOY, objects
-from tests.support.needs import has_capability
-from tests.support.waiting import wait_for
+from tests.kit.deployed import DEPLOY, objects
+from tests.kit.needs import has_capability
+from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.e2e.kubelet_node import KubeletNode
     from tests.e2e.own_node import OwnNode
     from tests.e2e.world import Driver, World
-    from tests.peers.support.kube_api import Object
+    from tests.kit.peers.kube_api import Object
 
 MIB = 1 << 20
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.vendors import OWN, SAN
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import World
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.testdriver.call_log import Call
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.testdriver.call_log import Call
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])

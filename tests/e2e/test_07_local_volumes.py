@@ -8,14 +8,14 @@ import pytest
 
 from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
 from tests.e2e.vendors import LVM, NODES, OWN, PAST_THE_RELAY, SSD
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
     from tests.e2e.world import World
-    from tests.peers.support.kube_api import Object
-    from tests.peers.support.testdriver import RunningDriver
+    from tests.kit.peers.kube_api import Object
+    from tests.kit.peers.testdriver import RunningDriver
 
 _KEYS = {SSD.name: f"topology.{SSD.name}/node", LVM.name: "csi-bridge.io/node"}
 """The topology key of a driver of its own, and of the bridge's for one without."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
     from tests.e2e.world import World
-    from tests.peers.support.kube_api import Object
+    from tests.kit.peers.kube_api import Object
 
 
 @pytest.mark.parametrize("vendor", [SSD, LVM], ids=lambda it: it.name)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
 from tests.e2e.vendors import OWN, SAN
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.e2e.node import Node
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import Driver, World
-    from tests.peers.support.kube_api import Object
-    from tests.peers.support.testdriver import RunningDriver
+    from tests.kit.peers.kube_api import Object
+    from tests.kit.peers.testdriver import RunningDriver
 
 _ALONE_S = 2.0
 _DONE_LIMIT_S = 120.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.vendors import SAN
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
 from tests.e2e.vendors import SAN
-from tests.support.waiting import let_pass
+from tests.kit.waiting import let_pass
 
 if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.vendors import NFS, OWN, SAN
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.vendors import OWN, SAN, WATCHED
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from common.csi import csi_pb2 as csi
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import Driver, World
-    from tests.peers.support.kube_api import KubeApi
-    from tests.support.testdriver.call_log import Call
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.testdriver.call_log import Call
 
 SHOWN_ELSEWHERE = {
     "seLinuxMount": "without SELinux it changes nothing, as the records of the real kubelet say (selinux-mount)",

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.tenant import MIB
 from tests.e2e.vendors import DISK, OWN
-from tests.support.guest import mount_info
-from tests.support.waiting import wait_for
+from tests.kit.guest import mount_info
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.e2e.own_node import OwnNode
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import World
-    from tests.peers.support.kube_api import Object
+    from tests.kit.peers.kube_api import Object
 
 ASKS = {"csi-bridge.io/direct-volumes": "data"}
 

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.e2e.installed.site import Site

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tests.peers.support.kube_api import Object
+    from tests.kit.peers.kube_api import Object
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,20 +17,20 @@ from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.vendors import KUBELETS, OWN
-from tests.peers.support import csi_client, manifests
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.sidecars import Sidecars
-from tests.support.bridge import UnforeseenError
-from tests.support.sidecar import Sidecar
+from tests.kit.bridge import UnforeseenError
+from tests.kit.peers import csi_client, manifests
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.e2e.vendors import Vendor
-    from tests.peers.support.kube_api import KubeApi
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.bridge import Proxy
+    from tests.kit.bridge import Proxy
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.peers.testdriver import RunningDriver
 
 
 @dataclass(frozen=True, kw_only=True)

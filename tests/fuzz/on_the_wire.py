@@ -19,8 +19,8 @@ from common.sync import Learner, Teller
 from edge.direct.errors import ShimError
 from edge.direct.shim_client import _check, _parse, _read_stats
 from tests.fuzz.cutter import Cutter
-from tests.support.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Cancelled, Ended, Failed, HelloReceived, Message, Opened, Released
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, hello_of
 
 if TYPE_CHECKING:

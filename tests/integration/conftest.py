@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bridge import Agent, Bridge, Proxy
-from tests.support.requests import create
-from tests.support.sidecar import Pending, Sidecar
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Agent, Bridge, Proxy
+from tests.kit.requests import create
+from tests.kit.sidecar import Pending, Sidecar
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 
 @dataclass

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
-from tests.support.requests import create
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.requests import create
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from common.status import Code
-from tests.support import needs
-from tests.support.certificates import Authority
-from tests.support.operator import hub_state
-from tests.support.other_user import NOBODY_ELSE, as_user
-from tests.support.ports import free_ports
-from tests.support.processes import Process, listens_on
-from tests.support.sidecar import Sidecar
-from tests.support.stranger import Stranger, hello
-from tests.support.waiting import wait_for
+from tests.kit import needs
+from tests.kit.certificates import Authority
+from tests.kit.operator import hub_state
+from tests.kit.other_user import NOBODY_ELSE, as_user
+from tests.kit.ports import free_ports
+from tests.kit.processes import Process, listens_on
+from tests.kit.sidecar import Sidecar
+from tests.kit.stranger import Stranger, hello
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 PROGRAM = Path(sys.executable).with_name("csi-bridge")
 

@@ -28,14 +28,14 @@ from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.messages import Ack, Chunk, Credit, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
 from common.status import Code
-from tests.support import needs
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority, Pem
-from tests.support.linked import Peer
-from tests.support.operator import hub_state
-from tests.support.other_user import NOBODY_ELSE, as_user
-from tests.support.ports import free_ports
-from tests.support.stranger import (
+from tests.kit import needs
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority, Pem
+from tests.kit.linked import Peer
+from tests.kit.operator import hub_state
+from tests.kit.other_user import NOBODY_ELSE, as_user
+from tests.kit.ports import free_ports
+from tests.kit.stranger import (
     CONTINUATION,
     PING,
     TEXT,
@@ -46,7 +46,7 @@ from tests.support.stranger import (
     upgrade_request,
     websocket_frame,
 )
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from edge.disk.block_devices import BlockDevices
 from edge.disk.layout import Layout
 from edge.disk.root_dir import RootDir
 from tests.integration.testdriver.support import needs_loops
-from tests.support.leftovers import clear, loops_below, mounts_below
+from tests.kit.leftovers import clear, loops_below, mounts_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

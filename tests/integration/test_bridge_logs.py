@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bridge import Bridge, Member, UnforeseenError
+from tests.kit.bridge import Bridge, Member, UnforeseenError
 
 TRACEBACK = '{"logger":"csi_bridge.hub","msg":"task x failed","exc":"ValueError: kiln"}'
 OF_ASYNCIO = '{"logger":"asyncio","msg":"Task was destroyed but it is pending!"}'

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bridge import Bridge
-from tests.support.certificates import Authority, Pem, bundle
-from tests.support.stranger import HungUp, Stranger, hello
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority, Pem, bundle
+from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.vendor import Vendor
+    from tests.kit.vendor import Vendor
 
 
 class Files:

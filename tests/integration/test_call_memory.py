@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.support.forms import slow_in_hub
-from tests.support.local_bridge import LocalBridge
-from tests.support.requests import create, create_of_bytes
+from tests.kit.forms import slow_in_hub
+from tests.kit.local_bridge import LocalBridge
+from tests.kit.requests import create, create_of_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.vendor import Vendor
+    from tests.kit.vendor import Vendor
 
 _ENDS = {
     "answered": ("CreateVolume", create("v")),

@@ -20,7 +20,7 @@ from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.volumes import ContainerUse, Deferral, Pod, PodVolume, Volume
-from tests.support import needs
+from tests.kit import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,8 +21,8 @@ from common.status import Origin
 from common.tls import TlsFiles, TlsIdentity
 from common.uplink import Uplink
 from common.version import introduce
-from tests.support.certificates import Authority, Pem
-from tests.support.waiting import settle
+from tests.kit.certificates import Authority, Pem
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

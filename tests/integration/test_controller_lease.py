@@ -25,11 +25,11 @@ from common.reports import DriverReport, decode_reports
 from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.version import introduce
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import until, wait_for
 from tests.lab.link import Link as Line
-from tests.support.bridge import Agent, Bridge
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import until, wait_for
 
 CREATE, DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 

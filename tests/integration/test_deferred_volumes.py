@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_loops, needs_xfs
-from tests.support.deferring_node import DeferringNode, asking
-from tests.support.edge_node import csi_driver, pod, volume
-from tests.support.guest import STORE, folder, mount_info
-from tests.support.operator import by_hand
-from tests.support.waiting import wait_for
+from tests.kit.deferring_node import DeferringNode, asking
+from tests.kit.edge_node import csi_driver, pod, volume
+from tests.kit.guest import STORE, folder, mount_info
+from tests.kit.operator import by_hand
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support import needs
-from tests.support.waiting import let_pass, wait_for
+from tests.kit import needs
+from tests.kit.waiting import let_pass, wait_for
 
 PROGRAM = Path(sys.executable).with_name("csi-bridge")
 

@@ -25,9 +25,9 @@ from common.sockets import listen_unix
 from common.tcp import RawTcp, overlook_lost_handshakes
 from common.transport import WebSocket
 from common.version import introduce
-from tests.support.certificates import Authority
-from tests.support.linked import Peer
-from tests.support.waiting import settle
+from tests.kit.certificates import Authority
+from tests.kit.linked import Peer
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

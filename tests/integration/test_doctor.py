@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edge.kubelet_part import KUBELET_SOCKET
-from tests.support.bridge import Agent, Bridge, Hub
-from tests.support.certificates import Authority
-from tests.support.cluster_objects import as_yaml, claim, driver, pod, volume
-from tests.support.operator import by_hand
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Agent, Bridge, Hub
+from tests.kit.certificates import Authority
+from tests.kit.cluster_objects import as_yaml, claim, driver, pod, volume
+from tests.kit.operator import by_hand
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.conftest import World
-    from tests.support.vendor import Vendor
+    from tests.kit.vendor import Vendor
 
 
 def findings(*argv: str) -> dict[str, tuple[str, str]]:

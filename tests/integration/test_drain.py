@@ -18,8 +18,8 @@ from common.messages import Kind, Reason
 from common.sockets import listen_unix
 from common.tcp import LINGER_S
 from common.version import introduce
-from tests.support.linked import Peer
-from tests.support.waiting import settle
+from tests.kit.linked import Peer
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

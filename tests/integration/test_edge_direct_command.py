@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cli.main import cli
 from edge.direct.mount_info import MountInfo
 from edge.direct.store import DirectVolumeStore, key_of
-from tests.support.fake_shim import UNIMPLEMENTED, FakeShim, Flavour
+from tests.kit.fake_shim import UNIMPLEMENTED, FakeShim, Flavour
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,13 @@ import pytest
 
 from common.errors import BridgeError
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import NODE, EdgeNode, pod, volume
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import NODE, EdgeNode, pod, volume
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.support.edge_node import Object
+    from tests.kit.edge_node import Object
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

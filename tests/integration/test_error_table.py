@@ -26,16 +26,16 @@ from common.database import connect_to_read
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 from tests.integration.conftest import World, build
-from tests.support.answers import volume
-from tests.support.bridge import Bridge
-from tests.support.forms import slow_in_hub
-from tests.support.local_bridge import LocalBridge
-from tests.support.operator import by_hand, hub_state
-from tests.support.requests import create, create_of_bytes
-from tests.support.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
-from tests.support.spoken_node import Site, report
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge
+from tests.kit.forms import slow_in_hub
+from tests.kit.local_bridge import LocalBridge
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.requests import create, create_of_bytes
+from tests.kit.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
+from tests.kit.spoken_node import Site, report
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 LIMIT = 4 << 20
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.support.operator import by_hand
-from tests.support.stored import restore
+from tests.kit.operator import by_hand
+from tests.kit.stored import restore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 @pytest.fixture

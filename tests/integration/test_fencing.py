@@ -32,20 +32,20 @@ from common.pages.json_form import plain
 from edge.fencing.plan import read_plan, write_plan
 from edge.volumes import attachment_name
 from tests.integration.testdriver.support import needs_mounts
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.bridge import Agent, Bridge
-from tests.support.edge_node import DRIVER, csi_driver, volume
-from tests.support.machine import Machine
-from tests.support.operator import node_state
-from tests.support.processes import Process, Supervisor
-from tests.support.sidecar import Sidecar
-from tests.support.vendor import Vendor
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.edge_node import DRIVER, csi_driver, volume
+from tests.kit.machine import Machine
+from tests.kit.operator import node_state
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.processes import Process, Supervisor
+from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.support.sidecar import Outcome
+    from tests.kit.sidecar import Outcome
 
 pytestmark = needs_mounts
 

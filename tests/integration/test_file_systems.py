@@ -13,7 +13,7 @@ import pytest
 
 from edge.direct import file_systems
 from edge.direct.file_systems import Content, finish, grow, is_sound, look, make, size_bytes
-from tests.support import needs
+from tests.kit import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

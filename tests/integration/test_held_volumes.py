@@ -10,19 +10,19 @@ from common.csi import csi_pb2 as csi
 from common.status import Code
 from edge.volumes import attachment_name
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.bridge import Agent, Bridge
-from tests.support.edge_node import DRIVER, NODE, EdgeNode, pod, volume
-from tests.support.operator import by_hand, hub_state, node_state
-from tests.support.sidecar import Sidecar
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.kit.operator import by_hand, hub_state, node_state
+from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from subprocess import CompletedProcess
 
-    from tests.support.sidecar import Outcome
+    from tests.kit.sidecar import Outcome
 
 VENDOR = "vendor.test"
 

@@ -14,10 +14,10 @@ from common.errors import SettingsError
 from common.httpd import CONNECTION_LIMIT_S, MOST_CONNECTIONS, HttpEndpoint
 from common.metrics import Metrics
 from common.parsers import HostPort
-from tests.support.bridge import Bridge
-from tests.support.ports import free_ports
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.ports import free_ports
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 ANY_PORT = HostPort("127.0.0.1", 0)
 

@@ -13,11 +13,11 @@ from common.csi import csi_pb2
 from common.reports import REPORTED_METHODS
 from common.status import Code
 from tests.integration.conftest import World
-from tests.support.answers import answer_of
-from tests.support.bridge import Bridge, Proxy
-from tests.support.sidecar import Sidecar
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.answers import answer_of
+from tests.kit.bridge import Bridge, Proxy
+from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 CACHED = [path.rpartition("/")[2] for path in REPORTED_METHODS if not path.endswith("NodeGetInfo")]
 

@@ -18,19 +18,19 @@ from common.enrolment import parse_token
 from common.status import Code
 from edge.identity import Identity
 from tests.e2e.installed.network import own_network
-from tests.support import needs
-from tests.support.joined_edge import JoinBridge, Node, said
-from tests.support.operator import by_hand, hub_state, node_state
-from tests.support.processes import Process
-from tests.support.requests import create
-from tests.support.waiting import wait_for
+from tests.kit import needs
+from tests.kit.joined_edge import JoinBridge, Node, said
+from tests.kit.operator import by_hand, hub_state, node_state
+from tests.kit.processes import Process
+from tests.kit.requests import create
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.support.bridge import Agent, Proxy
-    from tests.support.certificates import Pem
-    from tests.support.vendor import Vendor
+    from tests.kit.bridge import Agent, Proxy
+    from tests.kit.certificates import Pem
+    from tests.kit.vendor import Vendor
 
 SHORT = "--cert-ttl=10s"
 """The shortest life that the hub allows. An agent renews such a certificate after 6 to 7 s."""

@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 from common.status import Code
+from tests.kit.answers import volume
+from tests.kit.bridge import Agent, Bridge, Proxy
+from tests.kit.requests import create, delete
+from tests.kit.sidecar import Pending, Sidecar
+from tests.kit.vendor import Vendor, VendorCall
+from tests.kit.waiting import wait_for
 from tests.lab.remote import RemoteLink
-from tests.support.answers import volume
-from tests.support.bridge import Agent, Bridge, Proxy
-from tests.support.requests import create, delete
-from tests.support.sidecar import Pending, Sidecar
-from tests.support.vendor import Vendor, VendorCall
-from tests.support.waiting import wait_for
 
 
 @dataclass

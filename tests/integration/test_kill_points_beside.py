@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_loops, needs_mounts
-from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
-from tests.support.fault_points import (
+from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.fault_points import (
     GROWING,
     LEFTOVERS,
     LOOKS,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_loops
-from tests.support.edge_node import EdgeNode
-from tests.support.fault_points import BLOCK, live_through, some_always
+from tests.kit.edge_node import EdgeNode
+from tests.kit.fault_points import BLOCK, live_through, some_always
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

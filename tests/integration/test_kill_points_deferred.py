@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_loops
-from tests.support.deferring_node import DeferringNode
-from tests.support.fault_points import BLOCK, DEFERRED, check_calls, dies_before
-from tests.support.waiting import wait_for
+from tests.kit.deferring_node import DeferringNode
+from tests.kit.fault_points import BLOCK, DEFERRED, check_calls, dies_before
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

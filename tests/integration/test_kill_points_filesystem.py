@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import EdgeNode, csi_driver
-from tests.support.fault_points import FILESYSTEM, live_through, some_always
+from tests.kit.edge_node import EdgeNode, csi_driver
+from tests.kit.fault_points import FILESYSTEM, live_through, some_always
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,18 +12,18 @@ import pytest
 
 from common.fault_points import VARIABLE
 from edge.identity import Identity
-from tests.support.bridge import REDIAL_LIMIT_S
-from tests.support.fault_points import IDENTITY, ISSUE, some_always
-from tests.support.joined_edge import JoinBridge
-from tests.support.operator import hub_state
-from tests.support.waiting import wait_for
+from tests.kit.bridge import REDIAL_LIMIT_S
+from tests.kit.fault_points import IDENTITY, ISSUE, some_always
+from tests.kit.joined_edge import JoinBridge
+from tests.kit.operator import hub_state
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.bridge import Agent
-    from tests.support.joined_edge import Node
+    from tests.kit.bridge import Agent
+    from tests.kit.joined_edge import Node
 
 _KILLED = -signal.SIGKILL
 

@@ -17,7 +17,7 @@ from cloud import kept_connections
 from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     import socket

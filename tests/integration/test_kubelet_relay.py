@@ -15,14 +15,14 @@ from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.status import Code
 from tests.integration.testdriver.support import Running, mount, needs_mounts
-from tests.support.answers import methods_of, path_of
-from tests.support.bridge import Agent, Bridge
-from tests.support.leftovers import clear
-from tests.support.plugin import Plugin
-from tests.support.processes import listens_on
-from tests.support.sidecar import Sidecar, told_at_the_deadline, unavailable
-from tests.support.vendor import Refusal, Vendor, VendorCall
-from tests.support.waiting import wait_for
+from tests.kit.answers import methods_of, path_of
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.leftovers import clear
+from tests.kit.plugin import Plugin
+from tests.kit.processes import listens_on
+from tests.kit.sidecar import Sidecar, told_at_the_deadline, unavailable
+from tests.kit.vendor import Refusal, Vendor, VendorCall
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
-from tests.support.operator import by_hand
-from tests.support.ports import free_ports
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.operator import by_hand
+from tests.kit.ports import free_ports
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     import subprocess

@@ -19,8 +19,8 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sealing import Sealer
-from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
-from tests.support.waiting import until
+from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,9 +1,9 @@
 """Many calls at once: more than all sidecars can hold (contract A: 265), none refused, none in another's way."""
 
 from tests.integration.conftest import World
-from tests.support.answers import volume
-from tests.support.forms import in_each_form
-from tests.support.requests import create
+from tests.kit.answers import volume
+from tests.kit.forms import in_each_form
+from tests.kit.requests import create
 
 _CALLS = 300
 

@@ -18,13 +18,13 @@ from jh2.errors import ErrorCodes
 from common.csi import csi_pb2
 from common.status import Code
 from tests.integration.conftest import DRIVER
-from tests.support.answers import volume
-from tests.support.bridge import Bridge
-from tests.support.forms import in_each_form, slow_in_hub
-from tests.support.nursery import ITS_CODES, ITS_WORDS, Nursery
-from tests.support.requests import create
-from tests.support.sidecar import Sidecar
-from tests.support.wire_vendor import Wire, WireVendor
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge
+from tests.kit.forms import in_each_form, slow_in_hub
+from tests.kit.nursery import ITS_CODES, ITS_WORDS, Nursery
+from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
+from tests.kit.wire_vendor import Wire, WireVendor
 
 _KILLS = 200
 _CALLERS = 8

@@ -12,8 +12,8 @@ import pytest
 from cli.edge_volumes import ask, show
 from edge.volumes import attachment_name
 from tests.integration.testdriver.support import needs_loops
-from tests.support.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,17 +17,17 @@ from common.status import Code
 from common.topology import NODE_SEGMENT
 from edge.manager.states import read_boot
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import NODE, EdgeNode
-from tests.support.operator import by_hand, hub_state, node_state
-from tests.support.requests import create
-from tests.support.stored import STORED, restore
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import NODE, EdgeNode
+from tests.kit.operator import by_hand, hub_state, node_state
+from tests.kit.requests import create
+from tests.kit.stored import STORED, restore
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tests.support.sidecar import Outcome, Sidecar
+    from tests.kit.sidecar import Outcome, Sidecar
 
 COPY = "before-migrations"
 PODS = ("web", "one", "two", "safe", "large")

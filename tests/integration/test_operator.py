@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from tests.integration.conftest import World
-from tests.support.answers import volume
-from tests.support.bridge import Bridge
-from tests.support.operator import by_hand
-from tests.support.vendor import Vendor
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge
+from tests.kit.operator import by_hand
+from tests.kit.vendor import Vendor
 
 MIB = 1 << 20
 

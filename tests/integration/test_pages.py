@@ -21,8 +21,8 @@ from common.pages.hub import HubStatus, NodeStatus
 from common.pages.server import Pages, PageServer
 from common.sockets import listen_unix
 from common.version import introduce
-from tests.support.linked import Peer
-from tests.support.pages import node, state
+from tests.kit.linked import Peer
+from tests.kit.pages import node, state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable

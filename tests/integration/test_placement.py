@@ -12,17 +12,17 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
-from tests.support.operator import by_hand
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.operator import by_hand
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.bridge import Agent, Bridge, Proxy
-    from tests.support.sidecar import Outcome, Sidecar
+    from tests.kit.bridge import Agent, Bridge, Proxy
+    from tests.kit.sidecar import Outcome, Sidecar
 
 
 @dataclass

@@ -10,14 +10,14 @@ import pytest
 
 from common.status import Code
 from tests.integration.conftest import World
-from tests.support.answers import volume
-from tests.support.bridge import Bridge, Member
-from tests.support.forms import slow_in_hub
-from tests.support.operator import hub_state, node_state
-from tests.support.requests import create
-from tests.support.sidecar import link_lost
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge, Member
+from tests.kit.forms import slow_in_hub
+from tests.kit.operator import hub_state, node_state
+from tests.kit.requests import create
+from tests.kit.sidecar import link_lost
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 
 def member(world: World, which: str) -> Member:

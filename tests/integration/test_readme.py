@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ports import free_ports
-from tests.support.processes import Process
-from tests.support.waiting import wait_for
+from tests.kit.ports import free_ports
+from tests.kit.processes import Process
+from tests.kit.waiting import wait_for
 
 README = Path(__file__).parents[2] / "README.md"
 

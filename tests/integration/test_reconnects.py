@@ -20,12 +20,12 @@ from common.messages import Kind
 from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.version import introduce
-from tests.support.bridge import Bridge
-from tests.support.local_bridge import LocalBridge
-from tests.support.requests import create
-from tests.support.transports import transports_closed
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.local_bridge import LocalBridge
+from tests.kit.requests import create
+from tests.kit.transports import transports_closed
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 _WARM_UP = 5
 

@@ -22,11 +22,11 @@ from edge.registrar import LOOK_S, Registrar
 from edge.registry import plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
-from tests.support.answers import methods_of
-from tests.support.plugin import SERVICE, Plugin
-from tests.support.vendor import Vendor
-from tests.support.waiting import until
-from tests.support.wire_vendor import WireVendor
+from tests.kit.answers import methods_of
+from tests.kit.plugin import SERVICE, Plugin
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import until
+from tests.kit.wire_vendor import WireVendor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -11,17 +11,17 @@ import pytest
 
 from common.status import Code
 from tests.integration.conftest import DRIVER, World
-from tests.support.answers import volume
-from tests.support.bridge import Bridge
-from tests.support.operator import hub_state
-from tests.support.requests import create
-from tests.support.sidecar import link_lost
-from tests.support.waiting import wait_for
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge
+from tests.kit.operator import hub_state
+from tests.kit.requests import create
+from tests.kit.sidecar import link_lost
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.vendor import Vendor
+    from tests.kit.vendor import Vendor
 
 
 @pytest.fixture(scope="module")

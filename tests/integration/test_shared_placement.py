@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.support.operator import by_hand
-from tests.support.requests import create, delete
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.operator import by_hand
+from tests.kit.requests import create, delete
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from common.csi import csi_pb2 as csi
-    from tests.support.bridge import Agent, Bridge, Proxy
-    from tests.support.sidecar import Outcome, Sidecar
+    from tests.kit.bridge import Agent, Bridge, Proxy
+    from tests.kit.sidecar import Outcome, Sidecar
 
 NODES = ("n1", "n2", "n3")
 

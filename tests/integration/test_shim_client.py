@@ -11,7 +11,7 @@ import pytest
 from edge.direct.errors import BadReply, NoSandbox, ShimError, ShimGone, ShimRefused, Unsupported
 from edge.direct.shim_client import GO_ROOT, RUST_ROOT, ShimClient
 from edge.node_requests import VolumeStats
-from tests.support.fake_shim import FakeShim, Flavour
+from tests.kit.fake_shim import FakeShim, Flavour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """The sidecar that the tests call with."""
 
-from tests.support.requests import create
-from tests.support.sidecar import Sidecar
-from tests.support.vendor import Vendor
+from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
 
 
 def test_a_call_goes_on_when_nobody_holds_it_any_more(vendor: Vendor, name: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from common import sockets
 from common.sockets import UnixListener, listen_unix, peer_credentials
-from tests.support import needs
+from tests.kit import needs
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from common.status import Code
 from tests.integration.testdriver.support import needs_mounts
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.bridge import Agent
-from tests.support.edge_node import DRIVER, NODE, EdgeNode, pod, volume
-from tests.support.operator import by_hand, node_state
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.bridge import Agent
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.kit.operator import by_hand, node_state
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

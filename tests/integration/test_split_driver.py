@@ -9,17 +9,17 @@ import pytest
 
 from common.csi import csi_pb2
 from common.status import Code
-from tests.support.answers import methods_of
-from tests.support.plugin import Plugin
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.answers import methods_of
+from tests.kit.plugin import Plugin
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 NODE_CAPABILITIES = csi_pb2.NodeGetCapabilitiesResponse(
     capabilities=[csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})]

@@ -10,14 +10,14 @@ import pytest
 from common.csi import csi_pb2
 from common.status import Code
 from tests.integration.conftest import World
-from tests.support.answers import volume
-from tests.support.bridge import Bridge
-from tests.support.certificates import Authority
-from tests.support.forms import in_each_form, slow_in_hub
-from tests.support.requests import create, create_of_bytes
-from tests.support.sidecar import link_lost, refused
-from tests.support.vendor import Refusal, Vendor, VendorCall
-from tests.support.waiting import wait_for
+from tests.kit.answers import volume
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
+from tests.kit.forms import in_each_form, slow_in_hub
+from tests.kit.requests import create, create_of_bytes
+from tests.kit.sidecar import link_lost, refused
+from tests.kit.vendor import Refusal, Vendor, VendorCall
+from tests.kit.waiting import wait_for
 
 MIB = 1 << 20
 

@@ -25,9 +25,9 @@ from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
-from tests.support.fake_api import FakeApi
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.waiting import settle, until
+from tests.kit.fake_api import FakeApi
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.ports import free_ports
-from tests.support.processes import listens_on
-from tests.support.waiting import wait_for
+from tests.kit.ports import free_ports
+from tests.kit.processes import listens_on
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,9 +18,9 @@ from edge.csi_volume_plugin import VolumePlugin
 from edge.manager.states import VolumeStates
 from edge.volume_manager import VolumeManager
 from tests.integration.testdriver.support import MIB, Running, block, needs_loops, needs_mounts, size
-from tests.support.leftovers import clear, loops_below, mounts_below
-from tests.support.socket_driver import SocketDriver
-from tests.support.volume_world import FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod
+from tests.kit.leftovers import clear, loops_below, mounts_below
+from tests.kit.socket_driver import SocketDriver
+from tests.kit.volume_world import FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

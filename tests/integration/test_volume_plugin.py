@@ -19,8 +19,8 @@ from edge.csi_volume_plugin import Published, Staged, VolumePlugin
 from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import DriverRules, Pod, PodVolume, Volume, inline_handle
 from tests.integration.testdriver.support import Mode, Running, block, mount, needs_loops, needs_mounts, write
-from tests.support.leftovers import clear, loops_below, mounts_below
-from tests.support.socket_driver import SocketDriver
+from tests.kit.leftovers import clear, loops_below, mounts_below
+from tests.kit.socket_driver import SocketDriver
 
 pytestmark = needs_mounts
 
@@ -468,7 +468,7 @@ def killed_then_taken_down(root: Path, running: Running, mode: str, way: str, po
 
 
 def take(order: dict[str, str], point: str = "") -> int:
-    command = [sys.executable, "-m", "tests.support.plugin_steps", json.dumps(order)]
+    command = [sys.executable, "-m", "tests.kit.plugin_steps", json.dumps(order)]
     done = subprocess.run(
         command, env=os.environ | {"CSI_BRIDGE_FAULT_POINT": point}, check=False, capture_output=True, text=True
     )

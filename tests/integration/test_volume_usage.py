@@ -7,9 +7,9 @@ import urllib.request
 from pathlib import Path
 
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.edge_node import EdgeNode, pod, volume
-from tests.support.ports import free_ports
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import EdgeNode, pod, volume
+from tests.kit.ports import free_ports
+from tests.kit.waiting import wait_for
 
 pytestmark = needs_mounts
 

@@ -22,9 +22,9 @@ from edge.fencing.keeper import WatchdogKeeper
 from edge.fencing.plan import Held, LeaseFile, Plan, write_plan
 from edge.fencing.watchdog import AGAIN_S, GRACE_S, boot_time
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.machine import Machine
-from tests.support.processes import Process
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.machine import Machine
+from tests.kit.processes import Process
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bridge import Bridge
-from tests.support.certificates import Authority
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

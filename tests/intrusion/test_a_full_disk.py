@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.support import needs
-from tests.support.bridge import Bridge
-from tests.support.fact_teller import FactTeller, claim_fact
-from tests.support.operator import by_hand, hub_state
-from tests.support.requests import create
-from tests.support.stranger import Stranger
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit import needs
+from tests.kit.bridge import Bridge
+from tests.kit.fact_teller import FactTeller, claim_fact
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.requests import create
+from tests.kit.stranger import Stranger
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.sidecar import Sidecar
+    from tests.kit.sidecar import Sidecar
 
 _DISK = "48m"
 

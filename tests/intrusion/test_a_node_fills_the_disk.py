@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.objects import Object, Ref, Stamp, encode_body
-from tests.support.bridge import Bridge
-from tests.support.certificates import Authority
-from tests.support.fact_teller import FactTeller, claim_fact, wait_judging
-from tests.support.operator import hub_state
-from tests.support.stranger import Stranger
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
+from tests.kit.fact_teller import FactTeller, claim_fact, wait_judging
+from tests.kit.operator import hub_state
+from tests.kit.stranger import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.certificates import Pem
+    from tests.kit.certificates import Pem
 
 _MIB = 1 << 20
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bridge import Bridge
-from tests.support.operator import hub_state
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.operator import hub_state
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from common.messages import Goodbye, Hello, Reason
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import CLIENT_AUTH, SERVER_AUTH, Authority
-from tests.support.stranger import Stranger, hello
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import CLIENT_AUTH, SERVER_AUTH, Authority
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     import ssl

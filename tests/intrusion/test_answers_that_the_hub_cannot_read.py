@@ -8,8 +8,8 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from tests.support.requests import create
-from tests.support.spoken_node import Site, report
+from tests.kit.requests import create
+from tests.kit.spoken_node import Site, report
 
 if TYPE_CHECKING:
     from pathlib import Path

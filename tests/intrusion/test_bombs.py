@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Chunk, Kind, Open, Priority, Reason
-from tests.support.intruder import resident_bytes
-from tests.support.operator import hub_state
-from tests.support.stranger import BINARY, Stranger, hello, websocket_frame
-from tests.support.waiting import wait_for
+from tests.kit.intruder import resident_bytes
+from tests.kit.operator import hub_state
+from tests.kit.stranger import BINARY, Stranger, hello, websocket_frame
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 GROWTH_BYTES = 16 << 20
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.intruder import client_of
-from tests.support.operator import by_hand, hub_state
-from tests.support.stranger import Stranger, upgrade_request
+from tests.kit.intruder import client_of
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.stranger import Stranger, upgrade_request
 
 if TYPE_CHECKING:
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://hub"])

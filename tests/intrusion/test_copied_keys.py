@@ -11,11 +11,11 @@ import pytest
 
 from common.enrolment import Issued, Refused
 from common.messages import Kind
-from tests.support.bridge import Bridge
-from tests.support.enrolling import NodeKey, ask
-from tests.support.join_world import JoinWorld
-from tests.support.operator import hub_state
-from tests.support.stranger import Stranger, hello
+from tests.kit.bridge import Bridge
+from tests.kit.enrolling import NodeKey, ask
+from tests.kit.join_world import JoinWorld
+from tests.kit.operator import hub_state
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
-from tests.support.requests import create
-from tests.support.spoken_node import Site, report
+from tests.kit.requests import create
+from tests.kit.spoken_node import Site, report
 
 if TYPE_CHECKING:
     from pathlib import Path

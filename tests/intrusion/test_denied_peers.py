@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Goodbye, Hello, Reason
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority, Pem, bundle
-from tests.support.intruder import client_of
-from tests.support.operator import by_hand, node_state
-from tests.support.stranger import Stranger, hello
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority, Pem, bundle
+from tests.kit.intruder import client_of
+from tests.kit.operator import by_hand, node_state
+from tests.kit.stranger import Stranger, hello
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

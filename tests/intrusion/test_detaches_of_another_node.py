@@ -9,14 +9,14 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.reports import NODE_GET_INFO, Answer, DriverReport
-from tests.support.cluster_objects import as_yaml, attachment, volume
-from tests.support.spoken_node import Site, report
+from tests.kit.cluster_objects import as_yaml, attachment, volume
+from tests.kit.spoken_node import Site, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.sidecar import Outcome, Sidecar
+    from tests.kit.sidecar import Outcome, Sidecar
 
 DRIVER = "d.example"
 VICTIM, VICTIM_ID = "n2", "id-of-n2"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.support.intruder import client_of, gets_in
-from tests.support.operator import by_hand
-from tests.support.stranger import Stranger, hello, upgrade_request
+from tests.kit.intruder import client_of, gets_in
+from tests.kit.operator import by_hand
+from tests.kit.stranger import Stranger, hello, upgrade_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
 
 
 def test_tls_below_1_3_is_refused(bridge: Bridge, authority: Authority) -> None:

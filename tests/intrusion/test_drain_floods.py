@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.messages import Drain, Reason, encode
-from tests.support.stranger import Stranger, hello, websocket_frame
-from tests.support.waiting import wait_for
+from tests.kit.stranger import Stranger, hello, websocket_frame
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 def test_a_second_drain_ends_the_session(bridge: Bridge) -> None:

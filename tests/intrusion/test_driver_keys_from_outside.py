@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.support.bridge import Bridge
-from tests.support.certificates import Authority
-from tests.support.ports import free_ports
-from tests.support.stranger import Stranger, hello
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import Authority
+from tests.kit.ports import free_ports
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.certificates import Pem
+    from tests.kit.certificates import Pem
 
 
 class TwoPorts:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from common.certificate_ends import terms_in
-from tests.support.bridge import Bridge
-from tests.support.certificates import SERVER_AUTH, Authority
-from tests.support.operator import by_hand
-from tests.support.ports import free_ports
-from tests.support.spoken_node import client_of
-from tests.support.stranger import Stranger, hello
+from tests.kit.bridge import Bridge
+from tests.kit.certificates import SERVER_AUTH, Authority
+from tests.kit.operator import by_hand
+from tests.kit.ports import free_ports
+from tests.kit.spoken_node import client_of
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.certificates import Pem
+    from tests.kit.certificates import Pem
 
 SHORT_S = 60.0
 

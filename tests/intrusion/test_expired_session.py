@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority
-from tests.support.operator import hub_state
-from tests.support.stranger import Stranger, hello
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
+from tests.kit.operator import hub_state
+from tests.kit.stranger import Stranger, hello
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce
 from edge.identity import Identity
 from edge.join import join
-from tests.support.certificates import Authority, Pem
+from tests.kit.certificates import Authority, Pem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

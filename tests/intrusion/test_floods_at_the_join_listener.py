@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from common.enrolment import Join, encode
 from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority
-from tests.support.enrolling import NodeKey
-from tests.support.join_world import JoinWorld
+from tests.kit.enrolling import NodeKey
+from tests.kit.join_world import JoinWorld
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 MANY = 200
 

@@ -9,10 +9,10 @@ from common.messages import Cancel, Chunk, End, Kind, Open, Priority
 from common.status import Code
 from tests.intrusion.test_creates_of_another_node import wanted
 from tests.intrusion.test_foreign_streams import next_end
-from tests.support.answers import path_of
-from tests.support.spoken_node import Site, attend, client_of, report
-from tests.support.stranger import Stranger, hello
-from tests.support.waiting import wait_for
+from tests.kit.answers import path_of
+from tests.kit.spoken_node import Site, attend, client_of, report
+from tests.kit.stranger import Stranger, hello
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

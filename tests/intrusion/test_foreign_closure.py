@@ -10,14 +10,14 @@ import pytest
 from common.digest import Digest as Sums
 from common.messages import Chunk, Kind, Open, Priority
 from common.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
-from tests.support.intruder import client_of
-from tests.support.stranger import HungUp, Stranger, hello
+from tests.kit.intruder import client_of
+from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
 
 OBJECTS = """
 apiVersion: v1

@@ -8,13 +8,13 @@ import pytest
 
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
-from tests.support.intruder import client_of
-from tests.support.stranger import Stranger, hello
+from tests.kit.intruder import client_of
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from common.messages import Frame
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
 
 MINE = {
     "edge": {Kind.REPORT, Kind.SYNC, Kind.FACTS, Kind.OBSERVE, Kind.RENEW},

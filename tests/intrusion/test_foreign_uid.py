@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import needs
-from tests.support.other_user import NOBODY_ELSE
-from tests.support.stranger import Stranger, upgrade_request
-from tests.support.wire_vendor import WireVendor
+from tests.kit import needs
+from tests.kit.other_user import NOBODY_ELSE
+from tests.kit.stranger import Stranger, upgrade_request
+from tests.kit.wire_vendor import WireVendor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 def connect_as(uid: int, path: Path) -> str:

@@ -6,7 +6,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.support.hostile_hub import DEEP, attack
+from tests.kit.hostile_hub import DEEP, attack
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.operator import by_hand
-from tests.support.spoken_node import CAPABILITIES, Site, report
-from tests.support.waiting import wait_for
+from tests.kit.operator import by_hand
+from tests.kit.spoken_node import CAPABILITIES, Site, report
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Proxy
+    from tests.kit.bridge import Proxy
 
 DRIVER = "vendor.test"
 

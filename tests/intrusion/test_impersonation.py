@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Goodbye, Reason
-from tests.support.certificates import Authority
-from tests.support.intruder import client_of, gets_in
-from tests.support.operator import hub_state
-from tests.support.stranger import HungUp, Stranger, hello
+from tests.kit.certificates import Authority
+from tests.kit.intruder import client_of, gets_in
+from tests.kit.operator import hub_state
+from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ import pytest
 from common.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
-from tests.support.bridge import Bridge
-from tests.support.enrolling import NodeKey, ask, trusting
-from tests.support.join_world import JoinWorld
-from tests.support.operator import hub_state, node_state
-from tests.support.stranger import HungUp, Stranger, hello
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.enrolling import NodeKey, ask, trusting
+from tests.kit.join_world import JoinWorld
+from tests.kit.operator import hub_state, node_state
+from tests.kit.stranger import HungUp, Stranger, hello
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

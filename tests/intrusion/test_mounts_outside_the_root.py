@@ -8,7 +8,7 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from tests.support.hostile_hub import NODE_METHODS, attack
+from tests.kit.hostile_hub import NODE_METHODS, attack
 
 if TYPE_CHECKING:
     from pathlib import Path

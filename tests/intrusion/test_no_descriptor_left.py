@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as csi
 from tests.intrusion.test_hostile_closures import _RULES, inline, pod
-from tests.support.hostile_hub import attack
-from tests.support.intruder import client_of, connections, gets_in
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.hostile_hub import attack
+from tests.kit.intruder import client_of, connections, gets_in
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
-    from tests.support.processes import Process
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
+    from tests.kit.processes import Process
 
 _FEW = 128
 """A soft limit of open files, as the 1,024 of many systems in small."""

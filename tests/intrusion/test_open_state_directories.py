@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bridge import Bridge
+from tests.kit.bridge import Bridge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import pytest
 
 from common.messages import Chunk, End, Kind, Open, Priority
 from common.status import Code
-from tests.support.operator import by_hand, hub_state
-from tests.support.requests import create
-from tests.support.spoken_node import Site, SpokenNode, attend, client_of, report
-from tests.support.stranger import Stranger, hello
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.requests import create
+from tests.kit.spoken_node import Site, SpokenNode, attend, client_of, report
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.certificates import Authority, Pem
-from tests.support.operator import by_hand, hub_state
-from tests.support.waiting import wait_for
+from tests.kit.certificates import Authority, Pem
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 def expired(authority: Authority, _elsewhere: Path) -> Pem:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2
 from common.status import Code
-from tests.support.operator import by_hand
-from tests.support.requests import create
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.operator import by_hand
+from tests.kit.requests import create
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 SECRET = "correct-horse-battery-staple"
 

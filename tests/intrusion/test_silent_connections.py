@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.intruder import client_hello, client_of, connections, gets_in, resident_bytes
-from tests.support.operator import hub_state
-from tests.support.waiting import wait_for
+from tests.kit.intruder import client_hello, client_of, connections, gets_in, resident_bytes
+from tests.kit.operator import hub_state
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     import socket
 
-    from tests.support.bridge import Bridge
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge
+    from tests.kit.certificates import Authority
 
 ELSEWHERE = "127.0.0.2"
 

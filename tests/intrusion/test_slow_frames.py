@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from common.messages import Ping, encode
-from tests.support.stranger import Stranger, hello, websocket_frame
-from tests.support.waiting import let_pass
+from tests.kit.stranger import Stranger, hello, websocket_frame
+from tests.kit.waiting import let_pass
 
 if TYPE_CHECKING:
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 
 def test_bytes_that_dribble_inside_a_frame_do_not_keep_a_link_open(bridge: Bridge) -> None:

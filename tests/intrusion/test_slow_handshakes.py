@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import encode
-from tests.support.intruder import client_hello, client_of
-from tests.support.stranger import Stranger, hello, upgrade_request, websocket_frame
-from tests.support.waiting import let_pass
+from tests.kit.intruder import client_hello, client_of
+from tests.kit.stranger import Stranger, hello, upgrade_request, websocket_frame
+from tests.kit.waiting import let_pass
 
 if TYPE_CHECKING:
-    from tests.support.bridge import Bridge, Hub
-    from tests.support.certificates import Authority
+    from tests.kit.bridge import Bridge, Hub
+    from tests.kit.certificates import Authority
 
 LIMIT_S = 0.8
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edge.disk.mounts import read_table
-from tests.support import needs
-from tests.support.hostile_hub import attack
+from tests.kit import needs
+from tests.kit.hostile_hub import attack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Goodbye, Hello, Ping, Pong, Reason
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority
-from tests.support.operator import hub_state
-from tests.support.stranger import Stranger, hello
+from tests.kit.bridge import Bridge, Hub
+from tests.kit.certificates import Authority
+from tests.kit.operator import hub_state
+from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,13 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from common.messages import Reason
-from tests.support.stranger import Stranger, hello
-from tests.support.wire_vendor import WireVendor
+from tests.kit.stranger import Stranger, hello
+from tests.kit.wire_vendor import WireVendor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.bridge import Bridge
+    from tests.kit.bridge import Bridge
 
 CLEAR, TITLE, C1 = "\x1b[2J\x1b[H", "\x1b]0;owned\x07", "\x9b2J"
 ESCAPES = CLEAR + TITLE + C1

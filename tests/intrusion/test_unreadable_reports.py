@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.reports import MAX_REPORT_BYTES
-from tests.support.operator import hub_state
-from tests.support.requests import create
-from tests.support.spoken_node import Site, report
-from tests.support.waiting import wait_for
+from tests.kit.operator import hub_state
+from tests.kit.requests import create
+from tests.kit.spoken_node import Site, report
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

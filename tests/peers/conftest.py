@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit import needs
+from tests.kit.bridge import Bridge
+from tests.kit.leftovers import clear
+from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.earlier_objects import EarlierObjects
+from tests.kit.peers.mock_driver import start_mock_driver
+from tests.kit.peers.sanity import SanityReport, run_sanity
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.peers.tunnel import Tunnel
+from tests.kit.processes import Process, Supervisor
 from tests.peers import build
 from tests.peers.kubelet.kubelet_node import KubeletNode
-from tests.peers.support import manifests
-from tests.peers.support.claims import Claims
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.earlier_objects import EarlierObjects
-from tests.peers.support.mock_driver import start_mock_driver
-from tests.peers.support.sanity import SanityReport, run_sanity
-from tests.peers.support.sidecars import Sidecars
-from tests.peers.support.testdriver import RunningDriver, start_testdriver
-from tests.peers.support.tunnel import Tunnel
-from tests.support import needs
-from tests.support.bridge import Bridge
-from tests.support.leftovers import clear
-from tests.support.processes import Process, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
-from tests.support.deployed import DEPLOY, objects
-from tests.support.waiting import wait_for
+from tests.kit.deployed import DEPLOY, objects
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import KubeApi
-    from tests.peers.support.sidecars import Sidecars
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.peers.sidecars import Sidecars
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
 _EFFECTIVE_S = 60.0

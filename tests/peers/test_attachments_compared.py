@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.peers.support import manifests
-from tests.peers.support.testdriver import RunningDriver, make_on, start_testdriver
-from tests.support.bridge import Bridge
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.peers import manifests
+from tests.kit.peers.testdriver import RunningDriver, make_on, start_testdriver
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.sidecars import Sidecars
-    from tests.support.bridge import Agent
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.bridge import Agent
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit import needs
 from tests.peers import build
 from tests.peers.build import BuildError, Module
-from tests.support import needs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,25 +10,25 @@ import pytest
 import yaml
 
 from common.csi import csi_pb2 as csi
-from tests.peers.support import manifests
-from tests.peers.support.manifests import GIB
-from tests.peers.support.testdriver import RunningDriver, start_testdriver
-from tests.support.bridge import Bridge
-from tests.support.deployed import DEPLOY, arguments, with_components, with_flags
-from tests.support.ports import free_ports
-from tests.support.processes import listens_on
-from tests.support.requests import create
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.deployed import DEPLOY, arguments, with_components, with_flags
+from tests.kit.peers import manifests
+from tests.kit.peers.manifests import GIB
+from tests.kit.peers.testdriver import RunningDriver, start_testdriver
+from tests.kit.ports import free_ports
+from tests.kit.processes import listens_on
+from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.support.bridge import Proxy
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.bridge import Proxy
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
 

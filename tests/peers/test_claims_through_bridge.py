@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.offline_policy import FENCE, PARAMETER
-from tests.peers.support import manifests
-from tests.support.forms import slow_in_hub
-from tests.support.waiting import wait_for
+from tests.kit.forms import slow_in_hub
+from tests.kit.peers import manifests
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.sidecars import Sidecars
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.peers.support.tunnel import Tunnel
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.peers.tunnel import Tunnel
 
 pytestmark = slow_in_hub
 

@@ -15,14 +15,14 @@ from cloud.kube import RESOURCES, KubeError, connect
 from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.errors import SettingsError
 from common.objects import Ref
-from tests.peers.support import manifests
-from tests.support.waiting import until
+from tests.kit.peers import manifests
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_tools import protoc
 
 from common.csi import csi_pb2
-from tests.peers.support.wire_contract import contract_of, differences
+from tests.kit.peers.wire_contract import contract_of, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable

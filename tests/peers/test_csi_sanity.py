@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.sanity import SanityReport
-    from tests.support.processes import Process
+    from tests.kit.peers.sanity import SanityReport
+    from tests.kit.processes import Process
 
 
 def test_csi_sanity_on_the_mock_driver_itself_gives_the_known_figures(

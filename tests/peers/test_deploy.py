@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.peers.support import manifests
-from tests.peers.support.claims import Claims
-from tests.peers.support.manifests import GIB
-from tests.support import needs
-from tests.support.deployed import (
+from tests.kit import needs
+from tests.kit.deployed import (
     DEPLOY,
     ROOT,
     arguments,
@@ -29,19 +26,22 @@ from tests.support.deployed import (
     with_components,
     with_flags,
 )
-from tests.support.forms import in_each_form
-from tests.support.ports import free_ports
-from tests.support.processes import listens_on
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.forms import in_each_form
+from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.manifests import GIB
+from tests.kit.ports import free_ports
+from tests.kit.processes import listens_on
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import KubeApi
-    from tests.peers.support.sidecars import Sidecars
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Process, Supervisor
 
 Object = dict[str, Any]
 
@@ -315,7 +315,7 @@ class Deployed:
         state.mkdir()
         given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
         args = with_flags(given, endpoint=f"unix://{socket}", state_dir=state, drivername=name)
-        program = [sys.executable, "-m", "tests.support.testdriver.main"] if flags else [_BIN / "dirdriver"]
+        program = [sys.executable, "-m", "tests.kit.testdriver.main"] if flags else [_BIN / "dirdriver"]
         self._start("dirdriver", [*program, *args, *flags], lambda: listens_on(socket))
         return socket
 

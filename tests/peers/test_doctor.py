@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from cli.doctor import cluster, permissions
 from cli.doctor.finding import Level, perform
 from cloud.kube import connect
-from tests.support.pages import node
+from tests.kit.pages import node
 
 if TYPE_CHECKING:
     from common.pages.hub import NodeStatus
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.processes import listens_on
+from tests.kit.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.peers.support.sanity import SanityReport
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.processes import Supervisor
+    from tests.kit.peers.sanity import SanityReport
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.processes import Supervisor
 
 pytestmark = pytest.mark.slow  # what goes through the bridge is in make test
 

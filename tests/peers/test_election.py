@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.peers.support.cluster_node import DEPLOY, HUB
-from tests.peers.support.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
-from tests.support.bridge import Bridge
-from tests.support.edge_node import csi_driver
-from tests.support.operator import by_hand, hub_state
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.edge_node import csi_driver
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.sidecars import Sidecars
-    from tests.support.processes import Supervisor
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Supervisor
 
 _ROUNDS = int(os.environ.get("CSI_BRIDGE_TRIAL_ROUNDS", "20"))
 _CLAIMS = int(os.environ.get("CSI_BRIDGE_TRIAL_CLAIMS", "50"))

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.peers.support import manifests
-from tests.peers.support.claims import Claims
-from tests.peers.support.testdriver import RunningDriver, make_on, start_testdriver
-from tests.support.bridge import Bridge
-from tests.support.ports import free_ports
-from tests.support.processes import listens_on
-from tests.support.testdriver.capabilities import VOLUME_CONDITION
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.peers import manifests
+from tests.kit.peers.claims import Claims
+from tests.kit.peers.testdriver import RunningDriver, make_on, start_testdriver
+from tests.kit.ports import free_ports
+from tests.kit.processes import listens_on
+from tests.kit.testdriver.capabilities import VOLUME_CONDITION
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.support.bridge import Agent, Proxy
-    from tests.support.processes import Supervisor
-    from tests.support.sidecar import Sidecar
+    from tests.kit.bridge import Agent, Proxy
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.processes import Supervisor
+    from tests.kit.sidecar import Sidecar
 
 _NODES = ("n1", "n2")
 _LIMIT_S = 60.0

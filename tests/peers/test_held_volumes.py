@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.peers.support import manifests
-from tests.peers.support.cluster_node import DEPLOY, HUB
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.bridge import Bridge
-from tests.support.operator import by_hand
-from tests.support.requests import create
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.operator import by_hand
+from tests.kit.peers import manifests
+from tests.kit.peers.cluster_node import DEPLOY, HUB
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.requests import create
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import KubeApi
-    from tests.peers.support.sidecars import Sidecars
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.processes import Supervisor
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.processes import Supervisor
 
 pytestmark = pytest.mark.slow
 

@@ -16,19 +16,19 @@ import yaml
 
 from common.csi import csi_pb2 as csi
 from tests.integration.testdriver.support import needs_mounts
-from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
-from tests.support.deployed import objects
-from tests.support.edge_node import NODE, pod, volume
-from tests.support.operator import by_hand
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.deployed import objects
+from tests.kit.edge_node import NODE, pod, volume
+from tests.kit.operator import by_hand
+from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.sidecars import Sidecars
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

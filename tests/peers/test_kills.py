@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.forms import in_each_form
-from tests.support.waiting import let_pass, wait_for
+from tests.kit.forms import in_each_form
+from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.sidecars import Sidecars
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.peers.support.tunnel import Tunnel
-    from tests.support.bridge import Member
-    from tests.support.processes import Process
+    from tests.kit.bridge import Member
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.peers.tunnel import Tunnel
+    from tests.kit.processes import Process
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""

@@ -8,18 +8,18 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from tests.integration.testdriver.support import needs_mounts
+from tests.kit.bridge import Bridge
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 from tests.peers.kubelet.cluster_objects import Use, Volume, pod
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.bridge import Bridge
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.kit.processes import Supervisor
     from tests.peers.kubelet.kubelet_node import KubeletNode
-    from tests.support.processes import Supervisor
 
 NAME = "relayed.csi"
 SEGMENT = "csi-bridge.io/node"

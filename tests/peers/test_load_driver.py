@@ -9,10 +9,10 @@ import pytest
 from common.csi import csi_pb2 as pb
 from common.status import Code
 from tests.integration.testdriver.support import needs_mounts
-from tests.support.leftovers import mounts_below
-from tests.support.processes import listens_on
-from tests.support.sidecar import Sidecar
-from tests.support.testdriver.call_log import read_calls
+from tests.kit.leftovers import mounts_below
+from tests.kit.processes import listens_on
+from tests.kit.sidecar import Sidecar
+from tests.kit.testdriver.call_log import read_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tests.support.processes import Supervisor
+    from tests.kit.processes import Supervisor
 
 CAPABILITY = pb.VolumeCapability(mount=pb.VolumeCapability.MountVolume(), access_mode={"mode": "SINGLE_NODE_WRITER"})
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.run import COARSE
-from tests.support.processes import listens_on
+from tests.kit.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from bench.chain import Command
-    from tests.support.processes import Supervisor
+    from tests.kit.processes import Supervisor
 
 _CREATE, _DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.peers.support import csi_client
-from tests.support.forms import in_each_form
-from tests.support.processes import listens_on
-from tests.support.waiting import wait_for
+from tests.kit.forms import in_each_form
+from tests.kit.peers import csi_client
+from tests.kit.processes import listens_on
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.tunnel import Tunnel
-    from tests.support.processes import Supervisor
+    from tests.kit.peers.tunnel import Tunnel
+    from tests.kit.processes import Supervisor
 
 _CALLERS = 300
 _DRIVER = "load.csi-bridge.io"

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.testdriver.support import needs_mounts
-from tests.peers.support import manifests
-from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.bridge import Agent, Bridge
-from tests.support.deployed import objects
-from tests.support.edge_node import NODE, pod, volume
-from tests.support.operator import by_hand, hub_state
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Agent, Bridge
+from tests.kit.deployed import objects
+from tests.kit.edge_node import NODE, pod, volume
+from tests.kit.operator import by_hand, hub_state
+from tests.kit.peers import manifests
+from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import KubeApi
-    from tests.peers.support.sidecars import Sidecars
-    from tests.support.processes import Supervisor
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import KubeApi
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Supervisor
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 

@@ -17,16 +17,16 @@ from common.csi import csi_pb2 as csi
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
 from tests.integration.testdriver.support import needs_mounts
-from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
-from tests.support.edge_node import DRIVER, NODE, pod, volume
-from tests.support.sidecar import Sidecar
-from tests.support.waiting import wait_for
+from tests.kit.edge_node import DRIVER, NODE, pod, volume
+from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 Object = dict[str, Any]
 

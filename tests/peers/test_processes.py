@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support.processes import Process, ProcessDiedError
-from tests.support.waiting import NeverCameError, wait_for
+from tests.kit.processes import Process, ProcessDiedError
+from tests.kit.waiting import NeverCameError, wait_for
 
 if TYPE_CHECKING:
-    from tests.support.processes import Supervisor
+    from tests.kit.processes import Supervisor
 
 _ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ def test_a_killed_process_can_be_started_again_and_keeps_its_log(supervisor: Sup
 
 def test_no_process_outlives_a_test_run_that_was_killed(tmp_path: Path) -> None:
     run = (
-        "import sys, time; from pathlib import Path; from tests.support.processes import Process\n"
+        "import sys, time; from pathlib import Path; from tests.kit.processes import Process\n"
         f"child = Process('child', ['sleep', '60'], log=Path({str(tmp_path)!r}) / 'child.log')\n"
         "child.start(); print(child.pid, flush=True); time.sleep(60)"
     )

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.bridge import Bridge
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.support.bridge import Agent
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.bridge import Agent
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.processes import Process, Supervisor
 
 NAME = "dirdriver.csi"
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.support import csi_client
-from tests.support.forms import in_each_form
-from tests.support.processes import listens_on
+from tests.kit.forms import in_each_form
+from tests.kit.peers import csi_client
+from tests.kit.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.sanity import SanityReport
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.peers.support.tunnel import Tunnel
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.peers.sanity import SanityReport
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.peers.tunnel import Tunnel
+    from tests.kit.processes import Process, Supervisor
 
 _SIZE_BYTES = 16 << 20
 """Of csi-sanity's volumes: its own 10 GiB each are for drivers with more room."""

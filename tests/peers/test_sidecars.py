@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.support import manifests
-from tests.peers.support.manifests import GIB
+from tests.kit.peers import manifests
+from tests.kit.peers.manifests import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.kube_api import Object
-    from tests.peers.support.sidecars import Sidecars
-    from tests.support.processes import Process
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.kube_api import Object
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.processes import Process
 
 CLAIM = "PersistentVolumeClaim"
 

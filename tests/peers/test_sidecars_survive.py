@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.support import csi_client, manifests
-from tests.support.forms import in_each_form, slow_in_hub
-from tests.support.waiting import wait_for
+from tests.kit.forms import in_each_form, slow_in_hub
+from tests.kit.peers import csi_client, manifests
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.sidecars import Sidecars
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.peers.support.tunnel import Tunnel
-    from tests.support.processes import Process
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.peers.tunnel import Tunnel
+    from tests.kit.processes import Process
 
 _STORM_S = 60.0
 """How long the link and the processes behind the proxy driver are tormented."""

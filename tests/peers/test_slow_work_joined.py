@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.forms import in_each_form
+from tests.kit.forms import in_each_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.claims import Claims
-    from tests.peers.support.sidecars import Sidecars
-    from tests.peers.support.testdriver import RunningDriver
-    from tests.peers.support.tunnel import Tunnel
+    from tests.kit.peers.claims import Claims
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
+    from tests.kit.peers.tunnel import Tunnel
 
 
 @in_each_form

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cloud.kube import Kube
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

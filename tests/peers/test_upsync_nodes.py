@@ -15,12 +15,12 @@ from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects import Ref
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

@@ -14,7 +14,7 @@ from common.objects import Ref
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.peers.support.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
 

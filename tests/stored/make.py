@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from common.csi import csi_pb2 as csi
 from common.topology import NODE_SEGMENT
-from tests.support.bridge import Bridge
-from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
-from tests.support.requests import create
-from tests.support.sidecar import Sidecar
-from tests.support.vendor import Vendor
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar
+from tests.kit.vendor import Vendor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.support.sidecar import Outcome
+    from tests.kit.sidecar import Outcome
 
 BASE = Path("/tmp/csi-bridge-state")
 """Stands in the state wherever a path must: sockets, the root directory."""

@@ -13,9 +13,9 @@ from cloud.placement.requests import GROUP, SNAPSHOT, Thing
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.operator_orders import Released
-from tests.support.hub_world import World, report, running
-from tests.support.linked import cut
-from tests.support.waiting import settle
+from tests.kit.hub_world import World, report, running
+from tests.kit.linked import cut
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

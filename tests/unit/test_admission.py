@@ -11,7 +11,7 @@ from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
 from common.peer import CLIENT_AUTH, Peer
 from common.version import introduce
-from tests.support.shown_peer import ShownPeer
+from tests.kit.shown_peer import ShownPeer
 
 UDS = Peer("pid 7 uid 0", local=True, uid=0)
 PLAIN = Peer("127.0.0.1:51234", local=False)

@@ -22,8 +22,8 @@ from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, parsed
 from edge.drivers import Driver
 from edge.operations import Operations
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.waiting import settle, until
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -18,7 +18,7 @@ from bench.chain import Chain, Command, Form
 from bench.figure import Figure, NotMeasured
 
 if TYPE_CHECKING:
-    from tests.support.bridge import Member
+    from tests.kit.bridge import Member
 
 _CREATE, _DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 

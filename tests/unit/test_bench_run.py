@@ -11,8 +11,8 @@ from bench import run
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured
 from bench.tables import replaced
+from tests.kit.waiting import NeverCameError
 from tests.peers.build import Module, module_of
-from tests.support.waiting import NeverCameError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.election import Seat
 from common.reports import DriverReport
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 from tests.unit.test_edge_nodes import DRIVER, World, hello, report
 
 if TYPE_CHECKING:

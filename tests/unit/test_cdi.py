@@ -13,7 +13,7 @@ from edge.disk.found_volumes import Published
 from edge.disk.layout import Layout
 from edge.volume_errors import Uncertain
 from edge.volumes import ContainerUse, Deferral, Pod, PodVolume, Volume
-from tests.support.cdi_rules import devices_in
+from tests.kit.cdi_rules import devices_in
 
 UID = "1202b4c1-e87f-4f0d-8624-52500f3ab94b"
 ROOT = Path("/var/lib/kubelet")

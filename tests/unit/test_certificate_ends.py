@@ -12,7 +12,7 @@ from cloud.peer_ends import PeerTerm, ending, show_first_ends
 from common.certificate_ends import CertificateEnds, Term, terms_in
 from common.exposition import registry_of
 from common.metrics import Metrics
-from tests.support.certificates import Authority, bundle
+from tests.kit.certificates import Authority, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path

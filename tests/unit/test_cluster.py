@@ -13,8 +13,8 @@ from cloud.kinds.tokens import TokenRequest
 from cloud.kube import KubeError, Page, Resource
 from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
-from tests.support.waiting import settle, until
+from tests.kit.fake_api import FakeApi
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

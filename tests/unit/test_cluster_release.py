@@ -12,7 +12,7 @@ from cloud.abandon.release import NotReleased, Pass
 from cloud.kube import RESOURCES, KubeError
 from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 _PROTECTION = "kubernetes.io/pvc-protection"
 _PROVISIONER = "external-provisioner.volume.kubernetes.io/finalizer"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edge.controller_lease import ControllerLease, boot_time
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

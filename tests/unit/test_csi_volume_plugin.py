@@ -19,7 +19,7 @@ from edge.disk.block_devices import BlockDevices
 from edge.disk.root_dir import RootDir
 from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
-from tests.support.node_driver import NO_ANSWER, ScriptedDriver
+from tests.kit.node_driver import NO_ANSWER, ScriptedDriver
 
 VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1", mount_options=("password=hunter2",))
 BLOCK = Volume(driver="d.csi", handle="vol-2", name="pv2", block=True)

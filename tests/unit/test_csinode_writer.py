@@ -9,7 +9,7 @@ import pytest
 from cloud.kube import RESOURCES, KubeError, Resource
 from cloud.upsync.csinode_writer import CSINodeWriter
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 CSI_NODE = Ref("CSINode", "", "n1")
 

@@ -11,7 +11,7 @@ import pytest
 from common.database import Schema, open_database
 from common.database_reserve import RESERVE_BYTES, Reserve
 from common.database_writer import DatabaseWriter, WriteFailed
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 from common import database_writer
 from common.database import Schema, open_database
 from common.database_writer import DatabaseWriter, Statement, WriteFailed
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -15,8 +15,8 @@ from edge.manager.states import BY_DRIVER, Handover, Publication, State
 from edge.node_requests import VolumeStats
 from edge.runtimes import direct_runtime
 from edge.volume_errors import NotReady, Uncertain
-from tests.support.volume_world import World
-from tests.support.waiting import settle
+from tests.kit.volume_world import World
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,7 +12,7 @@ from cloud.trust.trust_store import TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
-from tests.support.audit import RecordedAudit
+from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -27,8 +27,8 @@ from common.peer import Peer, with_certificate
 from common.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
-from tests.support import needs
-from tests.support.deployed import (
+from tests.kit import needs
+from tests.kit.deployed import (
     DEPLOY,
     OURS,
     ROOT,

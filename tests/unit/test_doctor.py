@@ -62,10 +62,10 @@ from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
 from edge.disk.mounts import parse
-from tests.support.certificates import Authority, Pem, bundle
-from tests.support.pages import SINCE, at, page, proxy, refusal
-from tests.support.pages import node as page_of_node
-from tests.support.pages import state as page_of_hub
+from tests.kit.certificates import Authority, Pem, bundle
+from tests.kit.pages import SINCE, at, page, proxy, refusal
+from tests.kit.pages import node as page_of_node
+from tests.kit.pages import state as page_of_hub
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from common.reports import (
 )
 from common.status import Code, Status
 from edge.drivers import Driver
-from tests.support.waiting import settle, until
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

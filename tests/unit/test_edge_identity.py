@@ -21,7 +21,7 @@ from edge.identity import Identity, Joined, key_of
 from edge.join import join
 from edge.renewal import RENEW_AT, due_at
 from edge.settings import complete
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path

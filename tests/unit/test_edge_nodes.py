@@ -33,10 +33,10 @@ from common.metrics import Metrics
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
-from tests.support.audit import RecordedAudit
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.shown_peer import ShownPeer
-from tests.support.waiting import settle
+from tests.kit.audit import RecordedAudit
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.shown_peer import ShownPeer
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

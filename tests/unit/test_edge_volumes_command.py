@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.edge_volumes import Question, missing, select, show
 from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
-from tests.support.pages import SINCE, page
+from tests.kit.pages import SINCE, page
 
 
 def volume(pod: str = "web", name: str = "data", **changes: Any) -> PodVolumeStatus:

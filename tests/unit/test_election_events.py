@@ -13,8 +13,8 @@ from cloud.sources.source import Item, Objects
 from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_queue import EventQueue
 from common.objects import Ref, Stamp
-from tests.support.fake_api import FakeApi
-from tests.support.waiting import settle
+from tests.kit.fake_api import FakeApi
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

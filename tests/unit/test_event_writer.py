@@ -9,7 +9,7 @@ import pytest
 from cloud.kube import RESOURCES, KubeError
 from cloud.upsync.event_writer import EventWriter
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 Body = dict[str, Any]
 

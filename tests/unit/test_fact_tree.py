@@ -19,7 +19,7 @@ from cloud.sync.fact_tree import import_tree
 from common.database import open_database
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
-from tests.support.stored import STORED, restore
+from tests.kit.stored import STORED, restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

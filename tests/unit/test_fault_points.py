@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from common.fault_points import POINTS, VARIABLE
-from tests.support.fault_points import ALL
+from tests.kit.fault_points import ALL
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,9 @@ from common.objects import Ref
 from common.offline_policy import ANNOTATION
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
-from tests.support.cluster_objects import storage_class
-from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume
-from tests.support.waiting import settle
+from tests.kit.cluster_objects import storage_class
+from tests.kit.volume_world import DRIVER, World, persistent_claim, persistent_volume
+from tests.kit.waiting import settle
 
 KEY = VolumeKey(DRIVER, "h-data")
 

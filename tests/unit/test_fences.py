@@ -10,7 +10,7 @@ import pytest
 from cloud import fences
 from cloud.trust.audit_log import Event
 from common.errors import NewerState, OperatorRefused
-from tests.support.mount_world import IN_USE, LEFT, MountWorld, only_links
+from tests.kit.mount_world import IN_USE, LEFT, MountWorld, only_links
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from edge.fencing.stop import Stopped
 from edge.fencing.watchdog import LATE_S
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError
 from edge.volumes import DriverRules, Volume, VolumeKey
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine

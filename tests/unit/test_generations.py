@@ -13,7 +13,7 @@ from cloud.trust.audit_log import Event
 from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations, OnCopy
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
-from tests.support.audit import RecordedAudit
+from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ from cloud.kube import RESOURCES, KubeError
 from cloud.upsync.farewell import Farewell
 from cloud.upsync.handover import HandOver
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 Body = dict[str, Any]
 

@@ -15,8 +15,8 @@ import pytest
 from cloud.kube import RESOURCES, KubeError, Resource
 from cloud.sources.cluster.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
-from tests.support.fake_api import FakeApi
-from tests.support.waiting import settle
+from tests.kit.fake_api import FakeApi
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -29,7 +29,7 @@ def test_every_exception_from_the_type_checker_has_its_reason() -> None:
 
 def packages() -> list[Path]:
     places = (
-        ROOT / place for place in ("cli", "cloud", "common", "edge", "examples/dirdriver", "tests/support/testdriver")
+        ROOT / place for place in ("cli", "cloud", "common", "edge", "examples/dirdriver", "tests/kit/testdriver")
     )
     return sorted(init.parent for place in places for init in place.rglob("__init__.py"))
 

@@ -29,7 +29,7 @@ from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encod
 from common.settings import as_texts
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
-from tests.support.hub_world import (
+from tests.kit.hub_world import (
     CREATE,
     DRIVER,
     NETWORK,
@@ -40,8 +40,8 @@ from tests.support.hub_world import (
     running,
     with_driver,
 )
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.waiting import settle, until
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

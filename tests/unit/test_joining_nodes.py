@@ -36,11 +36,11 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.tls import TlsFiles
 from common.version import introduce
-from tests.support.audit import RecordedAudit
-from tests.support.certificates import Authority
-from tests.support.enrolling import NodeKey
-from tests.support.linked import Peer, link_pair
-from tests.support.waiting import settle
+from tests.kit.audit import RecordedAudit
+from tests.kit.certificates import Authority
+from tests.kit.enrolling import NodeKey
+from tests.kit.linked import Peer, link_pair
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

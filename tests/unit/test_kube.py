@@ -17,13 +17,13 @@ from kubernetes.aio.config import incluster_config
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kube_credentials import IN_CLUSTER
 from common.errors import SettingsError
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.support.certificates import Pem
+    from tests.kit.certificates import Pem
 
 MINUTE = 60.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from common import offline_policy
 from common.objects import Ref
-from tests.support.cluster_objects import DRIVER, storage_class, volume
-from tests.support.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
+from tests.kit.cluster_objects import DRIVER, storage_class, volume
+from tests.kit.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
 
 if TYPE_CHECKING:
     from pathlib import Path

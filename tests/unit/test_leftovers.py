@@ -18,8 +18,8 @@ from edge.disk.volume_data import of_block, of_staging, of_target
 from edge.manager.states import Device, Publication
 from edge.volume_errors import NotReady
 from edge.volumes import Pod, PodVolume, Volume
-from tests.support.volume_world import DRIVER, World
-from tests.support.waiting import settle
+from tests.kit.volume_world import DRIVER, World
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,8 +14,8 @@ from common.errors import MessageTooLarge, TunnelClosed
 from common.messages import Kind, Ping, encode
 from common.receiver import NOBODY
 from common.status import Code, Status
-from tests.support.linked import Peer, cut, link_pair, local_pair
-from tests.support.waiting import settle
+from tests.kit.linked import Peer, cut, link_pair, local_pair
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from common.link import Link, Stream

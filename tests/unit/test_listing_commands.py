@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cli import node_list, volumes
 from cli.main import cli
 from common.pages.hub import VolumeStatus
-from tests.support.pages import SINCE, node, refusal, state
+from tests.kit.pages import SINCE, node, refusal, state
 
 
 def volume(pv: str, **changes: Any) -> VolumeStatus:

@@ -16,8 +16,8 @@ from common.peer import Peer as Identity
 from common.receiver import IdleReceiver
 from common.status import Code, Status
 from common.version import introduce
-from tests.support.linked import Peer, local_pair
-from tests.support.waiting import settle
+from tests.kit.linked import Peer, local_pair
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from common.link import Link

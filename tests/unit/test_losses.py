@@ -9,7 +9,7 @@ import pytest
 
 from cloud.losses import Losses
 from common.errors import NewerState
-from tests.support.stored import STORED
+from tests.kit.stored import STORED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -38,7 +38,7 @@ from common.messages import (
     encode_open,
     read,
 )
-from tests.support.examples import examples
+from tests.kit.examples import examples
 
 HELLO = Hello(
     1,

@@ -8,8 +8,8 @@ import pytest
 
 from cloud.mount_guard import View, why_held
 from common.objects import Ref
-from tests.support.cluster_objects import DRIVER, pod, volume
-from tests.support.mount_world import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld, only_links
+from tests.kit.cluster_objects import DRIVER, pod, volume
+from tests.kit.mount_world import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld, only_links
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import needs
+from tests.kit import needs
 
 INSTALLABLE = [needs.peer("etcd"), needs.GO, "needs setsid: apt-get install util-linux"]
 NOT_INSTALLABLE = [needs.ROOT, needs.XFS, needs.PODMAN, needs.on_path("hostpathplugin"), "needs IPv6 (none)", ""]

@@ -12,7 +12,7 @@ from cloud.kube import RESOURCES, KubeError
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 NODE = Ref("Node", "", "n1")
 IDS = "csi.volume.kubernetes.io/nodeid"

@@ -12,8 +12,8 @@ from cloud.kube import KubeError, Resource
 from cloud.sources.cluster.on_demand import OnDemand
 from cloud.sources.cluster.secret_reader import REFRESH_S, SecretReader
 from common.objects import Ref
-from tests.support.fake_api import FakeApi
-from tests.support.waiting import settle
+from tests.kit.fake_api import FakeApi
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

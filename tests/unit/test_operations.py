@@ -19,7 +19,7 @@ from edge import operations as module
 from edge.controller_lease import ControllerLease
 from edge.driver_call import Outcome, Result
 from edge.operations import _RULES, Operation, Operations, Told, identify
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -9,7 +9,7 @@ import pytest
 
 from edge.disk import ownership
 from edge.disk.root_dir import RootDir
-from tests.support import needs
+from tests.kit import needs
 
 needs_root = needs.skip_without(needs.root())  # only it gives files to any group
 pytestmark = needs_root

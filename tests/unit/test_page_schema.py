@@ -10,7 +10,7 @@ import pytest
 from common.pages.hub import FailedCall, NodeStatus
 from common.pages.json_form import decode, encode, time_of
 from common.pages.schema import PAGES, render
-from tests.support.pages import node, state
+from tests.kit.pages import node, state
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "pages.schema.json"
 

@@ -13,9 +13,9 @@ from common.messages import Cancel, Kind, Open, Priority, encode, encode_chunk
 from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.support.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
-from tests.support.linked import cut
-from tests.support.waiting import settle, until
+from tests.kit.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
+from tests.kit.linked import cut
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine

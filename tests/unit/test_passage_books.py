@@ -15,9 +15,9 @@ from common.messages import Kind
 from common.reports import encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.support.hub_world import CREATE, DRIVER, World, report, running
-from tests.support.linked import cut
-from tests.support.waiting import settle, until
+from tests.kit.hub_world import CREATE, DRIVER, World, report, running
+from tests.kit.linked import cut
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from pathlib import Path

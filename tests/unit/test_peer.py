@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from common.peer import CLIENT_AUTH, Peer, with_certificate
-from tests.support.certificates import CLIENT_AUTH as FOR_CLIENTS
-from tests.support.certificates import SERVER_AUTH, Authority
+from tests.kit.certificates import CLIENT_AUTH as FOR_CLIENTS
+from tests.kit.certificates import SERVER_AUTH, Authority
 
 if TYPE_CHECKING:
     from pathlib import Path

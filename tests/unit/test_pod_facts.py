@@ -13,8 +13,8 @@ from edge.manager.states import Publication
 from edge.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
-from tests.support.volume_world import FakeStore, World
-from tests.support.waiting import settle
+from tests.kit.volume_world import FakeStore, World
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

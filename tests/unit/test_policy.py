@@ -12,7 +12,7 @@ from cloud.trust.policy import Policy, Verdict
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.policy_text import MOST_BYTES, read_policy
 from common.errors import SettingsError
-from tests.support.audit import RecordedAudit
+from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,9 @@ from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
 from common.version import introduce
-from tests.support.audit import RecordedAudit
-from tests.support.linked import Peer, link_pair
-from tests.support.spoken_node import report
+from tests.kit.audit import RecordedAudit
+from tests.kit.linked import Peer, link_pair
+from tests.kit.spoken_node import report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import pytest
 
 from cloud.policy_problems import PolicyProblems
 from common import offline_policy
-from tests.support.cluster_objects import storage_class, volume
-from tests.support.mount_world import IN_USE, MountWorld
+from tests.kit.cluster_objects import storage_class, volume
+from tests.kit.mount_world import IN_USE, MountWorld
 
 if TYPE_CHECKING:
     from pathlib import Path

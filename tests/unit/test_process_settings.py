@@ -12,7 +12,7 @@ from common.errors import SettingsError
 from common.limits import Limits
 from common.settings import as_texts, describe
 from edge.settings import complete
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     from cli.options import Options

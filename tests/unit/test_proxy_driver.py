@@ -23,8 +23,8 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.waiting import settle, until
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

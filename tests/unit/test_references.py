@@ -13,7 +13,7 @@ from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.references import Reference, SourceReferences
 from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp
-from tests.support.fake_api import FakeApi
+from tests.kit.fake_api import FakeApi
 
 D = "d.csi"
 

@@ -10,8 +10,8 @@ import pytest
 
 from cloud.kube import RESOURCES, KubeError
 from cloud.sources.cluster.reflector import PAGE, Reflector
-from tests.support.fake_api import FakeApi
-from tests.support.waiting import settle, until
+from tests.kit.fake_api import FakeApi
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -21,10 +21,10 @@ from common.peer import Peer as Address
 from common.reports import DriverReport
 from common.topology import NODE_SEGMENT
 from common.version import introduce
-from tests.support.audit import RecordedAudit
-from tests.support.linked import Peer, cut, link_pair
-from tests.support.spoken_node import report
-from tests.support.waiting import settle
+from tests.kit.audit import RecordedAudit
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.spoken_node import report
+from tests.kit.waiting import settle
 from tests.unit.placement.world import Told
 
 if TYPE_CHECKING:

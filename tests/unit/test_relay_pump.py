@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from common.relay.client_connection import ClientConnection
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 BROKEN = b"\0\0\0\4\0\0\0\0\1"
 """SETTINGS on a stream, which ends the connection."""

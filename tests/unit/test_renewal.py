@@ -16,7 +16,7 @@ from common.errors import DialError, HandshakeRefused, NotCarried
 from common.limits import Limits
 from edge.identity import Identity
 from edge.renewal import Renewal
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
 
 if TYPE_CHECKING:
     from pathlib import Path

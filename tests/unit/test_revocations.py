@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from cloud.trust.revocations import Revocations
 from common.errors import SettingsError
-from tests.support.certificates import Authority, Pem, bundle
+from tests.kit.certificates import Authority, Pem, bundle
 
 HOUR_S = 3600.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from common.relay.server_call import CancelReason, ServerCall, in_task
 from common.status import Code, Status
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from common.relay.pump import Taken

@@ -23,9 +23,9 @@ from common.messages import (
 )
 from common.session import State
 from common.status import Code, Status
-from tests.support.events import Closed, Event, Message, Opened, Released
-from tests.support.examples import examples
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Closed, Event, Message, Opened, Released
+from tests.kit.examples import examples
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import OK, SMALL, dialled_session, hello_of, open_session, sent_frames
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Cancel, Chunk, Credit, Kind, Open, encode
-from tests.support.events import Message
-from tests.support.examples import examples
+from tests.kit.events import Message
+from tests.kit.examples import examples
 from tests.unit.wire.pair import OK, SMALL, SessionPair, assert_books_agree, open_session, sent_frames
 
 COST = MESSAGE_OVERHEAD_BYTES

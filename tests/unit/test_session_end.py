@@ -5,7 +5,7 @@ import pytest
 from common.errors import TunnelClosed
 from common.messages import Ack, Drain, Goodbye, Kind, Ping, decode, encode
 from common.session import State
-from tests.support.events import Cancelled, Closed, Ended, Failed, Message, Opened, PeerDraining, Released
+from tests.kit.events import Cancelled, Closed, Ended, Failed, Message, Opened, PeerDraining, Released
 from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
 
 DRAINED = ("drained", "edge agent restarts, and every call is finished")

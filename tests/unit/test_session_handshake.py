@@ -22,8 +22,8 @@ from common.messages import (
     encode,
 )
 from common.session import State
-from tests.support.events import Closed, HelloReceived, Welcomed
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Closed, HelloReceived, Welcomed
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
 UNKNOWN = b"\x92\x63\x00"

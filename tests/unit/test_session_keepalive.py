@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from common.limits import Limits
 from common.messages import Ping, Pong, encode
 from common.session import State
-from tests.support.events import Closed
-from tests.support.examples import examples
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Closed
+from tests.kit.examples import examples
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
 
 

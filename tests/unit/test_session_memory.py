@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from common.limits import Limits
 from common.messages import Chunk, Open, encode
-from tests.support.events import Message
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Message
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import OK, SMALL, SessionPair, hello_of, open_session
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from common.limits import Limits
-from tests.support.events import Event
-from tests.support.examples import examples
+from tests.kit.events import Event
+from tests.kit.examples import examples
 from tests.unit.wire.traffic import Call, Traffic
 
 SIDES = st.sampled_from(["hub", "edge"])

@@ -7,7 +7,7 @@ import pytest
 from common.errors import CallTimeout, LocalProtocolError, MessageTooLarge, Overloaded, TunnelClosed
 from common.messages import Ack, Cancel, Chunk, End, Kind, Open, Priority
 from common.status import Code, Origin, Status
-from tests.support.events import Cancelled, Ended, Failed, Message, Opened, Released, Writable
+from tests.kit.events import Cancelled, Ended, Failed, Message, Opened, Released, Writable
 from tests.unit.wire.pair import OK, SMALL, SessionPair, assert_books_agree, sent_frames
 
 # ---- from open to acknowledged ---------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from common.errors import TunnelClosed
 from common.limits import Limits
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
-from tests.support.events import Failed, Opened
-from tests.support.examples import examples
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Failed, Opened
+from tests.kit.examples import examples
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SessionPair, open_session
 
 REAL = Limits()

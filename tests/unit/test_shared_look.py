@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from edge.manager.shared_look import SharedLook
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 
 class Scene:

@@ -17,8 +17,8 @@ from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
 from common.enrolment import Issued, Renew
 from common.peer import key_fingerprint
 from common.tls import TlsFiles
-from tests.support.certificates import Authority, bundle
-from tests.support.enrolling import NodeKey
+from tests.kit.certificates import Authority, bundle
+from tests.kit.enrolling import NodeKey
 
 if TYPE_CHECKING:
     from pathlib import Path

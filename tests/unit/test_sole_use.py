@@ -14,7 +14,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import Fact
 from common.objects import Ref, Stamp
 from common.sole_use import is_sole
-from tests.support.cluster_objects import DRIVER, claim, driver, entries, node, pod, volume
+from tests.kit.cluster_objects import DRIVER, claim, driver, entries, node, pod, volume
 
 PV = Ref("PersistentVolume", "", "v")
 IN_USE = name_in_use(DRIVER, "h-v")

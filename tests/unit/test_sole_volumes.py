@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.volume_world import DRIVER, World
-from tests.support.waiting import settle
+from tests.kit.volume_world import DRIVER, World
+from tests.kit.waiting import settle
 
 IN_USE = f"kubernetes.io/csi/{DRIVER}^h-data"
 CALLS = ["stage h-data", "publish h-data web-uid"]

@@ -12,7 +12,7 @@ from common.errors import Overloaded, TunnelClosed
 from common.messages import Kind, Priority
 from common.standing import Standing
 from common.status import Code, Status
-from tests.support.waiting import settle, until
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

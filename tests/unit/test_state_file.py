@@ -18,7 +18,7 @@ from common.state_file import Form, read_state, write_state
 from edge import home, identity, instance
 from edge.fencing import plan
 from edge.registry import driver_file
-from tests.support.stored import STORED
+from tests.kit.stored import STORED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from cli.json_text import json_text
 from cli.main import cli
 from cli.operator_options import asking
 from cli.status import show
-from tests.support.pages import SINCE, election, node, proxy, refusal, state
+from tests.kit.pages import SINCE, election, node, proxy, refusal, state
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:

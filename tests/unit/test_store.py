@@ -13,7 +13,7 @@ import pytest
 from cloud.store import SCHEMA, Store, StoredNode, StoredSegment
 from common.errors import SettingsError
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ import edge
 import edge.manager.states
 import edge.metastore
 from common.database import Schema, open_database
-from tests.support.stored import STORED, restore_database
+from tests.kit.stored import STORED, restore_database
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from cloud.stream_turns import StreamTurns
 from common.messages import Kind
 from common.status import Code, Status
 from common.version import introduce
-from tests.support.linked import Peer, link_pair
-from tests.support.waiting import settle, until
+from tests.kit.linked import Peer, link_pair
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from common.link import Link, Stream

@@ -27,9 +27,9 @@ from common.reports import (
     Answer,
     DriverReport,
 )
-from tests.support.hub_world import DRIVER, World, running
-from tests.support.linked import cut
-from tests.support.waiting import settle, until
+from tests.kit.hub_world import DRIVER, World, running
+from tests.kit.linked import cut
+from tests.kit.waiting import settle, until
 from tests.unit.placement.world import Disk
 
 if TYPE_CHECKING:

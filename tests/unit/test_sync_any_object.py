@@ -14,7 +14,7 @@ from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
 from common.objects import Object, Ref, Stamp, encode_body
-from tests.support.cluster_objects import attachment, claim, driver, node, pod, secret, volume
+from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

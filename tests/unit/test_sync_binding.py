@@ -6,7 +6,7 @@ from typing import Any
 
 from cloud.sources.manifests.binding import Binder, Bound, ClaimStatus, Told
 from common.objects import Ref
-from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, volume
+from tests.kit.cluster_objects import attachment, claim, driver, entries, node, pod, volume
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
 V = Ref("PersistentVolume", "", "v")

@@ -15,7 +15,7 @@ from cloud.sync import closures as closures_module
 from cloud.sync.closures import Closures
 from common.objects import Ref
 from common.offline_policy import PARAMETER
-from tests.support.cluster_objects import (
+from tests.kit.cluster_objects import (
     DRIVER,
     attachment,
     claim,
@@ -27,7 +27,7 @@ from tests.support.cluster_objects import (
     storage_class,
     volume,
 )
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from cloud.kinds.tokens import TokenRequest

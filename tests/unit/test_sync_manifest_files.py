@@ -17,7 +17,7 @@ from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, ManifestFiles
 from common.errors import NewerState, SettingsError
 from common.objects import Ref, encode_body
 from common.sealing import Sealer
-from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
+from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
 
 if TYPE_CHECKING:
     from pathlib import Path

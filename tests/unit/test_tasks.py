@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from common.tasks import supervised
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 
 async def forever() -> None:

@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from common.tls import TlsFiles, TlsIdentity
-from tests.support.certificates import Authority, Pem
+from tests.kit.certificates import Authority, Pem
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from cloud.volume_report import report
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.pod_facts import PodFacts
 from edge.volume_errors import Refused
-from tests.support.cluster_objects import claim, entries, pod, volume
-from tests.support.volume_world import World
+from tests.kit.cluster_objects import claim, entries, pod, volume
+from tests.kit.volume_world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from edge.csi_volume_plugin import Staged, VolumePlugin
 from edge.disk import mounts
 from edge.volume_errors import NotReady
 from edge.volumes import Volume
-from tests.support.node_driver import ScriptedDriver
+from tests.kit.node_driver import ScriptedDriver
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from edge.manager.host import READINGS_AT_ONCE
 from edge.manager.states import Device, Publication, State
 from edge.node_requests import VolumeStats
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.support.volume_world import DRIVER, GI, FakeDriver, World, pod, secret
-from tests.support.waiting import settle
+from tests.kit.volume_world import DRIVER, GI, FakeDriver, World, pod, secret
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -12,8 +12,8 @@ from common.objects import Object, Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume
-from tests.support.waiting import settle, until
+from tests.kit.volume_world import DRIVER, World, persistent_claim, persistent_volume
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

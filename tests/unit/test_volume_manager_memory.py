@@ -7,8 +7,8 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from edge.manager.task import VolumeTask
-from tests.support.volume_world import World
-from tests.support.waiting import settle
+from tests.kit.volume_world import World
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     import pytest

@@ -19,9 +19,9 @@ from edge.disk.found_volumes import Found, Published, Staged
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
-from tests.support.examples import examples
-from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume
-from tests.support.waiting import settle
+from tests.kit.examples import examples
+from tests.kit.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

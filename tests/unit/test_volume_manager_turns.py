@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.volume_world import World
-from tests.support.waiting import settle
+from tests.kit.volume_world import World
+from tests.kit.waiting import settle
 
 _VOLUMES = 100
 

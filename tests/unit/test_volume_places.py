@@ -12,8 +12,8 @@ from edge.manager.places import Places
 from edge.manager.rows import VolumeRows
 from edge.manager.states import Device, Publication
 from edge.volumes import Pod, PodVolume, Volume, VolumeKey
-from tests.support.volume_world import FakeStates, World
-from tests.support.waiting import settle
+from tests.kit.volume_world import FakeStates, World
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from edge.manager.states import Row

@@ -12,7 +12,7 @@ from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
 from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, RELEASED
-from tests.support.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
+from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
 from common.websocket_frames import FrameReader, frame
-from tests.support.examples import examples
+from tests.kit.examples import examples
 
 LARGEST = 100_000
 SIZES = [0, 1, 125, 126, 127, 65_535, 65_536, 70_000]

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.kube import KubeError
 from cloud.upsync.write_queue import WriteQueue
-from tests.support.waiting import settle, until
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

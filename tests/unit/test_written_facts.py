@@ -16,7 +16,7 @@ from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
 from common.pod_fact import RELEASED
-from tests.support.waiting import settle, until
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from tests.support.deployed import ROOT
+from tests.kit.deployed import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -13,14 +13,14 @@ from tests.e2e.containerd import Containerd
 from tests.e2e.installed.images import BIN
 from tests.e2e.installed.network import add_address
 from tests.e2e.supervisors import MachineSupervisor
+from tests.kit import leftovers
+from tests.kit.machine import Machine
 from tests.peers.kubelet.kubelet_process import Kubelet
-from tests.support import leftovers
-from tests.support.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.processes import Process, Supervisor
+    from tests.kit.processes import Process, Supervisor
 
 _OWN = ("opt", "run", "var/lib")
 _ROOT = Path("/var/lib/kubelet")

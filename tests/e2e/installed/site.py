@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.sidecars import Sidecars
-from tests.support.deployed import DEPLOY, ROOT, containers
-from tests.support.processes import Supervisor
-from tests.support.waiting import wait_for
+from tests.kit.deployed import DEPLOY, ROOT, containers
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.processes import Supervisor
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

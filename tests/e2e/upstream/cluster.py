@@ -11,11 +11,11 @@ from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.upstream.suite import IMAGES, Suite
 from tests.e2e.vendors import Vendor
-from tests.peers.support import csi_client, manifests
-from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.sidecars import Sidecars
-from tests.support import leftovers
-from tests.support.processes import Supervisor
+from tests.kit import leftovers
+from tests.kit.peers import csi_client, manifests
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.sidecars import Sidecars
+from tests.kit.processes import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

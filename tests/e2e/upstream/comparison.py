@@ -21,7 +21,7 @@ _INTRODUCTION = """\
 
 This page is for vendors and operators: does a driver work through the bridge as it does without the bridge? Kubernetes
 v1.36.3 has a test suite for any CSI driver (`test/e2e`, External Storage); each test is a *spec*. `make e2e-upstream`
-runs the suite twice on one node (stock kubelet, containerd), with `tests/support/testdriver` (`--fs=image`):
+runs the suite twice on one node (stock kubelet, containerd), with `tests/kit/testdriver` (`--fs=image`):
 
 * **direct**: the stock sidecars call the driver's own socket;
 * **bridge**: the sidecars call the proxy driver's socket. The hub forwards each call to the agent, which runs beside

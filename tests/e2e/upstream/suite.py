@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from tests.support.processes import Supervisor
+    from tests.kit.processes import Supervisor
 
 IMAGES = {
     "registry.k8s.io/e2e-test-images/agnhost:2.63.0": "/agnhost",

@@ -22,7 +22,7 @@ from common.relay.errors import (
 from common.relay.hpack import Decoder
 from common.status import Code, Status
 from tests.integration.relay.support import MIB, SETTINGS, RawPeer, channel_to, fields, raw_vendor_at, vendor_at, wire
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 HEADERS = wire(1, 4, 1, fields((":status", "200"), ("content-type", "application/grpc")))
 HTML = wire(1, 4, 1, fields((":status", "200"), ("content-type", "text/html")))

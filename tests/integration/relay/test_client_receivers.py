@@ -18,7 +18,7 @@ from common.relay.errors import (
 from common.relay.unary_receiver import UnaryReceiver
 from common.status import Code, Status
 from tests.integration.relay.support import SETTINGS, RawPeer, channel_to, fields, raw_vendor_at, wire
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 OK = Status(Code.OK)
 BODY = b"\0\0\0\0\2hi"

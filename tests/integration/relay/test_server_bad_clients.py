@@ -23,7 +23,7 @@ from tests.integration.relay.support import (
     sidecar_at,
     wire,
 )
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 REQUEST = (
     (":method", "POST"),

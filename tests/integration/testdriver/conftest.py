@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.testdriver.support import Running
-from tests.support.leftovers import clear
+from tests.kit.leftovers import clear
 
 
 @pytest.fixture

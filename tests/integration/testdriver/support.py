@@ -15,8 +15,8 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
-from tests.support import needs
-from tests.support.testdriver.call_log import Call, read_calls
+from tests.kit import needs
+from tests.kit.testdriver.call_log import Call, read_calls
 
 MIB = 1024 * 1024
 Mode = pb.VolumeCapability.AccessMode.Mode
@@ -97,7 +97,7 @@ class Running:
 
     def start(self, *more: str) -> "Running":
         """Start the process, and wait until it answers."""
-        module = "examples.dirdriver.main" if self._example else "tests.support.testdriver.main"
+        module = "examples.dirdriver.main" if self._example else "tests.kit.testdriver.main"
         command = [
             *self._prefix,
             *(sys.executable, "-m", module, "--verbose"),

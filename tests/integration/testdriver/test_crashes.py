@@ -13,7 +13,7 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from tests.integration.testdriver.support import MIB, Running, block, mount, needs_loops, needs_mounts, size
-from tests.support.leftovers import loops_below, mounts_below
+from tests.kit.leftovers import loops_below, mounts_below
 
 
 def killed_by(driver: Running, fault: str, call: Callable[[], Any]) -> None:

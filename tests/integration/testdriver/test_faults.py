@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.integration.testdriver.support import MIB, Running, mount, refused, size
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 
 def wanted(name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.integration.testdriver.support import (
     size,
     write,
 )
-from tests.support.leftovers import loops_below, mounts_below
+from tests.kit.leftovers import loops_below, mounts_below
 
 pytestmark = needs_loops
 

@@ -10,8 +10,8 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from tests.integration.testdriver.support import Mode, Running, mount, needs_mounts, refused, write
-from tests.support import needs
-from tests.support.leftovers import loops_below, mounts_below
+from tests.kit import needs
+from tests.kit.leftovers import loops_below, mounts_below
 
 pytestmark = needs_mounts
 

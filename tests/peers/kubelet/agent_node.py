@@ -22,16 +22,16 @@ from common.database import connect_to_read
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from common.sealing import Sealer, read_key
-from tests.support.bridge import Bridge
-from tests.support.leftovers import clear
-from tests.support.waiting import wait_for
+from tests.kit.bridge import Bridge
+from tests.kit.leftovers import clear
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tests.kit.bridge import Agent
     from tests.peers.kubelet.node_under_test import Object
-    from tests.support.bridge import Agent
 
 _NAME = "node-under-test"
 _PERIODS = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")

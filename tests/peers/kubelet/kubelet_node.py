@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.waiting import wait_for
 from tests.peers.kubelet.kubelet_process import Kubelet
-from tests.peers.support.control_plane import ControlPlane
-from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

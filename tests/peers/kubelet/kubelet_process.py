@@ -14,9 +14,9 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.support.leftovers import clear
-from tests.support.ports import free_ports
-from tests.support.processes import Process, Supervisor, listens_on
+from tests.kit.leftovers import clear
+from tests.kit.ports import free_ports
+from tests.kit.processes import Process, Supervisor, listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable

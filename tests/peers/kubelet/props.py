@@ -6,12 +6,12 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from common.csi import csi_pb2 as pb
+from tests.kit.leftovers import clear
+from tests.kit.peers.testdriver import start_testdriver
+from tests.kit.processes import Supervisor
+from tests.kit.sidecar import Sidecar
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
-from tests.peers.support.testdriver import start_testdriver
-from tests.support.leftovers import clear
-from tests.support.processes import Supervisor
-from tests.support.sidecar import Sidecar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,7 +19,7 @@ from common.relay.errors import VendorConnectionError
 from common.relay.server import Server, ServerCall, in_task, serve
 from common.sockets import listen_unix
 from common.status import Code, Origin, Status, code_name
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.csi import registration_pb2 as pb
 from common.status import Code, Origin, Status
-from tests.support.waiting import wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

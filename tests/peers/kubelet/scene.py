@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.kit.processes import listens_on
+from tests.kit.waiting import NeverCameError, let_pass, wait_for
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
 from tests.peers.kubelet.cluster_objects import Inline, Use
 from tests.peers.kubelet.props import Props
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
-from tests.support.processes import listens_on
-from tests.support.waiting import NeverCameError, let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

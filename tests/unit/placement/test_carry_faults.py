@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from cloud.placement.carry import CarriedCall
 from cloud.placement.decisions import Keeping
 from common.status import Code, Status
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     import pytest

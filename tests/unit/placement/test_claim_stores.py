@@ -16,7 +16,7 @@ from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, H
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
-from tests.support.stored import restore
+from tests.kit.stored import restore
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from cloud.placement.requests import VOLUME, Thing
 from common.messages import Kind
 from common.reports import encode_reports
 from common.status import Code, Status
-from tests.support.hub_world import World as HubWorld
-from tests.support.hub_world import running
-from tests.support.linked import cut
-from tests.support.waiting import settle, until
+from tests.kit.hub_world import World as HubWorld
+from tests.kit.hub_world import running
+from tests.kit.linked import cut
+from tests.kit.waiting import settle, until
 from tests.unit.placement.world import DRIVER, Disk, World, create, report
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from common.errors import (
     PlacementNotKept,
 )
 from common.status import Code, Origin, Status
-from tests.support.waiting import settle, until
+from tests.kit.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 from tests.unit.placement.world import CONTROLLER, DRIVER, OK, Told, World, create, delete, on, report
 

@@ -40,8 +40,8 @@ from common.database_writer import WriteFailed
 from common.errors import CODES, CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
-from tests.support.examples import examples
-from tests.support.waiting import settle
+from tests.kit.examples import examples
+from tests.kit.waiting import settle
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 from tests.unit.placement.world import (
     DRIVER,

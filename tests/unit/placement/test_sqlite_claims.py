@@ -14,8 +14,8 @@ from cloud.placement.claim_store import Holding
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.errors import PlacementNotKept
-from tests.support.examples import examples
-from tests.support.waiting import settle
+from tests.kit.examples import examples
+from tests.kit.waiting import settle
 from tests.unit.placement.world import Disk, at_once
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.parsers import LONGEST_DURATION_S
 from common.status import Code, Status
-from tests.support.waiting import settle
+from tests.kit.waiting import settle
 from tests.unit.placement.world import DRIVER, OK, RPC, World, affinity, create, on, report
 
 if TYPE_CHECKING:

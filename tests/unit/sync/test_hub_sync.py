@@ -13,9 +13,9 @@ from common.status import Code
 from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.version import introduce
-from tests.support.hub_world import NETWORK, SOCKET, World, running
-from tests.support.linked import cut
-from tests.support.waiting import settle
+from tests.kit.hub_world import NETWORK, SOCKET, World, running
+from tests.kit.linked import cut
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

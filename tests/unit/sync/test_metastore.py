@@ -21,7 +21,7 @@ from edge.metastore import SCHEMA, Metastore
 from edge.stores import object_store
 from edge.stores.fact_store import MOST_EVENTS
 from edge.stores.sealing import load_sealer
-from tests.support.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -28,7 +28,7 @@ from common.sync_messages import (
     held,
     put,
 )
-from tests.support.examples import examples
+from tests.kit.examples import examples
 
 GOLDEN: list[tuple[SyncMessage, bytes]] = [
     (Digest(262_144, b"\x01\x02"), b"\x93\x00\xce\x00\x04\x00\x00\xc4\x02\x01\x02"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from common.objects import Object, Ref, Stamp
-from tests.support.examples import examples
+from tests.kit.examples import examples
 from tests.unit.sync.world import World
 
 KINDS = ("Pod", "Secret", "Event")

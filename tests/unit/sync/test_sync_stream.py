@@ -13,8 +13,8 @@ from common.objects import Object, Ref, Stamp
 from common.sync import Learner
 from common.sync_messages import Differ, HeldAll, Put, Stored, SyncMessage, decode, encode, put
 from common.sync_stream import Telling, _worker, learn
-from tests.support.linked import Peer, link_pair
-from tests.support.waiting import settle
+from tests.kit.linked import Peer, link_pair
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

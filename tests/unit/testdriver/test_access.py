@@ -7,8 +7,8 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver.errors import CsiError
-from tests.support.testdriver import access
-from tests.support.testdriver.access import Layout, Mode, Use
+from tests.kit.testdriver import access
+from tests.kit.testdriver.access import Layout, Mode, Use
 
 
 def capability(

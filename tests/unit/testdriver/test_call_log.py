@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.csi import csi_pb2 as pb
-from tests.support.testdriver.call_log import CallLog, made, read_calls
+from tests.kit.testdriver.call_log import CallLog, made, read_calls
 
 
 def test_a_call_is_read_back_with_its_names_its_answers_id_and_its_code(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 from examples.dirdriver.errors import CsiError
-from tests.support.testdriver import calls
-from tests.support.testdriver.call_log import CallLog
-from tests.support.testdriver.faults import Faults
+from tests.kit.testdriver import calls
+from tests.kit.testdriver.call_log import CallLog
+from tests.kit.testdriver.faults import Faults
 
 
 def told(error: Exception) -> CsiError:

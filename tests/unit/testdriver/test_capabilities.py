@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.testdriver import capabilities
-from tests.support.testdriver.capabilities import Controller, Node, Plugin
-from tests.support.testdriver.settings import Settings
+from tests.kit.testdriver import capabilities
+from tests.kit.testdriver.capabilities import Controller, Node, Plugin
+from tests.kit.testdriver.settings import Settings
 
 
 def settings(**switches: Any) -> Settings:

@@ -5,7 +5,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.testdriver.faults import NO_FAULT, Fault, Faults, parse_fault, parse_faults
+from tests.kit.testdriver.faults import NO_FAULT, Fault, Faults, parse_fault, parse_faults
 
 
 @pytest.mark.parametrize(

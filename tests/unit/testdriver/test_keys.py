@@ -3,8 +3,8 @@
 import asyncio
 
 from common.csi import csi_pb2 as pb
-from tests.support.testdriver.keys import Keys
-from tests.support.waiting import settle
+from tests.kit.testdriver.keys import Keys
+from tests.kit.waiting import settle
 
 
 async def hold(keys: Keys, method: str, request: object, story: list[str], mark: str, end: asyncio.Event) -> None:

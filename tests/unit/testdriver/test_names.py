@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from examples.dirdriver.errors import CsiError
-from tests.support.testdriver import names
+from tests.kit.testdriver import names
 
 
 def test_an_id_is_new_each_time_and_short_enough_for_the_spec() -> None:

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from examples.dirdriver.errors import CsiError
-from tests.support.testdriver import paging
+from tests.kit.testdriver import paging
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import topology
 from examples.dirdriver.errors import CsiError
-from tests.support.testdriver import placing
+from tests.kit.testdriver import placing
 
 KEY = topology.topology_key("dirdriver.csi")
 NODES = ["n1", "n2", "n3"]

@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.testdriver import ranges
-from tests.support.testdriver.ranges import Range
+from tests.kit.testdriver import ranges
+from tests.kit.testdriver.ranges import Range
 
 SORTED = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 10))).map(
     lambda pairs: sorted(Range(start, start + length) for start, length in pairs)

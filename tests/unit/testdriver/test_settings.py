@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from examples.dirdriver.settings import SettingsError
-from tests.support.testdriver.settings import Settings
+from tests.kit.testdriver.settings import Settings
 
 
 def settings(**fields: Any) -> Settings:

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.dirdriver.sizes import GIB, MIB
-from tests.support.testdriver import units
+from tests.kit.testdriver import units
 
 
 @pytest.mark.parametrize(

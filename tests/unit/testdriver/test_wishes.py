@@ -11,10 +11,10 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver.errors import CsiError
 from examples.dirdriver.sizes import GIB, MIB
 from examples.dirdriver.topology import topology_key, topology_of
-from tests.support.testdriver import wishes
-from tests.support.testdriver.access import Layout, Mode
-from tests.support.testdriver.records import Phase, Volume
-from tests.support.testdriver.settings import Settings
+from tests.kit.testdriver import wishes
+from tests.kit.testdriver.access import Layout, Mode
+from tests.kit.testdriver.records import Phase, Volume
+from tests.kit.testdriver.settings import Settings
 
 KEY = topology_key("dirdriver.csi")
 SETTINGS = Settings(endpoint="unix:///s", state_dir=Path("/s"), node_id="n1", mutable_parameters=("iops",))

@@ -11,8 +11,8 @@ from common.limits import Limits
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
 from common.session import State
 from common.status import Code, Status
-from tests.support.events import Closed, Event, HelloReceived, Message
-from tests.support.recorded_session import RecordedSession
+from tests.kit.events import Closed, Event, HelloReceived, Message
+from tests.kit.recorded_session import RecordedSession
 
 SMALL = Limits(
     chunk_bytes=100,

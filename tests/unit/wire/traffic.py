@@ -13,7 +13,7 @@ from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
 from common.messages import Kind
 from common.session import State
 from common.status import Code, Status
-from tests.support.events import (
+from tests.kit.events import (
     Cancelled,
     Closed,
     Ended,
@@ -27,7 +27,7 @@ from tests.support.events import (
     Welcomed,
     Writable,
 )
-from tests.support.recorded_session import RecordedSession
+from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import hello_of
 
 _CLOCKS_DIFFER_S = 86_400.0

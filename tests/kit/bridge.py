@@ -1,0 +1,408 @@
+"""A bridge for tests: hub, proxy drivers and edge agents as child processes of the real command, on one machine.
+
+    with Bridge(short_dir, tmp_path) as bridge:
+        bridge.start_hub()
+        bridge.start_agent("n1", vendor.socket)
+        sidecar = bridge.start_proxy("vendor.test")
+        bridge.wait_routed(sidecar)
+
+Times are short and ports are free ones. State and sockets are in a directory whose path fits a UNIX socket. Every
+member can be killed, stopped and started again; its state and its addresses stay.
+
+The test fails if a member logged a traceback, or a complaint of asyncio, that `bridge.foresee(text)` did not declare.
+"""
+
+import contextlib
+import json
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, Self
+
+from tests.kit.ports import free_ports
+from tests.kit.processes import Process, listens_on
+from tests.kit.sidecar import Sidecar
+from tests.kit.waiting import wait_for
+from tests.lab.remote import RemoteLink
+
+_PROGRAM = Path(sys.executable).with_name("csi-bridge")
+
+_TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
+"""A dead link is noticed within 6 s. It could be less, but on a busy machine a process may not run for a while."""
+
+REDIAL_LIMIT_S = 60.0
+"""An uplink dials at least every 30 s (`common.uplink`), and the machine may be busy."""
+
+
+class UnforeseenError(AssertionError):
+    """Members logged undeclared complaints; the message has the lines."""
+
+
+class Member:
+    """One process of the bridge.
+
+    Attributes:
+        process: the process, in all its lives.
+    """
+
+    def __init__(self, name: str, command: Sequence[object], logs: Path, *, ready: Callable[[], bool]) -> None:
+        self.process = Process(name, command, log=logs / f"{name}.log")
+        self._ready = ready
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, again if it ran before, and wait until it serves."""
+        self.process.start()
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until it serves."""
+        self.process.wait_until(self._ready, what="being ready")
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.process.kill()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        self.process.signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Ask it to stop and wait; kill it if it does not end."""
+        self.process.stop()
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """Return its log lines, of all its lives, whose message or call status contains a text."""
+        return _about(message, self.lines())
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return its log lines. A line that is no JSON is a fault of the process."""
+        return [json.loads(line) for line in self.process.settled_lines()]
+
+    def complaints(self) -> list[str]:
+        """Return its lines with a traceback, of asyncio, or in no log format: each is a bug in any test."""
+        return [line for line in self.process.output().splitlines() if _complains(line)]
+
+    def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = REDIAL_LIMIT_S) -> None:
+        """Wait until a message was logged `times` times."""
+        wait_for(
+            lambda: len(_about(message, map(json.loads, self.process.lines()))) >= times,
+            what=f"log line {message!r} of {self.process.name}",
+            timeout_s=timeout_s,
+            instead=self.process.log_tail,
+        )
+
+
+def _about(message: str, lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if message in line["msg"] or message in line.get("status", "")]
+
+
+class Hub(Member):
+    """The hub.
+
+    Attributes:
+        uds: its UNIX socket.
+        address: the address for agents, `host:port`.
+    """
+
+    def __init__(self, directory: Path, logs: Path, flags: Sequence[str], *, sockets: Sequence[Path] = ()) -> None:
+        """A hub; `sockets` are those of the drivers that its flags make it serve."""
+        (port,) = free_ports(1)
+        self.uds = directory / "hub.sock"
+        self.address = f"127.0.0.1:{port}"
+        command = [
+            _PROGRAM,
+            "hub",
+            f"--uds=unix://{self.uds}",
+            f"--listen={self.address}",
+            "--insecure",
+            f"--state-dir={directory / 'hub'}",
+            *_TIMES,
+            *flags,
+        ]
+        where = (self.uds, port, *sockets)
+        super().__init__("hub", command, logs, ready=lambda: all(map(listens_on, where)))
+
+
+class Agent(Member):
+    """An edge agent.
+
+    Attributes:
+        node: its node's name.
+        socket: its status socket.
+    """
+
+    def __init__(
+        self, node: str, hub: str, sockets: Sequence[Path], directory: Path, logs: Path, flags: Sequence[str]
+    ) -> None:
+        self.node = node
+        self.socket = directory / f"{node}.sock"
+        command = [
+            _PROGRAM,
+            "edge",
+            "run",
+            f"--node={node}",
+            f"--hub=ws://{hub}",
+            "--insecure",
+            *(f"--driver=unix://{path}" for path in sockets),
+            f"--state-dir={directory / node}",
+            f"--status=unix://{self.socket}",
+            f"--root-dir={directory / f'{node}-kubelet'}",
+            *_TIMES,
+            *flags,
+        ]
+        super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
+
+    def status(self) -> dict[str, Any]:
+        """Return its state from its status socket."""
+        with contextlib.closing(_UnixConnection(self.socket)) as connection:
+            connection.request("GET", "/status")
+            state: dict[str, Any] = json.loads(connection.getresponse().read())
+        return state
+
+    def wait_connected(self, connected: bool = True) -> None:
+        """Wait until its link to the hub is up, or down."""
+        wait_for(
+            lambda: self.status()["connected"] is connected,
+            what=f"link of {self.node}" if connected else f"end of the link of {self.node}",
+            timeout_s=REDIAL_LIMIT_S,
+            instead=self.process.log_tail,
+        )
+
+
+class Proxy(Member):
+    """A proxy driver.
+
+    Attributes:
+        socket: its CSI socket.
+        cache: the file with the driver's Identity.
+    """
+
+    def __init__(
+        self, driver: str, hub: str, node: str | None, directory: Path, logs: Path, flags: Sequence[str]
+    ) -> None:
+        directory.mkdir()
+        self.socket = directory / "csi.sock"
+        self.cache = directory / "state" / f"identity-{driver}.json"
+        command = [
+            _PROGRAM,
+            "driver",
+            f"--drivername={driver}",
+            f"--endpoint=unix://{self.socket}",
+            f"--hub-endpoint={hub}",
+            f"--state-dir={self.cache.parent}",
+            *([f"--nodeid={node}"] if node else []),
+            *_TIMES,
+            *flags,
+        ]
+        super().__init__(f"proxy-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
+        self._sidecars: list[Sidecar] = []
+
+    @property
+    def linked(self) -> bool:
+        """Whether its latest log line about its link to the hub says that the link is up."""
+        said = self.logged("link to the hub at")
+        return bool(said) and " is up " in said[-1]["msg"]
+
+    def sidecar(self) -> Sidecar:
+        """Return a new connection to its CSI socket; the bridge closes it."""
+        sidecar = Sidecar(self.socket)
+        self._sidecars.append(sidecar)
+        return sidecar
+
+    def hang_up(self) -> None:
+        """Close the connections of its sidecars."""
+        for sidecar in self._sidecars:
+            sidecar.close()
+
+
+class Served(Proxy):
+    """A proxy driver inside the hub's process: it starts, stops and logs with the hub."""
+
+    def __init__(self, driver: str, hub: Hub, socket_path: Path, state: Path) -> None:
+        self.socket = socket_path
+        self.cache = state / f"identity-{driver}.json"
+        self.process, self._ready = hub.process, hub._ready
+        self._sidecars = []
+
+
+class Bridge:
+    """The members, and the links between them.
+
+    Attributes:
+        serves: the driver whose proxy driver runs inside the hub; empty: none.
+        hub: the hub, once it was started.
+        links: the lab links that agents dial through.
+    """
+
+    hub: Hub
+
+    def __init__(self, directory: Path, logs: Path, *, serves: str = "") -> None:
+        """Make a bridge without members.
+
+        Args:
+            directory: for sockets and state, with a short path.
+            logs: for the members' logs.
+            serves: a driver whose proxy driver runs inside the hub. `start_proxy` then returns that one first.
+        """
+        self.serves = serves
+        self._directory, self._logs = directory, logs
+        self.members: list[Member] = []
+        self.links: list[RemoteLink] = []
+        self._proxies: list[Proxy] = []
+        self._served: Served | None = None
+        self._foreseen: list[str] = []
+
+    def start_hub(self, *flags: str) -> Hub:
+        """Start the hub, with further flags."""
+        path = self._directory / "served.sock"
+        if self.serves:
+            flags = (f"--serve={self.serves}=unix://{path}", *flags)
+        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if self.serves else [])
+        self._start(self.hub)
+        if self.serves:
+            self._served = Served(self.serves, self.hub, path, self._directory / "hub/drivers")
+            self._proxies.append(self._served)
+        return self.hub
+
+    def start_agent(
+        self, node: str, *sockets: Path, flags: Sequence[str] = (), through: str | None = None, wait: bool = True
+    ) -> Agent:
+        """Start an agent with the vendors' sockets.
+
+        Args:
+            node: its node's name.
+            sockets: the sockets for its `--driver` flags.
+            flags: further flags.
+            through: the address of a lab link to the hub.
+            wait: wait until it serves; False: something else can start meanwhile.
+        """
+        agent = Agent(node, through or self.hub.address, sockets, self._directory, self._logs, flags)
+        self._start(agent, wait=wait)
+        return agent
+
+    def start_rival(self, node: str, *sockets: Path) -> Agent:
+        """Start another machine's agent under a name in use, with a state directory of its own."""
+        directory = self._directory / "rival"
+        directory.mkdir(exist_ok=True)
+        agent = Agent(node, self.hub.address, sockets, directory, self._logs, ())
+        self._start(agent)
+        return agent
+
+    def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
+        """Start a proxy driver; `cache` is the content of its cache file from an earlier life.
+
+        If the hub serves the driver, the first one is that inside the hub.
+        """
+        if self._served is not None and driver == self.serves:
+            served, self._served = self._served, None
+            return served
+        directory = self._directory / f"p{len(self._proxies)}"
+        proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
+        self._proxies.append(proxy)
+        if cache is not None:
+            proxy.cache.parent.mkdir()
+            proxy.cache.write_bytes(cache)
+        self._start(proxy)
+        return proxy
+
+    def start_double(self, proxy: Proxy) -> Member:
+        """Start a second process with the flags of a proxy driver."""
+        double = Member(
+            f"{proxy.process.name}-double{len(self.members)}",
+            proxy.process.command,
+            self._logs,
+            ready=lambda: any(line["msg"].startswith("serving ") for line in double.lines()),
+        )
+        self._start(double)
+        return double
+
+    def start_link(self, *, delay: str = "0s", rate: str = "none") -> RemoteLink:
+        """Start a lab link in front of the hub."""
+        link = RemoteLink(to=self.hub.address, delay=delay, rate=rate)
+        self.links.append(link)
+        return link
+
+    def wait_routed(self, sidecar: Sidecar) -> None:
+        """Wait until the vendor answers a call of this sidecar."""
+        said: list[object] = []
+
+        def look() -> bool:
+            outcome = sidecar.call("GetCapacity")
+            said[:] = [outcome.refusal]
+            return outcome.ok
+
+        wait_for(
+            look,
+            what="answer of the vendor's through the bridge",
+            timeout_s=REDIAL_LIMIT_S,
+            instead=lambda: f"{said}\n{self.log_tails()}",
+        )
+
+    def wait_linked(self, proxy: Proxy, *, linked: bool = True) -> None:
+        """Wait until a proxy driver has a link to the hub, or has none."""
+        wait_for(
+            lambda: proxy.linked is linked,
+            what=f"link of {proxy.process.name}" if linked else f"end of the link of {proxy.process.name}",
+            timeout_s=REDIAL_LIMIT_S,
+            instead=proxy.process.log_tail,
+        )
+
+    def log_tails(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(member.process.log_tail() for member in self.members)
+
+    def foresee(self, text: str) -> None:
+        """Declare that lines with this text may carry a traceback, because the test provokes them."""
+        self._foreseen.append(text)
+
+    def complaints(self) -> list[str]:
+        """Return the undeclared complaints of all members, with their names."""
+        return [
+            f"{member.process.name}: {line}"
+            for member in self.members
+            for line in member.complaints()
+            if not any(text in line for text in self._foreseen)
+        ]
+
+    def stop(self) -> None:
+        """Stop everything, the last one first."""
+        for proxy in self._proxies:
+            proxy.hang_up()
+        for member in reversed(self.members):
+            member.kill()
+        for link in self.links:
+            link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failure: object, *_: object) -> None:
+        self.stop()
+        if failure is None and (complaints := self.complaints()):
+            raise UnforeseenError("\n".join(complaints))
+
+    def _start(self, member: Member, *, wait: bool = True) -> None:
+        self.members.append(member)
+        member.start(wait=wait)
+
+
+def _complains(line: str) -> bool:
+    # Inside a JSON text the quotes would be escaped, so these are keys.
+    return not line.startswith("{") or '"exc":' in line or '"logger":"asyncio"' in line
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("edge", timeout=10.0)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

@@ -1,0 +1,129 @@
+"""A hub in memory, and the links of its peers: no sockets."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from cli.process_options import HUB_OPTIONS
+from cloud.hub_parts import HubParts
+from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.store import Store
+from cloud.sync_part import SyncPart
+from cloud.trust.trust_store import TrustStore
+from cloud.trust_part import TrustPart
+from cloud.unique_segments import UniqueSegments
+from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.limits import Limits
+from common.messages import Hello, Kind
+from common.metrics import Metrics
+from common.peer import Peer as Address
+from common.reports import GET_PLUGIN_INFO, Answer, DriverReport, encode_reports
+from common.version import introduce
+from tests.kit.audit import RecordedAudit
+from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from common.link import Link, Stream
+    from common.status import Status
+
+DRIVER = "d.example"
+CREATE = "/csi.v1.Controller/CreateVolume"
+NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
+
+
+class World:
+    """A hub in memory, and the links of those who came."""
+
+    def __init__(self, directory: Path, part: SyncPart | None = None, policy: str | None = None) -> None:
+        texts = {"state_dir": str(directory), "max_nodes": "3"}
+        self.policy_path = directory / "policy.yaml"
+        if policy is not None:
+            self.policy_path.write_text(policy)
+            texts["policy"] = str(self.policy_path)
+        self.settings = HUB_OPTIONS.read(texts)
+        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
+        self.trust = TrustPart(self.settings, TrustStore(directory), self.audit)
+        parts = HubParts(
+            self.settings,
+            part or SyncPart(),
+            self.trust,
+            store=self.store,
+            claims=SqliteClaims(directory),
+            segments=UniqueSegments(self.store, self.settings.unique_topology),
+            metrics=self.metrics,
+        )
+        self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement
+        self.orders, self.pages = parts.orders, parts.pages
+        self.links: list[Link] = []
+
+    async def come(
+        self,
+        hello: Hello,
+        address: Address = NETWORK,
+        serve: Callable[[Stream], Awaitable[None]] | None = None,
+        **limits: int,
+    ) -> Link:
+        """The link of one who came, at its own end."""
+        at_hub, at_peer = link_pair(
+            self.hub, Peer(serve, accepts=False), hello, limits=Limits(**limits), identity=address
+        )
+        await settle()
+        self.links.append(at_hub)
+        return at_peer
+
+    async def edge(self, name: str = "n1", serve: Callable[[Stream], Awaitable[None]] | None = None) -> Link:
+        """An agent, which serves calls as it is told, or answers every one with OK."""
+        return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1), serve=serve)
+
+    async def driver(self, name: str = DRIVER, **limits: int) -> Link:
+        """A proxy driver."""
+        return await self.come(introduce("driver", name, instance="p"), **limits)
+
+    async def operator(self) -> Link:
+        """An operator."""
+        return await self.come(introduce("operator", "", instance="o"), SOCKET)
+
+    async def forget(self, node: str) -> Status:
+        """How an operator's order to forget a node ends."""
+        stream = (await self.operator()).open(Kind.FORGET, node=node)
+        while await stream.receive() is not None:
+            pass
+        assert stream.status is not None
+        return stream.status
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    """End a hub and its links with the block."""
+    yield world
+    cut(*(link for link in world.links if not link.over))
+    await settle()
+    await world.placement.close()
+    await world.trust.store.close()
+    await world.store.close()
+
+
+def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
+    info = GetPluginInfoResponse(name=driver, vendor_version=version.decode())
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
+
+
+async def with_driver(world: World, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
+    """Node n1 with the driver; its stream of reports."""
+    reports = (await world.edge(serve=serve)).open(Kind.REPORT, encode_reports([report()]))
+    await settle()
+    return reports
+
+
+async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
+    """How a call ends."""
+    stream = link.open(Kind.CALL, b"request", subject=driver, method=method, call="c-1")
+    while await stream.receive() is not None:
+        pass
+    assert stream.status is not None
+    return stream.status

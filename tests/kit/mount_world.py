@@ -1,0 +1,161 @@
+"""What a mount guard looks at, in memory: objects, the states of Nodes, facts, links, and a clock."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cloud.absences import Absences
+from cloud.fences import Fences
+from cloud.kinds.nodes import NodeState
+from cloud.lapses import Lapses
+from cloud.mount_guard import MountGuard
+from cloud.mounts import Mounts, name_in_use, no_mounts
+from cloud.sources.source import Objects
+from cloud.sync.fact_kinds import Fact
+from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
+from common.errors import VolumeHeld
+from common.objects import Ref, Stamp
+from common.operator_orders import Fence, Unfence
+from common.reports import NODE_GET_INFO, Answer, DriverReport
+from tests.kit.audit import RecordedAudit
+from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = 1_800_000_000.0
+LEFT = 1_799_999_000.0
+"""When the nodes left that are away."""
+LEFT_TEXT = "2027-01-15T07:43:20Z"
+BROKE = "2027-01-15T07:44:00Z"
+"""Since when the Nodes are not Ready that are not."""
+HANDLE = "h-pv-1"
+"""The handle of the volume `pv-1` (`cluster_objects.volume`)."""
+IN_USE = name_in_use(DRIVER, HANDLE)
+
+
+class Links:
+    """The links and reports of nodes: `Nodes` as the guard and the absences see them."""
+
+    def __init__(self) -> None:
+        self.away: dict[str, float | None] = {}
+        """Each node that has ever connected, and since when it is away."""
+        self.ids: dict[str, str] = {}
+        """The node ids in the nodes' reports of the driver."""
+
+    def knows(self, name: str) -> bool:
+        return name in self.away
+
+    def is_connected(self, name: str) -> bool:
+        return name in self.away and self.away[name] is None
+
+    def away_since(self, name: str) -> float | None:
+        return self.away.get(name)
+
+    def left(self, name: str) -> tuple[float, float] | None:
+        since = self.away.get(name, LEFT)
+        return (0.0, since) if since is not None else None
+
+    def with_driver(self, driver: str) -> list[str]:
+        return list(self.ids) if driver == DRIVER else []
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        if driver != DRIVER or name not in self.ids:
+            return None
+        body = NodeGetInfoResponse(node_id=self.ids[name]).SerializeToString()
+        return DriverReport(driver, name, {NODE_GET_INFO: Answer(0, body=body)})
+
+
+class MountWorld:
+    """A guard and all that it looks at. A cluster has Nodes; without one there are only links, facts and objects."""
+
+    def __init__(self, directory: Path, *, has_cluster: bool = True) -> None:
+        self.directory, self.links, self.audit = directory, Links(), RecordedAudit()
+        self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
+        self.source.is_ready = True
+        self.facts: dict[str, dict[Ref, Fact]] = {}
+        self.monotonic = 0.0
+        """Seconds since the nodes left that are away."""
+        self.mounts = Mounts(
+            self.source,
+            facts=lambda name: self.facts.get(name, {}),
+            node_state=self.states.get if has_cluster else None,
+            nodes_trouble=lambda: self.trouble,
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start the hub's part, again with what the disk has."""
+        self.absences = Absences(self.links, self.mounts)
+        self.fences = Fences(self.directory, self.absences, self.mounts, audit=self.audit, now=lambda: NOW)
+        self.lapses = Lapses(self.links, self.mounts, audit=self.audit, monotonic=lambda: self.monotonic)
+        self.guard = MountGuard(
+            self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
+        )
+
+    def put(self, *objects: Any) -> None:
+        """Add or change objects, as users write them."""
+        self.source.update({ref: entry.item for ref, entry in entries(*objects).items()})
+
+    def drop(self, ref: Ref) -> None:
+        self.source.update({ref: None})
+
+    # ---- nodes
+
+    def agent(self, name: str, *in_use: str, node_id: str = "", away: float | None = None) -> None:
+        """A node without a kubelet, with a Node that the hub made if there is a cluster."""
+        self.links.away[name] = away
+        self.tell(name, *in_use)
+        self.put(_node(name, node_id or name, {"csi-bridge.io/made-by": "hub"}))
+        self.states[name] = NodeState("True" if away is None else "Unknown", BROKE, frozenset(in_use), False)
+
+    def tell(self, name: str, *in_use: str, fence: dict[str, Any] | None = None) -> None:
+        """An agent tells which volumes its node uses, and which it fences."""
+        status = {"volumesInUse": list(in_use), **({"fence": fence} if fence else {})}
+        self.facts[name] = {Ref("Node", "", name): Fact(Stamp("", "1"), {"status": status})}
+
+    def kubelet(
+        self, name: str, *in_use: str, node_id: str = "", ready: str = "True", since: str = BROKE, tainted: bool = False
+    ) -> None:
+        """A node with a kubelet."""
+        self.put(_node(name, node_id or name, {}))
+        self.states[name] = NodeState(ready, since, frozenset(in_use), tainted)
+
+    def attach(self, name: str, *, node_id: str = "", pv: str = "pv-1") -> None:
+        """A volume is attached to a node, by the id that the attacher saw."""
+        body = attachment(f"csi-{name}-{pv}", volume=pv, node=name)
+        if node_id:
+            body["metadata"]["annotations"] = {"csi.alpha.kubernetes.io/node-id": node_id}
+        self.put(volume(pv), body)
+
+    # ---- questions
+
+    def held(self, node_id: str, *, handle: str = HANDLE, serving: str = "server") -> str:
+        """Why a detach is held; empty if it passes."""
+        request = ControllerUnpublishVolumeRequest(volume_id=handle, node_id=node_id).SerializeToString()
+        try:
+            self.guard.check(DRIVER, request, serving)
+        except VolumeHeld as error:
+            return str(error)
+        return ""
+
+    async def fence(self, name: str, why: str = "") -> list[str]:
+        return (await self.fences.fence(Fence(node=name, why=why), "pid 7 uid 0")).said
+
+    async def unfence(self, name: str) -> list[str]:
+        return (await self.fences.unfence(Unfence(node=name), "pid 7 uid 0")).said
+
+
+def _node(name: str, node_id: str, annotations: dict[str, str]) -> Any:
+    body = node(name)
+    body["metadata"]["annotations"] = {"csi.volume.kubernetes.io/nodeid": json.dumps({DRIVER: node_id}), **annotations}
+    return body
+
+
+def only_links(directory: Path) -> MountWorld:
+    """A hub without objects: it knows links and reports."""
+    world = MountWorld(directory, has_cluster=False)
+    world.mounts = no_mounts()
+    world.start()
+    return world

@@ -1,0 +1,57 @@
+"""A node without a kubelet in a cluster: hub with a kubeconfig, agent, the test driver as the vendor's driver.
+
+The hub runs with the permissions that deploy/cloud gives it, and no other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.kit.edge_node import EdgeNode, csi_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.kit.peers.control_plane import ControlPlane
+
+DEPLOY = Path(__file__).parents[3] / "deploy/cloud"
+HUB = "csi-bridge-hub"
+"""The hub's ServiceAccount."""
+
+_GRANTS = ("csi-bridge-secrets", "csi-bridge-tokens")
+"""Roles that people give in the namespaces of their pods; a test that wants them applies them."""
+
+
+class ClusterNode(EdgeNode):
+    """A node whose hub follows an API server.
+
+    Attributes:
+        logs: where the processes' logs are.
+    """
+
+    def __init__(self, directory: Path, logs: Path, plane: ControlPlane) -> None:
+        super().__init__(directory, logs)
+        self.logs = logs
+        self._plane = plane
+        plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
+
+    def start(
+        self,
+        *flags: str,
+        driver_flags: Iterable[str] = ("--no-attach",),
+        hub_flags: Iterable[str] = (),
+        **csi_driver_spec: Any,
+    ) -> None:
+        """Start vendor, hub and agent."""
+        self.start_vendor(driver_flags)
+        self._plane.api.create(csi_driver(attach="--no-attach" not in driver_flags, **csi_driver_spec))
+        self.bridge.start_hub(f"--kubeconfig={self._kubeconfig}", *hub_flags)
+        self.start_agent(*flags)
+
+    def __exit__(self, *failure: object) -> None:
+        for name in _GRANTS:
+            for kind in ("RoleBinding", "Role"):
+                self._plane.api.delete(kind, name, namespace="default")
+        super().__exit__(*failure)

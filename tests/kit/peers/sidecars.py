@@ -1,0 +1,109 @@
+"""The stock CSI sidecars, each with the ServiceAccount and the roles that its own project publishes for it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tests.kit.ports import free_ports
+from tests.kit.processes import listens_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.processes import Process, Supervisor
+
+_NAMESPACES = {"snapshot-controller": "kube-system"}
+"""Where a sidecar's published ServiceAccount lives, if not in ``default``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sidecars:
+    """Starts sidecars against one control plane.
+
+    Attributes:
+        control_plane: whose objects they watch.
+        supervisor: who stops them.
+        peer: finds a peer's binary or published file by name.
+    """
+
+    control_plane: ControlPlane
+    supervisor: Supervisor
+    peer: Callable[[str], Path]
+
+    def start(
+        self,
+        name: str,
+        socket: Path,
+        *flags: str,
+        log_name: str | None = None,
+        ready: bool = True,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> Process:
+        """Start a sidecar on a CSI socket.
+
+        Args:
+            name: csi-provisioner, csi-attacher, csi-resizer or csi-snapshotter.
+            socket: the CSI socket it calls.
+            flags: further flags.
+            log_name: what its log and errors call it, where one test runs several of a kind.
+            ready: wait until it has gone through its start-up calls to the driver.
+            variables: what its pod would add to its environment.
+
+        Raises:
+            ProcessDiedError: it ended instead of becoming ready.
+        """
+        return self._start(
+            name,
+            [f"--csi-address=unix://{socket}", *flags],
+            log_name=log_name or name,
+            ready=ready,
+            environment={**os.environ, **variables},
+        )
+
+    def start_snapshot_controller(self, *flags: str) -> Process:
+        """Start the controller that the csi-snapshotter works for. Needs `install_snapshot_kinds`."""
+        return self._start("snapshot-controller", [*flags], log_name="snapshot-controller", ready=True)
+
+    def install_snapshot_kinds(self) -> None:
+        """Give the API server the kinds of snapshots and group snapshots, and wait until it serves them."""
+        self.control_plane.apply(self.peer("snapshot-crds"))
+        for definition in self.control_plane.api.all("CustomResourceDefinition"):
+            self.control_plane.api.wait_until(
+                "CustomResourceDefinition",
+                definition["metadata"]["name"],
+                lambda found: any(
+                    condition["type"] == "Established" and condition["status"] == "True"
+                    for condition in found.get("status", {}).get("conditions", [])
+                ),
+                what="established",
+            )
+
+    def _start(
+        self,
+        name: str,
+        flags: list[str],
+        *,
+        log_name: str,
+        ready: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
+        self.control_plane.apply(self.peer(f"{name}-rbac.yaml"))
+        namespace = _NAMESPACES.get(name, "default")
+        (port,) = free_ports(1)
+        command = [
+            self.peer(name),
+            f"--kubeconfig={self.control_plane.service_account_kubeconfig(namespace, name)}",
+            "--leader-election=false",
+            # Their metrics server starts after the calls to the driver that decide whether they can work with it.
+            f"--http-endpoint=127.0.0.1:{port}",
+            "--v=5",
+            *flags,
+        ]
+        return self.supervisor.start(
+            log_name, command, ready=(lambda: listens_on(port)) if ready else None, environment=environment
+        )

@@ -1,0 +1,100 @@
+"""A recorded session: a session whose application and receivers write down each call as an event."""
+
+from typing import Any
+
+from common.errors import CallTimeout, TunnelClosed
+from common.limits import Limits
+from common.messages import Hello, Open
+from common.session import Session, State
+from common.status import Status
+from tests.kit.events import (
+    Cancelled,
+    Closed,
+    Ended,
+    Event,
+    Failed,
+    HelloReceived,
+    Message,
+    Opened,
+    PeerDraining,
+    Released,
+    Welcomed,
+    Writable,
+)
+
+
+class RecordedSession:
+    """A `Session` with `events()`. Everything else is the session's own."""
+
+    def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
+        self.session = Session(hello, dialler=dialler, limits=limits, now=now)
+        self.session.application = self
+        self._events: list[Event] = []
+
+    def events(self) -> list[Event]:
+        """The events since the last call, oldest first."""
+        found, self._events = self._events, []
+        return found
+
+    def open(self, kind: int, message: bytes | None = None, **how: Any) -> int:
+        """Open a stream whose receiver writes down its calls."""
+        receiver = _Recorder(self._note)
+        receiver.stream = self.session.open(receiver, kind, message, **how)
+        return receiver.stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    # ---- `common.session.Application`
+
+    def on_hello(self) -> None:
+        """Write it down."""
+        assert self.session.peer is not None
+        kind = HelloReceived if self.session.state is State.DECIDING else Welcomed
+        self._note(kind(self.session.peer))
+
+    def on_open(self, frame: Open, deadline: float | None) -> "_Recorder":
+        """Write it down."""
+        self._note(Opened(frame.stream, frame, deadline))
+        return _Recorder(self._note, frame.stream)
+
+    def on_drain(self, message: str) -> None:
+        """Write it down."""
+        self._note(PeerDraining(message))
+
+    def on_fault(self, error: Exception) -> None:
+        """Fail the test."""
+        raise error
+
+    def on_closed(self, reason: str, message: str) -> None:
+        """Write it down."""
+        self._note(Closed(reason, message))
+
+    def _note(self, event: Event) -> None:
+        self._events.append(event)
+
+
+class _Recorder:
+    """The receiver of one stream."""
+
+    def __init__(self, note: Any, stream: int = 0) -> None:
+        self.stream = stream
+        self._note = note
+
+    def took(self, message: bytes) -> None:
+        self._note(Message(self.stream, message))
+
+    def ended(self, status: Status) -> None:
+        self._note(Ended(self.stream, status))
+
+    def failed(self, error: TunnelClosed | CallTimeout) -> None:
+        self._note(Failed(self.stream, error))
+
+    def left(self) -> None:
+        self._note(Cancelled(self.stream))
+
+    def released(self, delivered: bool) -> None:  # as in `Receiver`
+        self._note(Released(self.stream, delivered))
+
+    def writable(self) -> None:
+        self._note(Writable(self.stream))
