@@ -13,7 +13,7 @@ Read in this order:
 * `policy`, `audit_log`, `moment`: `policy`, `audit-log`, and the time of `--since`.
 * `order`, `tokens`: `forget`, `replace`, `trust`, `deny` and `allow`; `token create`, `token list`, `token revoke`.
 * `audit`, `abandon`: `audit` and `forget --abandon-volumes`, orders, too.
-* `edge_join`, `edge_volumes`, `edge_direct`: `edge join`, `edge volumes`, `edge direct …`.
+* `edge_join`, `edge_volumes`: `edge join`, `edge volumes`.
 * `doctor`, `demo`: the commands of these names.
 * `reference`: writes docs/reference.md (`make reference`).
 """

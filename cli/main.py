@@ -11,11 +11,11 @@ from cli import process_options
 from cli.command import CONTEXT_SETTINGS, Group
 from cli.moment import moment
 from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
-from cli.options import Text, duration_type, of_command, option, size_type
+from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, PATH, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
-from common.parsers import driver_name, json_object, words
+from common.parsers import driver_name, words
 from common.version import VERSION
 from edge.settings import AgentFlags
 
@@ -140,109 +140,6 @@ def edge_volumes(**question: Any) -> None:
     from cli import edge_volumes as of_node
 
     sys.exit(of_node.run(of_node.Question(**question)))
-
-
-@edge.group(context_settings=CONTEXT_SETTINGS)
-def direct() -> None:
-    """Show and change volumes that pods' runtimes mount.
-
-    These are Kata Containers' direct-assigned volumes. The agent adds and removes those of its pods by itself.
-    """
-
-
-_RUN_DIR = option(
-    "--run-dir",
-    type=PATH,
-    default="/run",
-    help="Directory of the runtimes' state. In a container: the place where the host's /run is mounted.",
-)
-_VOLUME_PATH = option(
-    "--volume-path", type=TEXT, required=True, help="Path at which the volume is published, without symbolic links."
-)
-
-
-@direct.command("list", params=of_command("EDGE_DIRECT_LIST", _RUN_DIR, OUTPUT))
-def direct_list(run_dir: Path, output: str) -> None:
-    """Show the direct volumes, and the sandboxes that use them.
-
-    Kata's Go runtime records its sandboxes. runtime-rs does not.
-    """
-    from cli import edge_direct
-
-    host = edge_direct.Host.below(run_dir)
-    sys.exit(edge_direct.run(lambda: edge_direct.list_volumes(host, as_json=output == "json")))
-
-
-@direct.command("stats", params=of_command("EDGE_DIRECT_STATS", _VOLUME_PATH, _RUN_DIR, OUTPUT))
-def direct_stats(volume_path: str, run_dir: Path, output: str) -> None:
-    """Ask the runtime how full a direct volume is.
-
-    Its pod must run. Exit code 1: there is no answer. kata-runtime prints an error as if it were the answer.
-    """
-    from cli import edge_direct
-
-    host = edge_direct.Host.below(run_dir)
-    sys.exit(edge_direct.run(lambda: edge_direct.show_stats(host, volume_path, as_json=output == "json")))
-
-
-@direct.command(
-    "resize",
-    params=of_command(
-        "EDGE_DIRECT_RESIZE",
-        _VOLUME_PATH,
-        option("--size", type=size_type("1", "8191TiB"), required=True, help="New size of the device."),
-        _RUN_DIR,
-    ),
-)
-def direct_resize(volume_path: str, size_bytes: int, run_dir: Path) -> None:
-    """Ask the runtime to grow a direct volume's file system.
-
-    The device must have grown before. No released Kata can do it while the pod runs. Exit code 1: it is not done.
-    """
-    from cli import edge_direct
-
-    host = edge_direct.Host.below(run_dir)
-    sys.exit(edge_direct.run(lambda: edge_direct.resize(host, volume_path, size_bytes)))
-
-
-@direct.command(
-    "add",
-    params=of_command(
-        "EDGE_DIRECT_ADD",
-        _VOLUME_PATH,
-        option(
-            "--mount-info",
-            type=Text(json_object, "JSON"),
-            required=True,
-            help='What the runtime mounts: {"volume-type":"directvol","device":"/dev/sdf","fstype":"ext4"}, and '
-            "options and metadata as Kata reads them.",
-        ),
-        _RUN_DIR,
-    ),
-)
-def direct_add(volume_path: str, mount_info: str, run_dir: Path) -> None:
-    """Make a direct volume by hand.
-
-    A pod that starts with a mount of this path then gets the device. Exit code 1: it is not added. A running sandbox
-    keeps the volume that it started with.
-    """
-    from cli import edge_direct
-
-    host = edge_direct.Host.below(run_dir)
-    sys.exit(edge_direct.run(lambda: edge_direct.add(host, volume_path, mount_info)))
-
-
-@direct.command("remove", params=of_command("EDGE_DIRECT_REMOVE", _VOLUME_PATH, _RUN_DIR))
-def direct_remove(volume_path: str, run_dir: Path) -> None:
-    """Remove a direct volume by hand.
-
-    The device and its data stay. A guest that has mounted the volume keeps it. If there is no such volume, nothing
-    changes, and the exit code is 0.
-    """
-    from cli import edge_direct
-
-    host = edge_direct.Host.below(run_dir)
-    sys.exit(edge_direct.run(lambda: edge_direct.remove(host, volume_path)))
 
 
 @cli.command(

@@ -30,8 +30,6 @@ _NAMES = {"go": "Kata's Go runtime", "rs": "runtime-rs", "?": f"a {SHIM} of unkn
 _TOOLS = {"ext4": ("blkid", "mkfs.ext4", "e2fsck", "resize2fs"), "xfs": ("blkid", "mkfs.xfs")}
 """The programs that the agent runs for a file system (`edge.direct.file_systems`)."""
 
-_LIST = "see csi-bridge edge direct list"
-
 
 def direct_checks(runtimes: Sequence[DirectRuntime], run_dir: Path) -> list[Check]:
     """The checks of a node whose agent hands devices to these runtimes."""
@@ -92,7 +90,7 @@ def check_store(store: DirectVolumeStore) -> Finding:
         return wrong(str(error), "run the doctor as root")
     if broken:
         what = f"no runtime can mount these direct volumes, because their mountInfo.json is broken: {listed(broken)}"
-        return wrong(what, f"{_LIST}; remove what no pod needs with csi-bridge edge direct remove")
+        return wrong(what, "remove those that no pod needs: kata-runtime direct-volume remove --volume-path PATH")
     return ok(f"{store.root} has {len(paths)} direct volumes")
 
 
@@ -105,7 +103,7 @@ def check_sandboxes(store: DirectVolumeStore, shim: ShimClient) -> Finding:
     dead = [path for path, ids in used.items() if ids and not any(map(shim.is_live, ids))]
     if dead:
         what = f"nobody answers for the sandboxes of these direct volumes: {listed(dead)}"
-        return warning(what, f"see whether their pods run (crictl pods), and {_LIST[4:]}")
+        return warning(what, "see whether their pods run (crictl pods)")
     live = sum(bool(ids) for ids in used.values())
     return ok(f"{live} direct volumes are in use by a running sandbox that is known")
 

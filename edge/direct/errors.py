@@ -57,7 +57,6 @@ class StoreFailed(DirectVolumeError):
     """The directory of the direct volumes cannot be read or changed."""
 
     def __init__(self, what: str, error: OSError) -> None:
-        self.errno = error.errno
         super().__init__(f"cannot {what}: {error.strerror or error}")
 
 

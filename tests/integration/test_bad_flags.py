@@ -47,11 +47,6 @@ COMMANDS = (
     Case(("status",)),
     Case(("doctor",)),
     Case(("edge", "volumes")),
-    Case(("edge", "direct", "list")),
-    Case(("edge", "direct", "stats"), {"--volume-path": "/v"}),
-    Case(("edge", "direct", "resize"), {"--volume-path": "/v", "--size": "1GiB"}),
-    Case(("edge", "direct", "add"), {"--volume-path": "/v", "--mount-info": "{}"}),
-    Case(("edge", "direct", "remove"), {"--volume-path": "/v"}),
     Case(("nodes",)),
     Case(("volumes",)),
     Case(("forget",), {}, ("n1",)),
@@ -361,7 +356,7 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"], ["edge", "direct", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"]])
 def test_every_command_is_described_in_whole_on_a_terminal_of_80_columns(argv: list[str]) -> None:
     assert "..." not in CliRunner().invoke(main.cli, argv, terminal_width=80).output.partition("Commands:")[2]
 

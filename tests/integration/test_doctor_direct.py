@@ -114,4 +114,4 @@ def test_a_volume_whose_sandbox_is_gone_is_named(filled: DirectVolumeStore, tmp_
     found = check_sandboxes(filled, ShimClient.below(tmp_path))
     assert found.level is Level.WARNING
     assert found.what == f"nobody answers for the sandboxes of these direct volumes: {PATH}"
-    assert found.do == "see whether their pods run (crictl pods), and csi-bridge edge direct list"
+    assert found.do == "see whether their pods run (crictl pods)"
