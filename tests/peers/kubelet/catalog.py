@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.kubelet.scenarios import basics, expansion, fs_group, interruptions, pod_facts, refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from tests.peers.kubelet.normal_form import Record
+    from tests.peers.kubelet.normal_form import Record, Step
     from tests.peers.kubelet.scenario import Scenario
 
 KUBELET_VERSION = "v1.36.3"
@@ -64,6 +64,16 @@ def read(name: str) -> Record:
 
 
 def write(record: Record) -> None:
-    """Keep a record of the kubelet's."""
+    """Keep a record of the kubelet's, with one step a line, so that a change reads as the steps that changed."""
     RECORDS.mkdir(parents=True, exist_ok=True)
-    (RECORDS / f"{record['scenario']}.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    members = [f"{_text(key)}: {_lanes(value) if key == 'lanes' else _text(value)}" for key, value in record.items()]
+    (RECORDS / f"{record['scenario']}.json").write_text("{\n" + ",\n".join(members) + "\n}\n")
+
+
+def _lanes(lanes: Mapping[str, Sequence[Step]]) -> str:
+    each = (f"{_text(lane)}: [\n" + ",\n".join(map(_text, steps)) + "\n]" for lane, steps in lanes.items())
+    return "{" + ",\n".join(each) + "}"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
