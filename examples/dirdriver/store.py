@@ -71,8 +71,6 @@ class Store:
         Raises:
             SettingsError: the directory cannot be used, or another process uses it.
         """
-        if (root / "state.db").exists():
-            raise SettingsError("--state-dir", f"{root} has volumes of an older dirdriver; choose another directory")
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

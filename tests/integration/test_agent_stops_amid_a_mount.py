@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.requests import create
 from tests.kit.waiting import wait_for
 

@@ -15,8 +15,8 @@ from edge.disk import loop_devices
 from edge.disk.block_devices import BlockDevices
 from edge.disk.layout import Layout
 from edge.disk.root_dir import RootDir
-from tests.integration.testdriver.support import needs_loops
 from tests.kit.leftovers import clear, loops_below, mounts_below
+from tests.kit.needs import needs_loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops, needs_xfs
 from tests.kit.deferring_node import DeferringNode, asking
 from tests.kit.edge_node import csi_driver, pod, volume
 from tests.kit.guest import STORE, folder, mount_info
+from tests.kit.needs import needs_loops, needs_xfs
 from tests.kit.operator import by_hand
 from tests.kit.waiting import wait_for
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops, needs_xfs
 from tests.kit.deferring_node import DeferringNode, asking
 from tests.kit.edge_node import pod, volume
 from tests.kit.fake_shim import FakeShim, Flavour
 from tests.kit.guest import SANDBOX, folder, mount_info
+from tests.kit.needs import needs_loops, needs_xfs
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

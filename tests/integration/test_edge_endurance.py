@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import BridgeError
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import NODE, EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ from common.offline_policy import ANNOTATION
 from common.pages.json_form import plain
 from edge.fencing.plan import read_plan, write_plan
 from edge.volumes import attachment_name
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.edge_node import DRIVER, csi_driver, volume
 from tests.kit.machine import Machine
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import node_state
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.processes import Process, Supervisor

@@ -9,9 +9,9 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from edge.volumes import attachment_name
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.sidecar import Sidecar
 from tests.kit.vendor import Vendor

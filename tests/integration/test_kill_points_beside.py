@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops, needs_mounts
 from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
 from tests.kit.fault_points import (
     GROWING,
@@ -20,6 +19,7 @@ from tests.kit.fault_points import (
     live_through,
     some_always,
 )
+from tests.kit.needs import needs_loops, needs_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

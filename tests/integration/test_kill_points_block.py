@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops
 from tests.kit.edge_node import EdgeNode
 from tests.kit.fault_points import BLOCK, live_through, some_always
+from tests.kit.needs import needs_loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

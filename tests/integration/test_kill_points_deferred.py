@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops
 from tests.kit.deferring_node import DeferringNode
 from tests.kit.fault_points import BLOCK, DEFERRED, check_calls, dies_before
+from tests.kit.needs import needs_loops
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

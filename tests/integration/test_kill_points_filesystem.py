@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import EdgeNode, csi_driver
 from tests.kit.fault_points import FILESYSTEM, live_through, some_always
+from tests.kit.needs import needs_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

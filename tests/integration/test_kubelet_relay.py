@@ -14,12 +14,13 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.status import Code
-from tests.integration.testdriver.support import Running, mount, needs_mounts
 from tests.kit.answers import methods_of, path_of
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.leftovers import clear
+from tests.kit.needs import needs_mounts
 from tests.kit.plugin import Plugin
 from tests.kit.processes import listens_on
+from tests.kit.running_driver import Running, mount
 from tests.kit.sidecar import Sidecar, told_at_the_deadline, unavailable
 from tests.kit.vendor import Refusal, Vendor, VendorCall
 from tests.kit.waiting import wait_for

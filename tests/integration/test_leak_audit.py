@@ -10,8 +10,8 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand
 from tests.kit.ports import free_ports
 from tests.kit.requests import create

@@ -11,8 +11,8 @@ import pytest
 
 from cli.edge_volumes import ask, show
 from edge.volumes import attachment_name
-from tests.integration.testdriver.support import needs_loops
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
+from tests.kit.needs import needs_loops
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
 from edge.manager.states import read_boot
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import NODE, EdgeNode
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create
 from tests.kit.stored import STORED, restore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.bridge import Agent
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, node_state
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.waiting import let_pass, wait_for

@@ -16,7 +16,7 @@ from edge.fencing.disks import block_of, is_in_use
 from edge.fencing.holders import holders, parts_of
 from edge.fencing.plan import Held
 from edge.fencing.stop import Stopped, mounts_of, stop_writers
-from tests.integration.testdriver.support import needs_loops
+from tests.kit.needs import needs_loops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

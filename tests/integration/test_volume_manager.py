@@ -17,8 +17,9 @@ from common.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.manager.states import VolumeStates
 from edge.volume_manager import VolumeManager
-from tests.integration.testdriver.support import MIB, Running, block, needs_loops, needs_mounts, size
 from tests.kit.leftovers import clear, loops_below, mounts_below
+from tests.kit.needs import needs_loops, needs_mounts
+from tests.kit.running_driver import MIB, Running, block, size
 from tests.kit.socket_driver import SocketDriver
 from tests.kit.volume_world import FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod
 

@@ -18,8 +18,9 @@ import pytest
 from edge.csi_volume_plugin import Published, Staged, VolumePlugin
 from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import DriverRules, Pod, PodVolume, Volume, inline_handle
-from tests.integration.testdriver.support import Mode, Running, block, mount, needs_loops, needs_mounts, write
 from tests.kit.leftovers import clear, loops_below, mounts_below
+from tests.kit.needs import needs_loops, needs_mounts
+from tests.kit.running_driver import Mode, Running, block, mount, write
 from tests.kit.socket_driver import SocketDriver
 
 pytestmark = needs_mounts

@@ -6,8 +6,8 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import EdgeNode, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_for
 

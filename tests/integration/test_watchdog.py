@@ -21,8 +21,8 @@ from edge.disk.layout import Layout
 from edge.fencing.keeper import WatchdogKeeper
 from edge.fencing.plan import Held, LeaseFile, Plan, write_plan
 from edge.fencing.watchdog import AGAIN_S, GRACE_S, boot_time
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.machine import Machine
+from tests.kit.needs import needs_mounts
 from tests.kit.processes import Process
 from tests.kit.waiting import let_pass, wait_for
 

@@ -98,3 +98,10 @@ def summary(reasons: Sequence[str]) -> list[str]:
         counts[group] = counts.get(group, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [f"{count:5} {reason}" for reason, count in ordered]
+
+
+_MOUNTS = capability(21, "CAP_SYS_ADMIN")
+
+needs_mounts = skip_without(_MOUNTS)
+needs_loops = skip_without(_MOUNTS, loop_devices(), program("mkfs.ext4"))
+needs_xfs = skip_without(kernel_xfs(), program("mkfs.xfs"))

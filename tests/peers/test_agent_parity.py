@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.testdriver.support import needs_loops
+from tests.kit.needs import needs_loops
 from tests.peers.kubelet import catalog
 from tests.peers.kubelet.agent_node import AgentNode
 from tests.peers.kubelet.comparer import compare

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from common.csi import csi_pb2 as csi
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.deployed import objects
 from tests.kit.edge_node import NODE, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
 from tests.kit.sidecar import Sidecar

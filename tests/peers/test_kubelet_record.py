@@ -12,6 +12,7 @@ import pytest
 
 from tests.peers.kubelet import catalog
 from tests.peers.kubelet.comparer import compare
+from tests.peers.kubelet.differences import unwanted
 from tests.peers.kubelet.play import play
 
 if TYPE_CHECKING:
@@ -65,3 +66,15 @@ def test_every_scenario_has_a_record_and_every_record_a_scenario() -> None:
     recorded = {path.stem for path in catalog.RECORDS.glob("*.json")}
 
     assert recorded == set(catalog.BY_NAME)
+
+
+def test_a_call_that_only_one_of_two_records_has_is_told_unless_a_rule_wants_it() -> None:
+    kubelet = catalog.read("one-pod")
+    lane = kubelet["lanes"]["data"]
+    without = [step for step in lane if step.get("call") != "NodeUnstageVolume"]
+
+    told = compare(kubelet, {**kubelet, "lanes": {**kubelet["lanes"], "data": without}})
+
+    assert compare(kubelet, kubelet) == []
+    assert "NodeUnstageVolume OK" in [difference.kubelet for difference in told]
+    assert unwanted(told) == told

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.bridge import Bridge
+from tests.kit.needs import needs_mounts
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.deployed import objects
 from tests.kit.edge_node import NODE, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode

@@ -16,8 +16,8 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
-from tests.integration.testdriver.support import needs_mounts
 from tests.kit.edge_node import DRIVER, NODE, pod, volume
+from tests.kit.needs import needs_mounts
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for

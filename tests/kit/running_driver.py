@@ -15,7 +15,6 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
-from tests.kit import needs
 from tests.kit.testdriver.call_log import Call, read_calls
 
 MIB = 1024 * 1024
@@ -23,16 +22,6 @@ Mode = pb.VolumeCapability.AccessMode.Mode
 
 _BY_NAME = {path.rpartition("/")[2]: method for path, method in METHODS.items()}
 _START_LIMIT_S = 30.0
-
-
-_MOUNTS = needs.capability(21, "CAP_SYS_ADMIN")
-_GROWS = needs.capability(24, "CAP_SYS_RESOURCE")
-
-needs_mounts = needs.skip_without(_MOUNTS)
-needs_loops = needs.skip_without(_MOUNTS, needs.loop_devices(), needs.program("mkfs.ext4"))
-needs_xfs = needs.skip_without(needs.kernel_xfs(), needs.program("mkfs.xfs"))
-grows_ext4 = needs.skip_without(_GROWS)
-cannot_grow_ext4 = needs.skip_without("" if _GROWS else "needs a root without CAP_SYS_RESOURCE, such as a container's")
 
 
 def mount(
