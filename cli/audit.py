@@ -1,7 +1,7 @@
 """The command `audit`: shows the leaks that the hub on this host finds, and deletes one of them.
 
 A leak is a volume that everybody has forgotten, or an object whose volume is gone. The audit log is another thing
-(`cli.audit_log`).
+(`cloud.trust.audit`).
 
 Rules:
 

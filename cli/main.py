@@ -9,7 +9,6 @@ import click
 
 from cli import process_options
 from cli.command import CONTEXT_SETTINGS, Group
-from cli.moment import moment
 from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
 from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, PATH, SOCKET, TEXT
@@ -423,38 +422,13 @@ def audit(settings: OperatorSettings, output: str, driver: str | None, delete: s
     their mounts. An orphan is a volume that nobody refers to. A ghost is a PersistentVolume whose volume is gone. A
     stray is mounted, and no pod wants it. A doubt is a create whose outcome is not known, or, with
     --placement=shared, another change. Nodes that are away, and drivers that cannot list, are shown as not asked.
-    Nothing is changed without --delete. For the log of who did what see `audit-log`.
+    Nothing is changed without --delete. For the log of who did what see the lines of the logger csi_bridge.audit.
     """
     from cli import audit as of_hub
 
     if delete is None:
         sys.exit(of_hub.run(settings, driver=driver or "", as_json=output == "json"))
     sys.exit(of_hub.delete(settings, delete, driver=driver or "", sure=yes))
-
-
-@cli.command(
-    "audit-log",
-    settings=asking(
-        "AUDIT_LOG",
-        option("--state-dir", type=PATH, help="The hub's --state-dir. Unset: the hub at --hub is asked."),
-        option(
-            "--since",
-            type=Text(moment, "TIME"),
-            help="Only the lines of this time and later: 2026-11-21T09:12:03Z, or a duration before now, such as 24h.",
-        ),
-        option("--follow", "-f", type=click.BOOL, help="Go on with new lines until Ctrl-C."),
-    ),
-)
-def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float | None, *, follow: bool) -> None:
-    """Print the hub's audit log: JSON lines, the oldest first.
-
-    It says who did what; for forgotten volumes see `audit`. A line has the time, the event, the peer and its address.
-    Events are admissions, refusals, takeovers, joins,
-    renewals, denials, fences, orders of operators, and changes of the policy.
-    """
-    from cli import audit_log as of_hub
-
-    sys.exit(of_hub.run(settings, state_dir=state_dir, since=since, follow=follow))
 
 
 @cli.group(context_settings=CONTEXT_SETTINGS)

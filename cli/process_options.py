@@ -266,12 +266,6 @@ HUB_OPTIONS = Options(
         help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
         "which have a quarter.",
     ),
-    _tuning(
-        "--audit-size",
-        type=size_type("10MiB", "100GiB"),
-        default="100MiB",
-        help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
-    ),
     option(
         "--audit-every",
         type=duration_type("0s", "168h"),

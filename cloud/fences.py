@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from cloud.absences import Absences
 from cloud.mounts import Mounts
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.errors import OperatorRefused, timestamp
 from common.operator_orders import Done, Fence, Unfence
 from common.state_file import Form, read_state, write_state
@@ -64,7 +65,6 @@ class Fences:
         absences: Absences,
         mounts: Mounts,
         *,
-        audit: Audit,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Those of the state directory.
@@ -73,14 +73,13 @@ class Fences:
             state_dir: exists.
             absences: which nodes are away.
             mounts: the volumes that they use.
-            audit: takes each fence and its end.
             now: the time, in seconds since the epoch.
 
         Raises:
             SettingsError: a newer hub wrote the file.
         """
         self._path = state_dir / "fences.json"
-        self._absences, self._mounts, self._audit, self._now = absences, mounts, audit, now
+        self._absences, self._mounts, self._now = absences, mounts, now
         self._fences = self._read()
         self._back: set[str] = set()
         """The nodes whose return the log has."""
@@ -115,7 +114,7 @@ class Fences:
             in_use=tuple(sorted(in_use)) if in_use is not None else None,
         )
         self._back.discard(node)
-        self._audit.add(Event.FENCE, who="operator", address=by, node=node, why=fence.why)
+        audit.add(Event.FENCE, who="operator", address=by, node=node, why=fence.why)
         log.warning(
             "an operator takes node %s for dead, and its volumes may be detached: %s", node, fence.why or "no reason"
         )
@@ -136,7 +135,7 @@ class Fences:
         fence = self._fences.pop(node, None)
         if fence is None:
             raise OperatorRefused(f"node {node} is not unfenced", "it is not fenced")
-        self._audit.add(Event.FENCE, who="operator", address=by, node=node, ended="unfence")
+        audit.add(Event.FENCE, who="operator", address=by, node=node, ended="unfence")
         log.warning("an operator takes the fence of node %s back", node)
         if why := await self._save():
             raise OperatorRefused(
@@ -159,7 +158,7 @@ class Fences:
             elif node not in self._back:
                 self._back.add(node)
                 log.error("%s", self._warning(fence))
-                self._audit.add(Event.FENCE, who=node, ended="the node is back")
+                audit.add(Event.FENCE, who=node, ended="the node is back")
         for node, why in ended.items():
             del self._fences[node]
             log.info("the fence of node %s ends: %s", node, why)

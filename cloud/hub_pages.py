@@ -121,8 +121,6 @@ class HubPages:
         trust = self._trust
         if trust.policy.problem:
             yield trust.policy.problem
-        if trust.audit.trouble:
-            yield f"the audit log is not written, and its newest lines wait in memory: {trust.audit.trouble}"
         if trust.store.trouble:
             yield f"the records of tokens, certificates and denials: {trust.store.trouble}"
         yield from self._fences.problems()

@@ -71,8 +71,8 @@ class HubParts:
             segments: the topology segments that belong to one node each.
             metrics: counts its links and calls.
         """
-        policy, audit = trust.policy, trust.audit
-        judge = ReportJudge(segments, policy, audit=audit, metrics=metrics)
+        policy = trust.policy
+        judge = ReportJudge(segments, policy, metrics=metrics)
         self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes, follows=trust.credentials.follows)
         self.placement = Placement(
             self.nodes,
@@ -89,7 +89,7 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        rights = ProxyRights(policy, metrics, audit)
+        rights = ProxyRights(policy, metrics)
         self.reports = ReportStreams(self.nodes, self.placement, rights, metrics)
         self.nodes.subscribe(self.placement.changed)
         self.placement.elections.subscribe(self.reports.changed)
@@ -98,13 +98,13 @@ class HubParts:
         policy.subscribe(self.reports.look_again)
 
         absences = Absences(self.nodes, sync.mounts)
-        self.fences = Fences(store.state_dir, absences, sync.mounts, audit=audit)
+        self.fences = Fences(store.state_dir, absences, sync.mounts)
         self.sole_use = sync.sole_use
         if self.sole_use is not None:
             self.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
             )
-        guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts, audit=audit))
+        guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts))
         calls, refusals = NodeCalls(knows=self.nodes.knows), Refusals()
         self.orders = Orders(
             self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, losses=store.losses
@@ -115,7 +115,6 @@ class HubParts:
             denials=trust.denials,
             segments=segments,
             forget=self.orders.forget_known,
-            audit=audit,
         )
         self.leaks = LeakAudit(self.nodes, self.placement, sync, metrics, grace_s=settings.audit_grace_s)
         self.orders.add(Abandon, Abandonment(ends_of_nodes, sync.release, sync.sync.forget).order)
@@ -132,7 +131,6 @@ class HubParts:
             sync.sync,
             credentials=trust.credentials,
             refusals=refusals,
-            audit=audit,
             metrics=metrics,
             insecure=settings.tls_cert is None,
         )

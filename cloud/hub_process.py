@@ -20,7 +20,8 @@ from cloud.role_port import RolePort
 from cloud.served_drivers import serving
 from cloud.store import Store
 from cloud.sync_part import SyncPart
-from cloud.trust.audit_log import AuditLog, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.trust_store import TrustStore
 from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
@@ -100,12 +101,10 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     """Open the hub's files and its source of objects, and put the hub together."""
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
-    audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
-    opened.push_async_callback(asyncio.to_thread, audit.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust_store = TrustStore(settings.state_dir)
     opened.push_async_callback(trust_store.close)
-    trust = TrustPart(settings, trust_store, audit)
+    trust = TrustPart(settings, trust_store)
     segments = UniqueSegments(store, settings.unique_topology)
     sync = await opened.enter_async_context(_sync_part(settings, segments))
     claims, metrics = SqliteClaims(settings.state_dir), Metrics()

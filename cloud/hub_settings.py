@@ -46,7 +46,6 @@ class HubSettings(ProcessSettings):
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
-    audit_size_bytes: int
     audit_every_s: float
     audit_grace_s: float
     tls_crl: Path | None

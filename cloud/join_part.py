@@ -17,7 +17,8 @@ from typing import Final
 
 from cloud.hub_settings import HubSettings
 from cloud.orders import Orders
-from cloud.trust.audit_log import Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.enrolment import Enrolment, Terms
 from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
 from cloud.trust.join_rate import JoinRate
@@ -77,7 +78,6 @@ class JoinPart:
             trust.generations,
             self._signer,
             terms,
-            audit=trust.audit,
             denied=trust.credentials.denied,
             knows=knows,
         )
@@ -144,7 +144,7 @@ class JoinPart:
 
     def _note(self, token: Token, by: str, what: str) -> None:
         log.warning("an operator (%s): token %s for %s is %s", by, token.id, token.nodes, what)
-        self._trust.audit.add(
+        audit.add(
             Event.TOKEN, who="operator", address=by, token=token.id, nodes=token.nodes, drivers=list(token.drivers),
             uses=token.uses, action=what,
         )  # fmt: skip

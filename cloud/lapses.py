@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from cloud.mounts import Mounts, name_in_use
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.errors import timestamp
 from common.offline_policy import ANNOTATION, FENCE
 
@@ -43,18 +44,15 @@ class Links(Protocol):
 class Lapses:
     """The lapses of all nodes' volumes."""
 
-    def __init__(
-        self, links: Links, mounts: Mounts, *, audit: Audit, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, links: Links, mounts: Mounts, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """No lapse is noted yet.
 
         Args:
             links: the nodes' links.
             mounts: what their agents told, and the volumes.
-            audit: takes each volume that is let go.
             monotonic: the clock.
         """
-        self._links, self._mounts, self._audit, self._monotonic = links, mounts, audit, monotonic
+        self._links, self._mounts, self._monotonic = links, mounts, monotonic
         self._noted: set[tuple[str, str, float]] = set()
 
     def is_over(self, node: str, driver: str, volume: str) -> bool:
@@ -92,7 +90,7 @@ class Lapses:
         if len(self._noted) >= _MOST_NOTED:
             self._noted.clear()
         self._noted.add((node, volume, at[0]))
-        self._audit.add(Event.FENCE, who=node, volume=volume, why="the lease of its agent has ended")
+        audit.add(Event.FENCE, who=node, volume=volume, why="the lease of its agent has ended")
         log.warning(
             "the lease of node %s has ended, and its agent has fenced volume %s: it may be detached", node, volume
         )

@@ -16,7 +16,8 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
-from cloud.trust.audit_log import Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.denials import serial_of
 from cloud.trust_part import TrustPart
 from common.database_writer import WriteFailed
@@ -125,9 +126,7 @@ class Orders:
         said = [await self._trust.denials.allow(order, by)]
         try:
             if await self._trust.generations.allow(order.subject):
-                self._trust.audit.add(
-                    Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes"
-                )
+                audit.add(Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes")
                 said.append(f"edge node {order.subject} is unlocked; replaced certificates of it stay refused")
         except WriteFailed as error:
             raise OperatorRefused(
@@ -195,6 +194,4 @@ class Orders:
         stream.end(Status(Code.OK, origin=Origin.HUB))
 
     def _note(self, stream: Stream, order: str, **about: str) -> None:
-        self._trust.audit.add(
-            Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about
-        )
+        audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about)

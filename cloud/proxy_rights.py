@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from cloud.admission import Role
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.policy import Verdict
 from common.errors import ForeignDriver, NotAllowed
 from common.link import Link
@@ -45,17 +46,15 @@ class CallPolicy(Protocol):
 class ProxyRights:
     """Checks the calls and watches of proxy drivers, and remembers those that the policy forbids."""
 
-    def __init__(self, policy: CallPolicy, metrics: Metrics, audit: Audit) -> None:
+    def __init__(self, policy: CallPolicy, metrics: Metrics) -> None:
         """Without a denial.
 
         Args:
             policy: says which proxy drivers may call which drivers.
             metrics: counts the denials.
-            audit: takes them.
         """
         self._policy = policy
         self._metrics = metrics
-        self._audit = audit
         self._denied: OrderedDict[tuple[str, str], DeniedProxy] = OrderedDict()
         policy.subscribe(self._judge_again)
 
@@ -82,7 +81,7 @@ class ProxyRights:
 
     def _note(self, identity: str, driver: str, address: str, why: str) -> None:
         self._metrics.policy_denial("call")
-        self._audit.add(Event.REFUSAL, who=identity, address=address, role=Role.DRIVER, driver=driver, why=why)
+        audit.add(Event.REFUSAL, who=identity, address=address, role=Role.DRIVER, driver=driver, why=why)
         known = self._denied.get((identity, driver))
         if known is None:
             by = of_peer(f"driver {identity}")

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.policy import Verdict
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import NodeGetInfoResponse
@@ -63,10 +64,10 @@ class ReportPolicy(Protocol):
 class ReportJudge:
     """Judges the reports of all nodes, and notes each refusal in the log, the audit log and a metric."""
 
-    def __init__(self, segments: UniqueSegments, policy: ReportPolicy, *, audit: Audit, metrics: Metrics) -> None:
+    def __init__(self, segments: UniqueSegments, policy: ReportPolicy, *, metrics: Metrics) -> None:
         """Judge by these owners of segments, and by a policy."""
         self.segments, self._policy = segments, policy
-        self._audit, self._metrics = audit, metrics
+        self._metrics = metrics
 
     def refuse(self, report: DriverReport, known: Container[str]) -> Refused | None:
         """Why a report does not count; None if it counts. Changes nothing. `known` are all nodes."""
@@ -90,7 +91,7 @@ class ReportJudge:
             if before.get(driver) != refused:
                 line = "the report of driver %s on edge node %s is refused: %s"
                 log.warning(line, driver, node, refused.why, extra=of_peer(f"edge {node}"))
-                self._audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
+                audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
                 if refused.cause is Cause.POLICY:
                     self._metrics.policy_denial("report")
                 else:
@@ -102,7 +103,7 @@ class ReportJudge:
                 node,
                 extra=of_peer(f"edge {node}"),
             )
-            self._audit.add(Event.REPORT, who=node, driver=driver)
+            audit.add(Event.REPORT, who=node, driver=driver)
 
 
 def announces_topology(report: DriverReport) -> bool:

@@ -20,7 +20,8 @@ from cloud.abandon.own_storage import handle_of, own_volumes
 from cloud.kinds.fields import Body
 from cloud.references import PERSISTENT_VOLUME
 from cloud.sync_part import SyncPart
-from cloud.trust.audit_log import Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.objects import Ref
@@ -56,7 +57,7 @@ class Succession:
         if not begun and segments.value_of(new) != segments.value_of(old):  # else an older hub was cut off
             await self._check_new(old, new, what)
         ends.placement.check_settled(old)  # before the first write: nothing has changed then
-        ends.audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
+        audit.add(Event.ORDER, who="operator", address=by, order="replace", node=old, successor=new)
         try:
             if not begun:
                 await segments.replace(old, new)

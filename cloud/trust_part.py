@@ -4,7 +4,8 @@ import asyncio
 from functools import partial
 
 from cloud.hub_settings import HubSettings
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.authorities import Authorities
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
@@ -20,7 +21,6 @@ class TrustPart:
 
     Attributes:
         store: tokens, denials and certificates of nodes, on disk.
-        audit: takes the events.
         policy: says which nodes and proxy drivers may do what.
         denials: the nodes and certificates that may not connect.
         generations: the certificates of nodes that have joined.
@@ -28,18 +28,16 @@ class TrustPart:
         tokens: the invitations to join.
     """
 
-    def __init__(self, settings: HubSettings, store: TrustStore, audit: Audit) -> None:
+    def __init__(self, settings: HubSettings, store: TrustStore) -> None:
         """Read the files that the settings name.
 
         Raises:
             SettingsError: a file cannot be used.
         """
-        self.store, self.audit = store, audit
-        self.policy = PolicyFile(
-            settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, store)
-        )
-        self.denials = Denials(store, audit=audit)
-        self.generations = Generations(store, on_copy=OnCopy(settings.on_copy), audit=audit)
+        self.store = store
+        self.policy = PolicyFile(settings.policy, settings.state_dir, joined_for=partial(drivers_of, store))
+        self.denials = Denials(store)
+        self.generations = Generations(store, on_copy=OnCopy(settings.on_copy))
         self.generations.on_drivers = self.policy.judge_again
         self._revocations = Revocations(settings.tls_crl, settings.tls_ca)
         self._authorities = Authorities(settings.tls_ca)
@@ -52,9 +50,9 @@ class TrustPart:
         if self._revocations.has_changed():
             more = await asyncio.to_thread(self._revocations.reload)
             if more is not None:
-                self.audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
+                audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
                 fewer = True
         if self._authorities.has_changed() and (gone := await asyncio.to_thread(self._authorities.reload)):
-            self.audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=gone)
+            audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=gone)
             fewer = True
         return fewer

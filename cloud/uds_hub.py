@@ -26,7 +26,8 @@ from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.stream_turns import StreamTurns
 from cloud.sync_part import Sync
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
@@ -67,7 +68,6 @@ class Hub:
         *,
         credentials: Credentials,
         refusals: Refusals,
-        audit: Audit,
         metrics: Metrics,
         insecure: bool,
     ) -> None:
@@ -81,7 +81,6 @@ class Hub:
             sync: sends Kubernetes objects to agents, and takes their facts about them.
             credentials: judges the peers' certificates.
             refusals: remembers the refused peers, for operators.
-            audit: takes the events of links and of operators' calls.
             metrics: counts links.
             insecure: the hub listens without TLS (loopback only), so it checks no certificate.
         """
@@ -89,7 +88,6 @@ class Hub:
         self._calls = calls
         self._credentials = credentials
         self._refusals = refusals
-        self._audit = audit
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
@@ -136,7 +134,7 @@ class Hub:
                 extra=_stranger(link),
             )
             self._refusals.add(link, refusal.reason, refusal.shown)
-            self._audit.add(
+            audit.add(
                 Event.CONFLICT if refusal.reason == Reason.CONFLICT else Event.REFUSAL,
                 who=certified(link.peer_identity) or said.name,
                 address=link.peer_identity.address,
@@ -144,6 +142,7 @@ class Hub:
                 name=said.name,
                 reason=refusal.reason,
                 why=refusal.shown,
+                peer=_stranger(link)["peer"],
             )
             link.refuse(refusal)
             return
@@ -163,7 +162,7 @@ class Hub:
             extra=_admitted(link),
         )
         if link.context.role is not Role.OPERATOR:  # their orders are noted
-            self._audit.add(
+            audit.add(
                 Event.ADMISSION,
                 who=link.peer.name,
                 address=link.peer_identity.address,
@@ -187,7 +186,7 @@ class Hub:
             self._credentials.admitted(link.peer.name, link.peer_identity)
             if replaced is not None:
                 before, address = replaced.peer_identity.address, link.peer_identity.address
-                self._audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
+                audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
         if role is Role.DRIVER:
             self._check_placement(link.peer)
         return Admitted(role, time.time(), "" if role is Role.OPERATOR else link.peer.placement or Mode.AUTO)
@@ -238,7 +237,7 @@ class Hub:
     def _end(self, link: Link, unfit: HandshakeRefused) -> None:
         role, name, address = link.context.role, link.peer.name, link.peer_identity.address
         log.warning("the link of %s %s at %s ends: %s", role, name, address, unfit.shown)
-        self._audit.add(
+        audit.add(
             Event.EXPIRY if unfit.reason == Reason.EXPIRED else Event.DENIAL,
             who=name,
             address=address,
@@ -313,7 +312,7 @@ class Hub:
             return link.served(frame, deadline, self.serve)
         if role is Role.OPERATOR:
             called = {"method": frame.method, "driver": frame.subject, "node": frame.node}
-            self._audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
+            audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
         return Passage(self._calls, link, frame, deadline)
 
     async def serve(self, stream: Stream) -> None:

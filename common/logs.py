@@ -50,7 +50,7 @@ class About(Protocol):
 Fields = Mapping[str, str | int | float]
 """The fields of a line, after its message."""
 
-_NO_FIELDS: Final[Fields] = {}
+_NO_FIELDS: Final[dict[str, str | int | float]] = {}
 _about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 
 
@@ -227,7 +227,7 @@ class LineHandler(logging.Handler):
                 record.levelname,
                 record.name,
                 record.getMessage(),
-                getattr(record, "about", _NO_FIELDS),
+                getattr(record, "about", _NO_FIELDS) | getattr(record, "fields", _NO_FIELDS),
                 traceback=_FORMATTER.formatException(record.exc_info) if record.exc_info else "",
             )
         except Exception:  # noqa: BLE001  # as in logging: a bad line costs itself only

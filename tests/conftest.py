@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from common import logs
 from tests.kit import needs
+from tests.kit.audit import Line, audited
 from tests.kit.examples import examples
 
 # In its debug mode asyncio warns of a callback that took 100 ms, which on a busy machine is any: no test means that.
@@ -37,6 +38,13 @@ def short_dir() -> Iterator[Path]:
 def in_hub() -> bool:
     """Whether the bridge's proxy driver runs inside the hub: `tests.kit.forms` has marks for both."""
     return False
+
+
+@pytest.fixture
+def audit_lines() -> Iterator[list[Line]]:
+    """The lines of the audit log that this test causes."""
+    with audited() as lines:
+        yield lines
 
 
 @pytest.fixture(autouse=True)

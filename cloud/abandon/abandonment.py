@@ -18,7 +18,8 @@ from cloud.abandon.node_ends import NodeEnds
 from cloud.abandon.own_storage import Handle, Records
 from cloud.abandon.release import NotReleased, Pass, Release
 from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME
-from cloud.trust.audit_log import Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from common.errors import OperatorRefused
 from common.operator_orders import BLOCKS, KEPT, RELEASED, Abandon, Abandoned
 
@@ -52,7 +53,7 @@ class Abandonment:
             raise OperatorRefused(what, "the hub follows no Kubernetes cluster; delete the manifests of its volumes")
         if not order.sure:
             return _dry(node, await self._pass(self._release, node, what, is_dry=True))
-        self._ends.audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=node)
+        audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=node)
         self._at_work.add(node)
         try:
             return await self._go_on(self._release, node, what)

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from cloud.trust.audit_log import Audit
 from cloud.trust.denials import Denials
 from cloud.unique_segments import UniqueSegments
 from common.errors import OperatorRefused
@@ -29,7 +28,6 @@ class NodeEnds:
         denials: the nodes that may not connect.
         segments: the topology segments that belong to one node each.
         forget: forgets a node.
-        audit: takes the orders.
     """
 
     nodes: Nodes
@@ -37,7 +35,6 @@ class NodeEnds:
     denials: Denials
     segments: UniqueSegments
     forget: Forget
-    audit: Audit
 
     def check(self, node: str, what: str) -> None:
         """Check that a node cannot come back.

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-* `audit_file`, `audit_log`: the events, as JSON lines that rotate.
+* `audit`: the events, as lines of a logger of its own.
 * `policy`, `policy_text`, `policy_file`: which nodes may report which drivers, and which proxy drivers may call which.
 * `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
 * `denials`, `revocations`: nodes and certificates that may not connect, by an operator's word and by a CA's.

@@ -12,7 +12,8 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.trust_store import Denial, DenialKind, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
@@ -36,15 +37,14 @@ class Denials:
         why_kept: says why a node has to stay denied for now; empty: it has not to.
     """
 
-    def __init__(self, store: TrustStore, *, audit: Audit, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
         """Those of the store.
 
         Args:
             store: keeps them on disk.
-            audit: takes each denial and allowance.
             now: the time, in seconds since the epoch.
         """
-        self._store, self._audit, self._now = store, audit, now
+        self._store, self._now = store, now
         self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
         """Denials that count, and that the disk does not have."""
         self.on_change: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class Denials:
         kind, value = _read(order.subject)
         denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
         self._unsaved[kind, value] = denial
-        self._audit.add(Event.DENIAL, who="operator", address=by, kind=kind, subject=value, why=denial.why)
+        audit.add(Event.DENIAL, who="operator", address=by, kind=kind, subject=value, why=denial.why)
         log.warning("an operator denies %s: %s", in_words(denial), denial.why or "no reason given")
         self.on_change()
         try:
@@ -115,7 +115,7 @@ class Denials:
                 f"{in_words(denial)} stays denied", f"the decision cannot be written to the disk: {error}"
             ) from error
         self._unsaved.pop((kind, value), None)
-        self._audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
+        audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
         return f"{in_words(denial)} is no longer denied"
 

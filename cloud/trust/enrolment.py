@@ -24,7 +24,8 @@ from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from cloud.kinds.fields import is_name
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.generations import Generations
 from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
 from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens, names_one_node
@@ -108,7 +109,6 @@ class Enrolment:
         signer: Signer,
         terms: Terms,
         *,
-        audit: Audit,
         denied: Callable[[str, int, bytes], str],
         knows: Callable[[str], bool],
         now: Callable[[], float] = time.time,
@@ -121,7 +121,6 @@ class Enrolment:
             generations: the rules for certificates.
             signer: has the CA, and its key if the hub signs.
             terms: of the certificates.
-            audit: takes joins, renewals and refusals.
             denied: the reason why a node (name) or certificate (serial number, and issuer; 0 for none) is denied; empty
                 if it is not.
             knows: whether a node of that name has ever connected.
@@ -129,7 +128,7 @@ class Enrolment:
         """
         self._store, self._tokens, self._generations = store, tokens, generations
         self._signer, self._terms = signer, terms
-        self._audit, self._denied, self._knows, self._now = audit, denied, knows, now
+        self._denied, self._knows, self._now = denied, knows, now
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: its certificates are issued one after another."""
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
@@ -200,7 +199,7 @@ class Enrolment:
                 self._check_name_is_free(asked.node, token)
             made = await self._issue(asked.request, asked.node, key, token=token, again=again)
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
-        self._audit.add(
+        audit.add(
             Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
             serial=made.serial,
         )  # fmt: skip
@@ -240,7 +239,7 @@ class Enrolment:
             made = await self._issue(asked.request, node, key, again=found)
             self._generations.limit_pending(node)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
-        self._audit.add(
+        audit.add(
             Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial
         )  # fmt: skip
         return self._issued(made)
@@ -348,7 +347,7 @@ class Enrolment:
 
     def _refuse(self, refusal: _Refusal, who: str, peer: Peer) -> Refused:
         log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.why, extra=of_peer(who))
-        self._audit.add(
+        audit.add(
             Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.why
         )
         return Refused(refusal.reason, refusal.why, refusal.retry_s)

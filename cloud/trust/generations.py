@@ -26,7 +26,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Protocol
 
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.trust_store import Certificate, Lock, State, TrustStore
 from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
@@ -90,7 +91,6 @@ class Generations:
         store: TrustStore,
         *,
         on_copy: OnCopy,
-        audit: Audit,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,11 +99,10 @@ class Generations:
         Args:
             store: keeps certificates and locks.
             on_copy: the consequence of a copy.
-            audit: takes copies, and keys that authenticate for the first time.
             now: the time, in seconds since the epoch.
             monotonic: the clock of the moments at which keys authenticate, in seconds.
         """
-        self._store, self._on_copy, self._audit, self._now, self._monotonic = store, on_copy, audit, now, monotonic
+        self._store, self._on_copy, self._now, self._monotonic = store, on_copy, now, monotonic
         self._changed_at: dict[str, float] = {}
         """By node: when its current key authenticated, in seconds of the monotonic clock. A link from before this hub
         started does not exist, so nothing of it is stored."""
@@ -174,7 +173,7 @@ class Generations:
             self._settle_before(node, generation)
         self._alarms.pop(node, None)
         log.info("generation %d of the certificate of node %s is in use", generation, node)
-        self._audit.add(Event.RENEWAL, who=node, address=shown.address, generation=generation, in_use="yes")
+        audit.add(Event.RENEWAL, who=node, address=shown.address, generation=generation, in_use="yes")
 
     def announce(self, node: str, live: str, key: str) -> None:
         """Note the key that an agent, whose certificates come from files, will show after the key of its link."""
@@ -272,7 +271,7 @@ class Generations:
             f"a certificate of edge node {node} that was replaced appeared again at {timestamp(self._now())} from "
             f"{shown.address} (generation {generation} of {newest}, serial {serial}): somebody has a copy of its keys"
         )
-        self._audit.add(
+        audit.add(
             Event.COPY, who=node, address=shown.address, generation=generation, newest=newest, serial=serial,
             locked="yes" if locks else "no",
         )  # fmt: skip

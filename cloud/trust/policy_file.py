@@ -16,7 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from cloud.trust.audit_log import Audit, Event
+from cloud.trust import audit
+from cloud.trust.audit import Event
 from cloud.trust.policy import Policy, Verdict
 from cloud.trust.policy_text import MOST_BYTES, read_policy
 from common.errors import SettingsError, timestamp
@@ -38,7 +39,6 @@ class PolicyFile:
         path: Path | None,
         state_dir: Path,
         *,
-        audit: Audit,
         joined_for: Callable[[str], Collection[str]] = lambda _node: (),
     ) -> None:
         """Read the file.
@@ -46,7 +46,6 @@ class PolicyFile:
         Args:
             path: the file; None: everything is allowed.
             state_dir: the hub's state directory, for the copy.
-            audit: takes each change.
             joined_for: returns the drivers that the token of a node names; none: every driver.
 
         Raises:
@@ -54,7 +53,6 @@ class PolicyFile:
         """
         self._path = path
         self._copy = state_dir / _COPY
-        self._audit = audit
         self._joined_for = joined_for
         self._subscribers: list[Callable[[], None]] = []
         self.policy = Policy()
@@ -124,9 +122,7 @@ class PolicyFile:
         assert isinstance(content, bytes)
         self.policy, self.problem = policy, ""
         log.info("the policy %s is in force: %s", path, policy.summary())
-        self._audit.add(
-            Event.POLICY, who="hub", file=str(path), sha256=sha256(content).hexdigest(), rules=policy.summary()
-        )
+        audit.add(Event.POLICY, who="hub", file=str(path), sha256=sha256(content).hexdigest(), rules=policy.summary())
         try:
             with suppress(FileNotFoundError):
                 if self._copy.read_bytes() == content:
@@ -138,7 +134,7 @@ class PolicyFile:
     def _complain(self, path: Path, why: str) -> None:
         self.problem = f"the policy {path} cannot be used: {why}"
         log.error("%s", self.problem)
-        self._audit.add(Event.POLICY, who="hub", file=str(path), why=why)
+        audit.add(Event.POLICY, who="hub", file=str(path), why=why)
 
 
 def _content(path: Path) -> bytes | str:

@@ -52,7 +52,6 @@ COMMANDS = (
     Case(("forget",), {}, ("n1",)),
     Case(("trust",)),
     Case(("policy",), {}, ("n1",)),
-    Case(("audit-log",)),
     Case(("deny",), {}, ("n1",)),
     Case(("allow",), {}, ("n1",)),
     Case(("token", "create")),

@@ -43,6 +43,20 @@ def test_a_peer_that_is_refused_again_and_again_gets_some_lines_and_a_count(brid
     assert lines[-1]["msg"].endswith(f" … and {300 - len(lines)} more")
 
 
+def test_a_peer_that_invents_names_gets_as_few_lines_in_the_audit_log(bridge: Bridge) -> None:
+    hub = bridge.start_hub()
+    for number in range(300):
+        with Stranger(hub.address) as stranger:
+            stranger.upgrade()
+            stranger.frames(hello("operator", f"o{number}"))
+            stranger.receive()
+    hub.stop()
+    lines = hub.audited("refusal")
+    assert len(lines) < 120
+    assert lines[-1]["msg"] == f"refusal … and {300 - len(lines)} more"
+    assert (lines[-1]["who"], lines[-1]["reason"]) == ("o299", "role")
+
+
 def test_lines_about_one_peer_hide_no_line_about_another(bridge: Bridge) -> None:
     hub = bridge.start_hub()
     for _ in range(150):

@@ -1,26 +1,39 @@
-"""An audit log in memory, for tests of its callers."""
+"""The lines of the audit log, for tests of those who write them."""
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cloud.trust.audit import Event, log
+
 if TYPE_CHECKING:
-    from cloud.trust.audit_log import Event
+    from collections.abc import Iterator
+
+Line = tuple[Event, str, str, dict[str, str | int]]
+"""The event, who, the address, and the other fields."""
 
 
-class RecordedAudit:
-    """Keeps the events (`cloud.trust.audit_log.Audit`): event, who, address and details."""
-
-    trouble = ""
-
+class _Keeper(logging.Handler):
     def __init__(self) -> None:
-        self.lines: list[tuple[Event, str, str, dict[str, str | int | list[str]]]] = []
+        super().__init__()
+        self.lines: list[Line] = []
 
-    def add(self, event: Event, *, who: str, address: str = "", **details: str | int | list[str]) -> None:
-        """Keep an event."""
-        self.lines.append((event, who, address, details))
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        fields = dict(vars(record)["fields"])
+        self.lines.append((fields.pop("event"), fields.pop("who", ""), fields.pop("address", ""), fields))
 
-    @property
-    def events(self) -> list[Event]:
-        """The events alone."""
-        return [event for event, *_ in self.lines]
+
+@contextmanager
+def audited() -> Iterator[list[Line]]:
+    """The lines that are written meanwhile."""
+    keeper, before = _Keeper(), log.level
+    log.addHandler(keeper)
+    log.setLevel(logging.INFO)
+    try:
+        yield keeper.lines
+    finally:
+        log.removeHandler(keeper)
+        log.setLevel(before)

@@ -78,6 +78,10 @@ class Member:
         """Return its log lines, of all its lives, whose message or call status contains a text."""
         return _about(message, self.lines())
 
+    def audited(self, event: str) -> list[dict[str, Any]]:
+        """Return its lines of the audit log about an event."""
+        return [line for line in self.lines() if line.get("event") == event]
+
     def lines(self) -> list[dict[str, Any]]:
         """Return its log lines. A line that is no JSON is a fault of the process."""
         return [json.loads(line) for line in self.process.settled_lines()]

@@ -20,7 +20,6 @@ from common.metrics import Metrics
 from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport, encode_reports
 from common.version import introduce
-from tests.kit.audit import RecordedAudit
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle
 
@@ -46,8 +45,8 @@ class World:
             self.policy_path.write_text(policy)
             texts["policy"] = str(self.policy_path)
         self.settings = HUB_OPTIONS.read(texts)
-        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
-        self.trust = TrustPart(self.settings, TrustStore(directory), self.audit)
+        self.store, self.metrics = Store(directory), Metrics()
+        self.trust = TrustPart(self.settings, TrustStore(directory))
         parts = HubParts(
             self.settings,
             part or SyncPart(),

@@ -18,7 +18,6 @@ from common.errors import VolumeHeld
 from common.objects import Ref, Stamp
 from common.operator_orders import Fence, Unfence
 from common.reports import NODE_GET_INFO, Answer, DriverReport
-from tests.kit.audit import RecordedAudit
 from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class MountWorld:
     """A guard and all that it looks at. A cluster has Nodes; without one there are only links, facts and objects."""
 
     def __init__(self, directory: Path, *, has_cluster: bool = True) -> None:
-        self.directory, self.links, self.audit = directory, Links(), RecordedAudit()
+        self.directory, self.links = directory, Links()
         self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
         self.source.is_ready = True
         self.facts: dict[str, dict[Ref, Fact]] = {}
@@ -88,8 +87,8 @@ class MountWorld:
     def start(self) -> None:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
-        self.fences = Fences(self.directory, self.absences, self.mounts, audit=self.audit, now=lambda: NOW)
-        self.lapses = Lapses(self.links, self.mounts, audit=self.audit, monotonic=lambda: self.monotonic)
+        self.fences = Fences(self.directory, self.absences, self.mounts, now=lambda: NOW)
+        self.lapses = Lapses(self.links, self.mounts, monotonic=lambda: self.monotonic)
         self.guard = MountGuard(
             self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
         )

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.trust_store import TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
-from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.kit.audit import Line
 
 NOW = 1_800_000_000.0
 SERIAL = 0x1A2B3C
@@ -28,10 +29,9 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.audit = RecordedAudit()
         self.changes = 0
         self.store = TrustStore(directory)
-        self.denials = Denials(self.store, audit=self.audit, now=lambda: NOW)
+        self.denials = Denials(self.store, now=lambda: NOW)
         self.denials.on_change = self._changed
 
     def _changed(self) -> None:
@@ -49,7 +49,7 @@ class World:
     async def restart(self) -> None:
         await self.store.close()
         self.store = TrustStore(self.directory)
-        self.denials = Denials(self.store, audit=self.audit, now=lambda: NOW)
+        self.denials = Denials(self.store, now=lambda: NOW)
 
     def break_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async def full(*_: object) -> None:
@@ -94,12 +94,12 @@ async def test_a_name_of_digits_is_a_node(world: World) -> None:
 @pytest.mark.parametrize(
     "text", ["", "N1", "../n1", "serial=", "serial=xyz", f"serial={'1' * 41}", "1A2B", "driver:d", "n" * 300]
 )
-async def test_an_order_that_names_neither_is_refused(world: World, text: str) -> None:
+async def test_an_order_that_names_neither_is_refused(audit_lines: list[Line], world: World, text: str) -> None:
     for order in (world.deny, world.allow):
         with pytest.raises(OperatorRefused, match="neither a node nor a certificate") as refusal:
             await order(text)
         assert len(str(refusal.value)) < 300
-    assert (world.denials.all(), world.changes, world.audit.lines) == ([], 0, [])
+    assert (world.denials.all(), world.changes, audit_lines) == ([], 0, [])
 
 
 async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_was_none(world: World) -> None:
@@ -111,11 +111,11 @@ async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_w
     assert not world.denied("n1")
 
 
-async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(world: World) -> None:
+async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_lines: list[Line], world: World) -> None:
     await world.deny("n1", "stolen")
     await world.allow("n1")
     assert world.changes == 1
-    assert world.audit.lines == [
+    assert audit_lines == [
         (Event.DENIAL, "operator", BY, {"kind": "node", "subject": "n1", "why": "stolen"}),
         (Event.ALLOWANCE, "operator", BY, {"kind": "node", "subject": "n1"}),
     ]

@@ -33,7 +33,6 @@ from common.metrics import Metrics
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
-from tests.kit.audit import RecordedAudit
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle
@@ -126,9 +125,7 @@ class World:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        judge = ReportJudge(
-            UniqueSegments(self.store, UniqueKeys()), Policy(), audit=RecordedAudit(), metrics=Metrics()
-        )
+        judge = ReportJudge(UniqueSegments(self.store, UniqueKeys()), Policy(), metrics=Metrics())
         self.nodes = Nodes(self.store, judge, max_nodes=max_nodes, follows=follows)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud import fences
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from common.errors import NewerState, OperatorRefused
 from tests.kit.mount_world import IN_USE, LEFT, MountWorld, only_links
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.kit.audit import Line
 
 
 @pytest.fixture
@@ -32,12 +34,14 @@ def stored(world: MountWorld) -> list[str]:
     return list(json.loads((world.directory / "fences.json").read_text())["fences"])
 
 
-async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(world: MountWorld) -> None:
+async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(
+    audit_lines: list[Line], world: MountWorld
+) -> None:
     assert await world.fence("n2", "the rack burns") == [
         "node n2 is fenced: its volumes may be detached",
         f"it used {IN_USE}",
     ]
-    assert world.audit.lines == [(Event.FENCE, "operator", "pid 7 uid 0", {"node": "n2", "why": "the rack burns"})]
+    assert audit_lines == [(Event.FENCE, "operator", "pid 7 uid 0", {"node": "n2", "why": "the rack burns"})]
     assert problem(world).startswith("node n2 is fenced since 2027-01-15T08:00:00Z: an operator takes it for dead")
 
 
@@ -82,7 +86,7 @@ async def test_a_kubelets_node_that_shows_a_sign_of_life_is_not_fenced(world: Mo
         await world.fence("n3")
 
 
-async def test_a_node_that_is_connected_or_unknown_is_not_fenced(world: MountWorld) -> None:
+async def test_a_node_that_is_connected_or_unknown_is_not_fenced(audit_lines: list[Line], world: MountWorld) -> None:
     world.agent("n1")
     with pytest.raises(OperatorRefused, match="its machine runs, because its agent is connected"):
         await world.fence("n1")
@@ -92,11 +96,11 @@ async def test_a_node_that_is_connected_or_unknown_is_not_fenced(world: MountWor
     with pytest.raises(OperatorRefused, match="has not read all objects yet"):
         await world.fence("n2")
     assert not problem(world)
-    assert not world.audit.lines
+    assert not audit_lines
 
 
 async def test_a_node_that_comes_back_is_warned_of_until_it_has_unmounted_its_volumes(
-    world: MountWorld, caplog: pytest.LogCaptureFixture
+    audit_lines: list[Line], world: MountWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.fence("n2")
     world.links.away["n2"] = None
@@ -106,7 +110,7 @@ async def test_a_node_that_comes_back_is_warned_of_until_it_has_unmounted_its_vo
     assert warned == problem(world)
     assert warned.startswith("node n2 was fenced at 2027-01-15T08:00:00Z, and is back: ")
     assert warned.endswith(f"csi-bridge unfence n2 ends this line; it used {IN_USE}")
-    assert [details.get("ended") for event, _, _, details in world.audit.lines if event is Event.FENCE] == [
+    assert [details.get("ended") for event, _, _, details in audit_lines if event is Event.FENCE] == [
         None,
         "the node is back",
     ]

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations, OnCopy
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
-from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tests.kit.audit import Line
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,9 @@ class Shown:
 
 class World:
     def __init__(self, directory: Path, on_copy: OnCopy = OnCopy.LOCK) -> None:
-        self.directory, self.audit = directory, RecordedAudit()
+        self.directory = directory
         self.store = TrustStore(directory)
-        self.generations = Generations(
-            self.store, on_copy=on_copy, audit=self.audit, now=lambda: 1_000.0, monotonic=lambda: 1_000.0
-        )
+        self.generations = Generations(self.store, on_copy=on_copy, now=lambda: 1_000.0, monotonic=lambda: 1_000.0)
         self.cut: list[str] = []
         self.generations.on_locked = lambda node, _why: self.cut.append(node)
 
@@ -102,7 +101,9 @@ async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(wor
     world.come(third)
 
 
-async def test_a_void_key_that_appears_again_locks_the_node_and_ends_its_links(world: World) -> None:
+async def test_a_void_key_that_appears_again_locks_the_node_and_ends_its_links(
+    audit_lines: list[Line], world: World
+) -> None:
     first = await world.issue("k1")
     world.come(first)
     second = await world.issue("k2")
@@ -110,7 +111,7 @@ async def test_a_void_key_that_appears_again_locks_the_node_and_ends_its_links(w
     assert "somebody has a copy of its keys" in world.refusal(first).why
     assert world.cut == ["n1"]
     assert "is locked" in world.refusal(second).why
-    assert [event for event in world.audit.events if event is Event.COPY] == [Event.COPY]
+    assert [event for event, *_ in audit_lines if event is Event.COPY] == [Event.COPY]
     assert any("edge node n1 is locked" in problem for problem in world.generations.problems())
 
 
@@ -122,7 +123,7 @@ async def test_a_lock_outlives_the_hub(world: World) -> None:
     world.refusal(first)
     await world.store.close()
     world.store = TrustStore(world.directory)
-    world.generations = Generations(world.store, on_copy=OnCopy.LOCK, audit=world.audit)
+    world.generations = Generations(world.store, on_copy=OnCopy.LOCK)
     assert "is locked" in world.refusal(second).why
 
 

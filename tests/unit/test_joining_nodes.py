@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from cloud.trust.enrolment import Enrolment, Terms
 from cloud.trust.generations import Generations, OnCopy
 from cloud.trust.join_links import JoinLinks
@@ -36,7 +36,7 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.tls import TlsFiles
 from common.version import introduce
-from tests.kit.audit import RecordedAudit
+from tests.kit.audit import audited
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey
 from tests.kit.linked import Peer, link_pair
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.link import Link, Stream
+    from tests.kit.audit import Line
 
 TTL_S, GRACE_S = 900.0, 86_400.0
 STRANGER = Address("10.0.0.9:1", local=False)
@@ -77,9 +78,9 @@ class World:
         self.now, self.directory = time.time(), directory
         self.denied: set[str | int] = set()
         self.known: set[str] = set()
-        self.audit, self.store = RecordedAudit(), TrustStore(directory)
+        self.store = TrustStore(directory)
         self.tokens = Tokens(self.store, now=self.clock)
-        self.generations = Generations(self.store, on_copy=on_copy, audit=self.audit, now=self.clock)
+        self.generations = Generations(self.store, on_copy=on_copy, now=self.clock)
         (directory / "ca").mkdir(exist_ok=True)
         self.authority = Authority(directory / "ca", lifetime_s=400 * 86_400.0)
         hub = self.authority.hub()
@@ -92,7 +93,6 @@ class World:
             self.generations,
             signer,
             terms,
-            audit=self.audit,
             denied=lambda node, serial, _issuer: "stolen" if {node, serial} & self.denied else "",
             knows=self.known.__contains__,
             now=self.clock,
@@ -153,9 +153,10 @@ class World:
 
     async def refusal(self, request: Request, *, over: NodeKey | None = None) -> str:
         """The reason of a refusal."""
-        refused = await self.ask(request, over=over)
+        with audited() as lines:
+            refused = await self.ask(request, over=over)
         assert isinstance(refused, Refused), refused
-        assert self.audit.events[-1] is Event.REFUSAL
+        assert lines[-1][0] is Event.REFUSAL
         return refused.reason
 
 
@@ -190,7 +191,7 @@ async def test_a_node_that_has_not_joined_gets_the_ca(world: World) -> None:
     assert await world.ask(AskCa()) == CaCertificates(world.authority.path.read_bytes())
 
 
-async def test_a_node_joins_with_a_token(world: World) -> None:
+async def test_a_node_joins_with_a_token(audit_lines: list[Line], world: World) -> None:
     node = await world.join(await world.token(drivers=("a.csi",)))
     assert node.issued is not None
     assert (node.issued.generation, node.issued.renew_grace_s) == (1, int(GRACE_S))
@@ -198,7 +199,7 @@ async def test_a_node_joins_with_a_token(world: World) -> None:
     assert node.issued.ca == world.authority.path.read_bytes()
     assert node.peer().key == node.fingerprint
     assert world.generations.drivers_of("n1") == ("a.csi",)
-    assert world.audit.lines[-1][0] is Event.JOIN
+    assert audit_lines[-1][0] is Event.JOIN
     world.connect(node)
 
 
@@ -308,13 +309,13 @@ async def test_the_next_key_must_be_new(world: World) -> None:
 
 
 async def test_a_renewal_over_the_old_link_after_the_next_key_is_in_use_is_refused_without_an_alarm(
-    world: World,
+    audit_lines: list[Line], world: World
 ) -> None:
     first = await world.joined()
     second = await world.renew(first)
     world.connect(second)
     assert await world.refusal(Renew(NodeKey().request), over=first) == "copy"
-    assert Event.COPY not in world.audit.events
+    assert Event.COPY not in [event for event, *_ in audit_lines]
     world.connect(second)
 
 
@@ -445,13 +446,13 @@ async def test_a_denied_node_or_certificate_is_not_renewed(world: World) -> None
     assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
 
 
-async def test_a_void_key_at_the_join_listener_is_a_copy(world: World) -> None:
+async def test_a_void_key_at_the_join_listener_is_a_copy(audit_lines: list[Line], world: World) -> None:
     first = await world.joined()
     second = await world.renew(first)
     world.connect(second)
     assert await world.refusal(first.late_renewal(NodeKey())) == "copy"
     assert await world.refusal(second.late_renewal(NodeKey())) == "copy", "the node is locked"
-    assert Event.COPY in world.audit.events
+    assert Event.COPY in [event for event, *_ in audit_lines]
 
 
 async def test_only_the_holder_of_a_void_key_can_lock_the_node(world: World) -> None:

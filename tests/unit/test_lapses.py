@@ -14,6 +14,8 @@ from tests.kit.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.kit.audit import Line
+
 TOLD = offline_policy.write(60, 20, [IN_USE])
 BOUND_S = 60 * 1.01 + 20
 AT_TEXT = "2027-01-15T07:44:40Z"
@@ -46,10 +48,10 @@ def test_a_volume_is_held_until_the_agent_has_surely_fenced_it(world: MountWorld
     assert not world.held("n2")
 
 
-def test_a_volume_that_is_let_go_is_in_the_audit_log_once(world: MountWorld) -> None:
+def test_a_volume_that_is_let_go_is_in_the_audit_log_once(audit_lines: list[Line], world: MountWorld) -> None:
     world.monotonic = BOUND_S
     assert [world.held("n2") for _ in range(3)] == ["", "", ""]
-    assert [(who, more["volume"]) for _, who, _, more in world.audit.lines] == [("n2", IN_USE)]
+    assert [(who, more["volume"]) for _, who, _, more in audit_lines] == [("n2", IN_USE)]
 
 
 def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: MountWorld) -> None:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from cloud.trust.policy import Policy, Verdict
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.policy_text import MOST_BYTES, read_policy
 from common.errors import SettingsError
-from tests.kit.audit import RecordedAudit
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.kit.audit import Line
 
 TEXT = """\
 nodes:
@@ -199,12 +200,12 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.path, self.state_dir = directory / "policy.yaml", directory / "state"
         self.state_dir.mkdir()
-        self.audit, self.changes = RecordedAudit(), 0
+        self.changes = 0
         self.path.write_text(TEXT)
 
     def start(self) -> PolicyFile:
         """The policy as a hub that starts has it."""
-        file = PolicyFile(self.path, self.state_dir, audit=self.audit)
+        file = PolicyFile(self.path, self.state_dir)
         file.subscribe(self._changed)
         return file
 
@@ -249,7 +250,7 @@ async def test_half_of_a_file_that_is_being_written_is_not_used(world: World) ->
 
 
 async def test_a_broken_file_leaves_the_last_good_policy_in_force_and_is_a_problem_until_it_is_mended(
-    world: World, caplog: pytest.LogCaptureFixture
+    audit_lines: list[Line], world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = world.start()
     world.path.write_text("nodes:\n- names: [n1]\n  driver: [d]\n")
@@ -265,7 +266,7 @@ async def test_a_broken_file_leaves_the_last_good_policy_in_force_and_is_a_probl
     for _ in range(2):
         await file.look()
     assert (allowed(file), file.problem) == (["nfs.example"], "")
-    assert world.audit.events == [Event.POLICY] * 3
+    assert [event for event, *_ in audit_lines] == [Event.POLICY] * 3
 
 
 async def test_a_file_that_is_gone_leaves_the_last_good_policy_in_force(world: World) -> None:
@@ -302,7 +303,7 @@ def test_a_policy_that_cannot_be_copied_is_in_force_all_the_same(
 
 def test_a_node_reports_only_the_drivers_of_the_token_with_which_it_joined(world: World) -> None:
     joined = {"n1": ("nfs.example", "disk.example")}
-    file = PolicyFile(world.path, world.state_dir, audit=world.audit, joined_for=lambda node: joined.get(node, ()))
+    file = PolicyFile(world.path, world.state_dir, joined_for=lambda node: joined.get(node, ()))
     assert file.allows_report("n1", "nfs.example", {}).allowed
     assert not file.allows_report("n1", "disk.example", {}).allowed  # which no rule allows
     why = "the token with which it joined is for nfs.example, disk.example"
@@ -320,9 +321,9 @@ async def test_a_mended_file_is_used_by_a_hub_that_started_with_the_broken_one(w
     assert (allowed(file), file.problem) == (["other.example"], "")
 
 
-def test_the_audit_log_tells_which_policy_is_in_force(world: World) -> None:
+def test_the_audit_log_tells_which_policy_is_in_force(audit_lines: list[Line], world: World) -> None:
     world.start()
-    ((event, who, _, details),) = world.audit.lines
+    ((event, who, _, details),) = audit_lines
     assert (event, who, details["file"]) == (Event.POLICY, "hub", str(world.path))
     assert details["rules"] == "nodes: 2 rules; proxies: 1 rules"
     assert len(json.dumps(details["sha256"])) == 66

@@ -18,7 +18,6 @@ from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
 from common.version import introduce
-from tests.kit.audit import RecordedAudit
 from tests.kit.linked import Peer, link_pair
 from tests.kit.spoken_node import report
 
@@ -87,8 +86,8 @@ async def test_the_hub_answers_for_drivers_that_a_node_has_reported_and_that_rul
     path: Path, tmp_path: Path
 ) -> None:
     store = Store(tmp_path)
-    file = PolicyFile(path, tmp_path, audit=RecordedAudit())
-    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), file, audit=RecordedAudit(), metrics=Metrics())
+    file = PolicyFile(path, tmp_path)
+    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), file, metrics=Metrics())
     nodes = Nodes(store, judge, max_nodes=3)
     answers = PolicyAnswers(nodes, file)
     assert [each.driver for each in await answers.of("n1")] == ["disk.example", "nfs.*"]

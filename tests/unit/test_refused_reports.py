@@ -11,7 +11,7 @@ from cloud.edge_nodes import Nodes
 from cloud.node_call import Call
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
-from cloud.trust.audit_log import Event
+from cloud.trust.audit import Event
 from cloud.trust.policy import Verdict
 from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from common.errors import DriverMissing, OperatorRefused, ReportRefused
@@ -21,7 +21,6 @@ from common.peer import Peer as Address
 from common.reports import DriverReport
 from common.topology import NODE_SEGMENT
 from common.version import introduce
-from tests.kit.audit import RecordedAudit
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.spoken_node import report
 from tests.kit.waiting import settle
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from common.link import Link
     from common.pages.hub import NodeStatus
+    from tests.kit.audit import Line
 
 DRIVER, OTHER = "d.example", "e.example"
 HOST = "topology.d.example/host"
@@ -62,10 +62,10 @@ class World:
     def __init__(self, directory: Path, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> None:
         self._directory = directory
         self.store, self.policy = Store(directory), Policy()
-        self.audit, self.metrics = RecordedAudit(), Metrics()
+        self.metrics = Metrics()
         self.changes: list[str] = []
         segments = UniqueSegments(self.store, UniqueKeys(keys))
-        judge = ReportJudge(segments, self.policy, audit=self.audit, metrics=self.metrics)
+        judge = ReportJudge(segments, self.policy, metrics=self.metrics)
         self.nodes = Nodes(self.store, judge, max_nodes=10)
         self.nodes.subscribe(self.changes.append)
         self._links: dict[str, tuple[Link, Link]] = {}
@@ -267,7 +267,7 @@ async def test_a_hub_that_starts_with_another_policy_refuses_the_stored_reports(
     policy = Policy()
     policy.denied = {DRIVER}
     store = Store(tmp_path)
-    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), policy, audit=RecordedAudit(), metrics=Metrics())
+    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), policy, metrics=Metrics())
     assert Nodes(store, judge, max_nodes=10).why_refused(DRIVER, "n1") == "line 7 says no"
     await store.close()
 
@@ -347,19 +347,22 @@ async def test_a_disputed_segment_belongs_to_the_node_of_its_value(tmp_path: Pat
 
 
 async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_end(
-    world: World, caplog: pytest.LogCaptureFixture
+    audit_lines: list[Line], world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await world.come("n1", report(DRIVER, "n1", name=OTHER))
     for _ in range(3):
         world.nodes.report("n1", [report(DRIVER, "n1", name=OTHER)])
     why = "the plugin there calls itself 'e.example'; look at the agent's log"
-    assert caplog.messages == [f"the report of driver d.example on edge node n1 is refused: {why}"]
-    assert world.audit.lines == [(Event.REPORT, "n1", "", {"driver": DRIVER, "refused": "name", "why": why})]
+    logged = [record for record in caplog.records if record.name == "csi_bridge.hub.nodes"]
+    assert [record.getMessage() for record in logged] == [
+        f"the report of driver d.example on edge node n1 is refused: {why}"
+    ]
+    assert audit_lines == [(Event.REPORT, "n1", "", {"driver": DRIVER, "refused": "name", "why": why})]
     assert (world.conflicts("name"), world.conflicts("segment")) == (1, 0)
     world.nodes.report("n1", [report(DRIVER, "n1")])
-    assert caplog.messages[1:] == ["the report of driver d.example on edge node n1 is no longer refused"]
-    assert world.audit.lines[1:] == [(Event.REPORT, "n1", "", {"driver": DRIVER})]
+    assert "the report of driver d.example on edge node n1 is no longer refused" in caplog.messages
+    assert audit_lines[1:] == [(Event.REPORT, "n1", "", {"driver": DRIVER})]
 
 
 async def test_of_a_denial_the_policys_metric_is_told(world: World) -> None:

@@ -1,0 +1,88 @@
+"""The audit log: a logger of its own, with the admissions, joins, refusals and orders.
+
+Rules:
+
+* A line is written at INFO like any other (`common.logs`): `event`, `who`, `address`, and the event's own fields.
+* An event that peers cause has a line limit for each peer. Orders of operators have none.
+* A line holds names, addresses and reasons, but no secret.
+"""
+
+import logging
+from enum import StrEnum
+from typing import Final
+
+from common.logs import of_peer
+
+log = logging.getLogger("csi_bridge.audit")
+
+
+class Event(StrEnum):
+    """An event of the audit log: the word in the field `event` of its line. A closed set."""
+
+    START = "start"
+    """The hub started."""
+    ADMISSION = "admission"
+    """An edge agent, a proxy driver or an operator was admitted."""
+    TAKEOVER = "takeover"
+    """A later link of a node replaced the earlier one."""
+    CONFLICT = "conflict"
+    """A second machine claimed the name of a connected node, or a second node something that belongs to one node."""
+    REFUSAL = "refusal"
+    """A peer, a stream of it or a call was refused."""
+    EXPIRY = "expiry"
+    """A link ended because its certificate did."""
+    TOKEN = "token"  # noqa: S105  # the word of an event
+    """An operator made or revoked a join token."""
+    JOIN = "join"
+    """A node showed a token and got a certificate."""
+    RENEWAL = "renewal"
+    """A node got its next certificate, or its next key authenticated for the first time."""
+    COPY = "copy"
+    """A key that is void by a renewal appeared again."""
+    DENIAL = "denial"
+    """An operator or a revocation list denied a node or a certificate."""
+    ALLOWANCE = "allowance"
+    """An operator allowed a node or a certificate again."""
+    FENCE = "fence"
+    """An operator took a node for dead or took that back, or such a node is back."""
+    ORDER = "order"
+    """An operator gave another order, such as `forget`, `trust` or a call by hand."""
+    POLICY = "policy"
+    """The hub read another policy, or kept the last good one."""
+    REPORT = "report"
+    """A node's report of a driver was refused, or is no longer refused."""
+    CERTIFICATES = "certificates"
+    """The hub read another CA, certificate or revocation list."""
+
+
+_BY_PEERS: Final = frozenset(
+    {
+        Event.ADMISSION,
+        Event.TAKEOVER,
+        Event.CONFLICT,
+        Event.REFUSAL,
+        Event.EXPIRY,
+        Event.RENEWAL,
+        Event.COPY,
+        Event.REPORT,
+    }
+)
+"""The events that a peer can cause as often as it likes."""
+
+
+def add(event: Event, *, who: str, address: str = "", peer: str = "", **details: str | int | list[str]) -> None:
+    """Write the line of an event.
+
+    Args:
+        event: the event.
+        who: the name that the peer has proved, or that it claims if it has proved none; or the operator.
+        address: where it connected from; for an operator its user id.
+        peer: whose lines are limited together; empty: those of `who`.
+        details: further fields of the line, such as the node that an order names. Empty ones are left out.
+    """
+    fields: dict[str, str | int] = {"event": event, "who": who, "address": address}
+    fields |= {name: ", ".join(value) if isinstance(value, list) else value for name, value in details.items()}
+    extra: dict[str, object] = {"fields": {name: value for name, value in fields.items() if value != ""}}
+    if event in _BY_PEERS:
+        extra |= of_peer(peer or who)
+    log.info(event, extra=extra)
