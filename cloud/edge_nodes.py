@@ -559,7 +559,7 @@ def _unfit(node: _Node, visit: Visit, driver: str) -> str:
     if visit.link.draining:
         return "drains"
     if not _lease_s(visit):
-        return "has an agent that is older than elections: it announces no usable --controller-lease"
+        return "announces no usable --controller-lease"
     if driver in node.refused:
         return f"is refused: {node.refused[driver].why}"
     if driver in visit.gone:

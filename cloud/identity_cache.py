@@ -33,8 +33,8 @@ from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
 
-FORM = Form("proxy driver", (lambda reports: {"reports": reports},))
-"""Of `identity-<driver>.json`. Version 1 was the list of reports alone."""
+FORM = Form("proxy driver")
+"""Of `identity-<driver>.json`."""
 
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 """The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""

@@ -31,12 +31,10 @@ SCHEMA = Schema(
     "hub",
     (
         (
-            """CREATE TABLE IF NOT EXISTS nodes (
+            """CREATE TABLE nodes (
                 name TEXT PRIMARY KEY, instance TEXT NOT NULL, boot INTEGER NOT NULL, since REAL NOT NULL,
                 connected INTEGER NOT NULL, reports BLOB NOT NULL
             ) STRICT, WITHOUT ROWID""",
-        ),
-        (  # the owners of unique topology segments, and the capabilities that sidecars are offered of each driver
             """CREATE TABLE segments (
                 key TEXT NOT NULL, value TEXT NOT NULL, driver TEXT NOT NULL, node TEXT NOT NULL,
                 PRIMARY KEY (key, value, driver)

@@ -35,9 +35,6 @@ _CACHE_KIB = 512
 """The most pages that a connection keeps in memory. SQLite's default is 2 MiB for each connection, and a process has up
 to six. A page that is read again comes from the kernel's cache."""
 
-Migration = tuple[str, ...] | Callable[[sqlite3.Connection, Path], None]
-"""Statements, or a function of the open transaction's connection and the database's directory."""
-
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -45,12 +42,12 @@ class Schema:
 
     Attributes:
         owner: the program that writes the file, for messages: `hub`.
-        migrations: the first one makes the tables of version 1 in an empty file; each later one changes a file of the
-            version before it. A migration that was released never changes.
+        migrations: the statements of each. The first one makes the tables of version 1 in an empty file; each later one
+            changes a file of the version before it. A migration that was released never changes.
     """
 
     owner: str
-    migrations: tuple[Migration, ...]
+    migrations: tuple[tuple[str, ...], ...]
 
     @property
     def version(self) -> int:
@@ -212,19 +209,12 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None
     for version, migration in enumerate(schema.migrations[before:], before + 1):
         try:
             with transaction(connection):
-                _step(connection, migration, version, path.parent)
+                for statement in migration:
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={version}")
         except sqlite3.DatabaseError as error:
             if type(error) is sqlite3.DatabaseError:  # damage; other errors are the disk's or the migration's
                 raise
             raise sqlite3.OperationalError(f"the migration to schema {version} failed: {error}") from error
     if 0 < before < schema.version:
         log.info("%s is migrated from schema %d to %d", path, before, schema.version)
-
-
-def _step(connection: sqlite3.Connection, migration: Migration, version: int, directory: Path) -> None:
-    if callable(migration):
-        migration(connection, directory)
-    else:
-        for statement in migration:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version={version}")

@@ -2,7 +2,7 @@
 
 Rules:
 
-* `version` says which form the object has. A file without one has the first form.
+* `version` says which form the object has.
 * A process that finds a newer form refuses to start and leaves the file as it is. It brings an older form up to date
   when it reads it, and writes the newest form when it writes next.
 """
@@ -16,12 +16,9 @@ from typing import Any
 from common.errors import NewerState
 from common.files import replace_file
 
-FIRST_VERSION = 1
-"""The version of a file that names none."""
-
 _VERSION = "version"
 
-Step = Callable[[Any], dict[str, Any]]
+Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Form:
     @property
     def version(self) -> int:
         """The version that this program reads and writes."""
-        return FIRST_VERSION + len(self.steps)
+        return 1 + len(self.steps)
 
 
 def read_state(path: Path, form: Form) -> dict[str, Any]:
@@ -53,18 +50,19 @@ def read_state(path: Path, form: Form) -> dict[str, Any]:
         ValueError: it is no JSON object, or not the content that a step expects.
     """
     try:
-        body = json.loads(path.read_bytes())
-        version = body.get(_VERSION, FIRST_VERSION) if isinstance(body, dict) else FIRST_VERSION
-        if type(version) is not int or version < FIRST_VERSION:
+        content: Any = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is no object")  # noqa: TRY004  # what a file holds is a value
+        body: dict[str, Any] = content
+        version = body.get(_VERSION)
+        if type(version) is not int or version < 1:
             raise ValueError(f"its version is {version!r}")
         if version > form.version:
             raise NewerState(path, form.owner, version, form.version)
-        for step in form.steps[version - FIRST_VERSION :]:
+        for step in form.steps[version - 1 :]:
             body = step(body)
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(type(error).__name__) from error
-    if not isinstance(body, dict):
-        raise ValueError("it is no object")  # noqa: TRY004  # what a file holds is a value
     return body
 
 

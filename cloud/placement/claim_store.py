@@ -82,12 +82,12 @@ class Hold:
     Attributes:
         node: the node.
         epoch: grows with each hold of the same owner.
-        since: when the hub took the hold, in seconds since the epoch; 0 if an older hub took it. It does not count in
+        since: when the hub took the hold, in seconds since the epoch. It does not count in
             a comparison: of two writes that overlap, memory and disk may keep the time of another one.
         lease_s: how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if
             another node may take the call over after that; 0: none may.
         machine: of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine
-            may have the node's name later. Empty if an older hub took the hold.
+            may have the node's name later.
     """
 
     node: str
@@ -137,7 +137,7 @@ class Holding:
         gone: when it was deleted, in seconds since the epoch; 0 while it exists.
         owner: the hub that wrote this.
         epoch: grows with each write of the same owner.
-        since: when the store first had the thing there, in seconds since the epoch; 0 if an older hub wrote this. It
+        since: when the store first had the thing there, in seconds since the epoch. It
             does not count in a comparison, as that of `Hold`.
     """
 

@@ -97,7 +97,7 @@ class SqliteClaims:
         retry_s: float = RETRY_S,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Open or create the file, and migrate it if an older hub wrote it.
+        """Open or create the file.
 
         Args:
             state_dir: a directory that exists.

@@ -14,45 +14,28 @@ SCHEMA: Final = Schema(
     owner="hub",
     migrations=(
         (
-            """CREATE TABLE IF NOT EXISTS claims (
-                driver TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (driver, name)
-            ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS things (
-                driver TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,
-                gone REAL NOT NULL, PRIMARY KEY (driver, kind, id, node)
-            ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS inventories (
-                driver TEXT NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (driver, node, kind)
-            ) STRICT, WITHOUT ROWID""",
-        ),
-        (  # several hubs: each entry names its owner and an epoch
             """CREATE TABLE holds (
                 driver TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, node TEXT NOT NULL,
-                epoch INTEGER NOT NULL, PRIMARY KEY (driver, name, owner)
+                epoch INTEGER NOT NULL, since REAL NOT NULL, lease_s INTEGER NOT NULL, kind TEXT NOT NULL,
+                id TEXT NOT NULL, machine TEXT NOT NULL, PRIMARY KEY (driver, name, owner)
             ) STRICT, WITHOUT ROWID""",
-            "INSERT INTO holds SELECT driver, name, '', node, 0 FROM claims",
-            "DROP TABLE claims",
-            "ALTER TABLE things ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
-            "ALTER TABLE things ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+            "CREATE INDEX holds_by_thing ON holds (driver, kind, id) WHERE kind <> ''",
+            """CREATE TABLE things (
+                driver TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,
+                gone REAL NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL, since REAL NOT NULL,
+                PRIMARY KEY (driver, kind, id, node)
+            ) STRICT, WITHOUT ROWID""",
             "CREATE INDEX things_by_name ON things (driver, name, node) WHERE gone = 0 AND name <> ''",
             "CREATE INDEX things_by_node ON things (node, driver, kind)",
             "CREATE INDEX things_by_gone ON things (gone) WHERE gone > 0",
-        ),
-        (  # the age of each entry
-            "ALTER TABLE holds ADD COLUMN since REAL NOT NULL DEFAULT 0",
-            "ALTER TABLE things ADD COLUMN since REAL NOT NULL DEFAULT 0",
-        ),
-        (  # elections: open calls of any method, each with its thing, and who serves
-            "ALTER TABLE holds ADD COLUMN lease_s INTEGER NOT NULL DEFAULT 0",
-            "ALTER TABLE holds ADD COLUMN kind TEXT NOT NULL DEFAULT ''",
-            "ALTER TABLE holds ADD COLUMN id TEXT NOT NULL DEFAULT ''",
-            "CREATE INDEX holds_by_thing ON holds (driver, kind, id) WHERE kind <> ''",
+            """CREATE TABLE inventories (
+                driver TEXT NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (driver, node, kind)
+            ) STRICT, WITHOUT ROWID""",
             """CREATE TABLE elections (
                 driver TEXT NOT NULL PRIMARY KEY, node TEXT NOT NULL, epoch INTEGER NOT NULL, since REAL NOT NULL,
                 why TEXT NOT NULL
             ) STRICT, WITHOUT ROWID""",
         ),
-        ("ALTER TABLE holds ADD COLUMN machine TEXT NOT NULL DEFAULT ''",),  # which machine had the node's name then
     ),
 )
 

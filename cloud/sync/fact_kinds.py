@@ -20,10 +20,6 @@ MOST_FACT_BYTES: Final = {
 }
 """By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most."""
 
-VERSION: Final = "csi-bridge.io/fact-version"
-UID: Final = "csi-bridge.io/fact-uid"
-"""The annotations that held a fact's stamp in the files of earlier hubs (`cloud.sync.fact_tree`)."""
-
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
@@ -150,7 +146,7 @@ def _kept_left_over(told: Fields) -> dict[str, Any]:
 
 def _kept_metadata(fields: Fields) -> dict[str, Any]:
     metadata = fields.part("metadata")
-    annotations = {name: text for name, text in metadata.text_map("annotations").items() if name not in (VERSION, UID)}
+    annotations = metadata.text_map("annotations")
     return without_empty(
         {"metadata": without_empty({"labels": metadata.text_map("labels"), "annotations": annotations})}
     )

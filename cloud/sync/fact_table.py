@@ -24,7 +24,6 @@ from cloud.kinds.kind_rules import pick
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
-from cloud.sync.fact_tree import import_tree
 from cloud.sync.node_ids import id_conflicts
 from common.database import Schema, connect_to_read, open_database
 from common.database_writer import DatabaseWriter, Statement
@@ -37,7 +36,7 @@ SCHEMA: Final = Schema(
     "hub",
     (
         (
-            """CREATE TABLE IF NOT EXISTS facts (
+            """CREATE TABLE facts (
                 node TEXT NOT NULL, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL,
                 version TEXT NOT NULL, told_ns INTEGER NOT NULL, body TEXT NOT NULL,
                 PRIMARY KEY (node, kind, namespace, name)
@@ -81,7 +80,7 @@ class FactTable:
         most_facts: int = MOST_FACTS,
         most_events: int = MOST_EVENTS,
     ) -> None:
-        """Read all facts, after those of an earlier hub were imported (`cloud.sync.fact_tree`).
+        """Read all facts.
 
         Args:
             state_dir: made if it is missing.
@@ -107,12 +106,6 @@ class FactTable:
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
             database = open_database(self._path, SCHEMA, check=self._read).connection
-            try:
-                if import_tree(state_dir / "facts", database):
-                    self._read(database)
-            except BaseException:
-                database.close()
-                raise
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
         self._writer = DatabaseWriter(

@@ -28,22 +28,22 @@ SCHEMA: Final = Schema(
     "hub",
     (
         (
-            """CREATE TABLE IF NOT EXISTS tokens (
+            """CREATE TABLE tokens (
                 id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL, nodes TEXT NOT NULL, drivers TEXT NOT NULL,
                 made_at REAL NOT NULL, ends_at REAL NOT NULL, uses INTEGER NOT NULL, used INTEGER NOT NULL,
                 revoked_at REAL NOT NULL
             ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS certificates (
+            """CREATE TABLE certificates (
                 node TEXT NOT NULL, generation INTEGER NOT NULL, key TEXT NOT NULL, serial TEXT NOT NULL,
                 issued_at REAL NOT NULL, not_after REAL NOT NULL, state TEXT NOT NULL, token TEXT NOT NULL,
                 drivers TEXT NOT NULL, chain BLOB NOT NULL,
                 PRIMARY KEY (node, generation)
             ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS locks (
+            """CREATE TABLE locks (
                 node TEXT PRIMARY KEY, locked_at REAL NOT NULL, upto INTEGER NOT NULL, settled INTEGER NOT NULL,
                 why TEXT NOT NULL
             ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS denials (
+            """CREATE TABLE denials (
                 kind TEXT NOT NULL, value TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
                 PRIMARY KEY (kind, value)
             ) STRICT, WITHOUT ROWID""",

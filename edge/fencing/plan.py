@@ -26,13 +26,7 @@ from typing import Any, Final
 
 from common.state_file import Form, read_state, write_state
 
-
-def _with_several_names(body: dict[str, Any]) -> dict[str, Any]:
-    volumes = [{**held, "pvs": [held["pv"]]} for held in body["volumes"]]
-    return {**body, "volumes": [{name: held[name] for name in held if name != "pv"} for held in volumes]}
-
-
-FORM: Final = Form("edge agent", (_with_several_names,))
+FORM: Final = Form("edge agent")
 """Of `fence.json`."""
 
 Part = tuple[str, str, str]

@@ -499,7 +499,7 @@ def _uses(spec: Body) -> dict[str, _Use]:
 
 
 def _places(container: Body, path: Any, *, read_only: bool = False) -> list[ContainerUse]:
-    """Return a container's place of a volume; none if the hub, an older one, does not tell it."""
+    """Return a container's place of a volume; none without a path."""
     return [ContainerUse(str(container["name"]), str(path), read_only)] if path else []
 
 

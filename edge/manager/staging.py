@@ -26,8 +26,7 @@ _ASKED = "asked "
 _NOT_ASKED = "not asked"
 """The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it.
 
-The `arguments` of earlier agents, and of volumes that only the disk showed, begin otherwise, and nothing is compared
-with them.
+Volumes that only the disk showed have no `arguments`.
 """
 
 

@@ -150,26 +150,21 @@ SCHEMA = Schema(
     "edge agent",
     (
         (
-            """CREATE TABLE IF NOT EXISTS devices (
+            """CREATE TABLE devices (
                 driver TEXT NOT NULL, handle TEXT NOT NULL, name TEXT NOT NULL, block INTEGER NOT NULL,
                 state TEXT NOT NULL, reconstructed INTEGER NOT NULL, attached INTEGER NOT NULL,
                 attachment_uid TEXT NOT NULL, mount_point INTEGER NOT NULL, arguments TEXT NOT NULL,
                 size_bytes INTEGER NOT NULL, boot TEXT NOT NULL, since REAL NOT NULL, error TEXT NOT NULL,
                 PRIMARY KEY (driver, handle)
             ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE IF NOT EXISTS publications (
+            """CREATE TABLE publications (
                 driver TEXT NOT NULL, handle TEXT NOT NULL, name TEXT NOT NULL, pod_uid TEXT NOT NULL,
                 pod_namespace TEXT NOT NULL, pod_name TEXT NOT NULL, volume_name TEXT NOT NULL, block INTEGER NOT NULL,
                 ephemeral INTEGER NOT NULL, state TEXT NOT NULL, reconstructed INTEGER NOT NULL,
                 mount_point INTEGER NOT NULL, arguments TEXT NOT NULL, boot TEXT NOT NULL, since REAL NOT NULL,
-                error TEXT NOT NULL, PRIMARY KEY (driver, handle, name, pod_uid)
+                error TEXT NOT NULL, runtime TEXT NOT NULL, fs_type TEXT NOT NULL, fs_uuid TEXT NOT NULL,
+                handover TEXT NOT NULL, PRIMARY KEY (driver, handle, name, pod_uid)
             ) STRICT, WITHOUT ROWID""",
-        ),
-        (
-            "ALTER TABLE publications ADD COLUMN runtime TEXT NOT NULL DEFAULT ''",
-            "ALTER TABLE publications ADD COLUMN fs_type TEXT NOT NULL DEFAULT ''",
-            "ALTER TABLE publications ADD COLUMN fs_uuid TEXT NOT NULL DEFAULT ''",
-            "ALTER TABLE publications ADD COLUMN handover TEXT NOT NULL DEFAULT ''",
         ),
     ),
 )

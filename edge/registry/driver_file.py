@@ -23,12 +23,7 @@ T = TypeVar("T")
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 
-def _begin_anew(_body: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 does not tell where node plugins are, nor which drivers have a topology."""
-    raise ValueError("its version is 1")
-
-
-FORM = Form("edge agent", (_begin_anew,))
+FORM = Form("edge agent")
 """The form of `drivers.json` and `observed.json`."""
 
 

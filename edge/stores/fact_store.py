@@ -27,7 +27,7 @@ log = logging.getLogger("csi_bridge.edge.facts")
 
 TABLES = (
     """
-CREATE TABLE IF NOT EXISTS facts (
+CREATE TABLE facts (
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, body BLOB NOT NULL,
     acked INTEGER NOT NULL, PRIMARY KEY (kind, namespace, name)
 ) STRICT

@@ -30,13 +30,13 @@ log = logging.getLogger("csi_bridge.edge.store")
 
 TABLES = (
     """
-CREATE TABLE IF NOT EXISTS objects (
+CREATE TABLE objects (
     kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, version TEXT NOT NULL,
     body BLOB NOT NULL, PRIMARY KEY (kind, namespace, name)
 ) STRICT, WITHOUT ROWID
 """,
     """
-CREATE TABLE IF NOT EXISTS knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
+CREATE TABLE knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
 """,
 )
 """`knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time."""

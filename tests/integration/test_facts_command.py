@@ -1,26 +1,51 @@
-"""`csi-bridge facts`: a running hub shows people the facts that it has, here those of an older hub."""
+"""`csi-bridge facts`: a running hub shows people the facts that it has."""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from cloud.sync import fact_table
+from common.database import open_database, transaction
 from tests.kit.operator import by_hand
-from tests.kit.stored import restore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kit.bridge import Bridge
 
+UID = "063390d7-3607-524d-9c06-ba62b0f82522"
+GROWN = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "grown", "namespace": "default", "uid": UID}
+MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}
+FACTS: list[tuple[str, str, str, str, dict[str, Any]]] = [
+    *((node, "CSINode", "", node, {"spec": {"drivers": []}}) for node in ("n1", "n2", "n3")),
+    *((node, "Node", "", node, {"status": {"capacity": {"cpu": "2"}}}) for node in ("n1", "n2", "n3")),
+    ("n1", "PersistentVolumeClaim", "default", "grown", {"status": {"capacity": {"storage": "32Mi"}}}),
+    ("n1", "Pod", "default", "web", {"metadata": {"uid": UID}, "status": {"conditions": [MOUNTED]}}),
+    (
+        "n1",
+        "Event",
+        "default",
+        "grown.1",
+        {"involvedObject": GROWN, "reason": "FileSystemResizeSuccessful", "type": "Normal"},
+    ),
+]
+"""Each with its node, kind, namespace and name."""
+
 
 @pytest.fixture
 def hub(bridge: Bridge, short_dir: Path, tmp_path: Path) -> str:
     """A hub with the facts of three nodes."""
-    restore("before-migrations/hub", short_dir / "hub")
+    (short_dir / "hub").mkdir()
+    database = open_database(short_dir / "hub" / "facts.db", fact_table.SCHEMA, check=lambda _: None).connection
+    with closing(database), transaction(database):
+        for node, kind, namespace, name, body in FACTS:
+            row = (node, kind, namespace, name, "", "v1", 1, json.dumps(body))
+            database.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
     (tmp_path / "manifests").mkdir()
     return f"--hub=unix://{bridge.start_hub(f'--manifests={tmp_path}/manifests').uds}"
 

@@ -117,7 +117,7 @@ def test_of_two_machines_with_one_copied_state_directory_one_serves_and_the_othe
     mine = node_state(hub.uds, "n1")
     copy = short_dir / "rival" / "n1"
     copy.mkdir(parents=True)
-    (copy / "instance.json").write_text(json.dumps({"id": mine["instance"], "boot": mine["boot"] - 1}))
+    (copy / "instance.json").write_text(json.dumps({"version": 1, "id": mine["instance"], "boot": mine["boot"] - 1}))
     rival = world.bridge.start_rival("n1", vendor.socket)
     hub.wait_logged("two machines use the node name n1")
     state = node_state(hub.uds, "n1")

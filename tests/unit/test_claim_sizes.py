@@ -21,11 +21,6 @@ def test_sizes_are_kept_for_the_next_hub(tmp_path: Path) -> None:
     assert ClaimSizes(tmp_path / "state").sizes == {"u/v": "1Gi"}
 
 
-def test_the_file_of_a_hub_before_there_were_versions_is_read(tmp_path: Path) -> None:
-    (tmp_path / "claim-sizes.json").write_text('{\n "u/v": "1Gi"\n}')
-    assert ClaimSizes(tmp_path).sizes == {"u/v": "1Gi"}
-
-
 @pytest.mark.parametrize(
     "content", ["{", "[" * 100_000, "[1]", '{"u/v": "much"}', '{"u/v": null}', '{"u/v": "-1"}', "\0", ""]
 )
@@ -46,9 +41,3 @@ def test_a_newer_hubs_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None
     with pytest.raises(SettingsError, match="was written by a newer hub"):
         ClaimSizes(tmp_path)
     assert (tmp_path / "claim-sizes.json").read_text() == content
-
-
-def test_an_older_hub_finds_the_sizes_where_it_wrote_them(tmp_path: Path) -> None:
-    """It passes over entries that are no sizes, such as the version."""
-    ClaimSizes(tmp_path).keep({"u/v": "1Gi"})
-    assert json.loads((tmp_path / "claim-sizes.json").read_bytes()) == {"u/v": "1Gi", "version": 1}

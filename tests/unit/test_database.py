@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from common.database import Opened
 
-TABLE = "CREATE TABLE IF NOT EXISTS items (key TEXT PRIMARY KEY) STRICT"
+TABLE = "CREATE TABLE items (key TEXT PRIMARY KEY) STRICT"
 FIRST = Schema("hub", ((TABLE,),))
 SECOND = Schema("hub", ((TABLE,), ("ALTER TABLE items ADD COLUMN size INTEGER NOT NULL DEFAULT 7",)))
 
@@ -72,15 +72,6 @@ def test_a_new_file_has_the_newest_schema(path: Path, caplog: pytest.LogCaptureF
     assert caplog.messages == []
 
 
-def test_a_migration_may_be_a_function_and_gets_the_databases_directory(older: Path) -> None:
-    (older.parent / "b").touch()
-
-    def import_files(database: sqlite3.Connection, directory: Path) -> None:
-        database.executemany("INSERT INTO items VALUES (?)", [(file.name,) for file in directory.glob("b")])
-
-    assert rows(older, Schema("hub", ((TABLE,), import_files))) == [("a",), ("b",)]
-
-
 @pytest.mark.parametrize(
     ("statements", "why"),
     [
@@ -97,13 +88,6 @@ def test_a_migration_that_fails_changes_nothing_and_the_next_start_tries_it_agai
     assert version(older) == 1
     assert [file.name for file in older.parent.iterdir()] == ["test.db"]  # it is not moved aside
     assert rows(older, SECOND) == [("a", 7)]
-
-
-def test_a_file_whose_first_process_was_killed_while_it_made_the_tables_is_completed(path: Path) -> None:
-    path.parent.mkdir()
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(TABLE)
-    assert rows(path, SECOND) == []
 
 
 def test_a_newer_file_is_refused_in_one_sentence(older: Path) -> None:

@@ -45,7 +45,7 @@ def test_without_an_elected_node_the_reason_is_told() -> None:
 
 def test_a_single_node_is_a_warning_with_the_reasons_of_the_others() -> None:
     what = "edge node n1 serves driver d.example, and no other node can take over"
-    old = "has an agent that is older than elections: it announces no usable --controller-lease"
+    old = "announces no usable --controller-lease"
     assert found(standby=[], unfit={"n2": old, "n3": "is away"}) == [
         (
             Level.WARNING,

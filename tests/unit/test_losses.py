@@ -9,7 +9,6 @@ import pytest
 
 from cloud.losses import Losses
 from common.errors import NewerState
-from tests.kit.stored import STORED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +41,6 @@ def test_the_losses_of_a_newer_hub_are_refused_and_left_as_they_are(path: Path) 
     with pytest.raises(NewerState, match=r"hub\.losses: was written by a newer hub \(schema 2"):
         Losses(path)
     assert path.read_bytes() == content
-
-
-def test_a_stored_loss_of_an_older_hub_stands(path: Path) -> None:
-    path.write_bytes((STORED / "before-migrations/hub-with-a-loss/hub.losses").read_bytes().ljust(4_096, b"\n"))
-    (standing,) = Losses(path).standing
-    assert "hub.db was damaged" in standing
 
 
 def test_nothing_is_lost_at_first(path: Path) -> None:

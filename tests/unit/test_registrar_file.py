@@ -70,7 +70,7 @@ def test_a_write_waits_for_one_that_nobody_waits_for_any_more(
 
 def broken(change: str, value: object) -> bytes:
     body = {
-        "version": 2,
+        "version": 1,
         "drivers": [
             {
                 "name": "v",
@@ -98,13 +98,13 @@ def broken(change: str, value: object) -> bytes:
         b"\x00\xff",
         b"[]",
         b"{}",
-        b'{"version": 2, "drivers": 3}',
-        b'{"version": 2, "drivers": [3]}',
-        b'{"version": 2, "drivers": [], "nodePlugins": ["v"], "withTopology": []}',
-        b'{"version": 2, "drivers": [], "nodePlugins": {"v": 1}, "withTopology": []}',
-        b'{"version": 2, "drivers": [], "nodePlugins": {}, "withTopology": "v"}',
-        b'{"version": 2, "drivers": [], "nodePlugins": {}, "withTopology": [1]}',
-        b'{"version": 1, "drivers": [], "nodePlugins": {}, "withTopology": []}',
+        b'{"version": 1, "drivers": 3}',
+        b'{"version": 1, "drivers": [3]}',
+        b'{"version": 1, "drivers": [], "nodePlugins": ["v"], "withTopology": []}',
+        b'{"version": 1, "drivers": [], "nodePlugins": {"v": 1}, "withTopology": []}',
+        b'{"version": 1, "drivers": [], "nodePlugins": {}, "withTopology": "v"}',
+        b'{"version": 1, "drivers": [], "nodePlugins": {}, "withTopology": [1]}',
+        b'{"drivers": [], "nodePlugins": {}, "withTopology": []}',
         b"[" * 100_000,
         broken("name", 3),
         broken("maxVolumes", "7"),
@@ -136,13 +136,6 @@ def test_a_newer_agents_file_is_refused_and_left_as_it_is(file: DriverFile) -> N
         file.read()
     assert file.path.read_text() == content
     assert list(file.path.parent.iterdir()) == [file.path]
-
-
-def test_the_first_form_says_too_little_and_is_moved_aside(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
-    file.path.parent.mkdir()
-    file.path.write_text('{"version": 1, "drivers": []}')
-    assert file.read() == NOTHING
-    assert "its version is 1" in caplog.text
 
 
 def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:

@@ -158,7 +158,7 @@ async def test_a_newer_hubs_store_is_left_alone(tmp_path: Path) -> None:
     await keep(tmp_path, N1)
     with database(tmp_path) as newer:
         newer.execute(f"PRAGMA user_version={SCHEMA.version + 1}")
-    with pytest.raises(SettingsError, match=r"--state-dir=.*hub.db: was written by a newer hub \(schema 3"):
+    with pytest.raises(SettingsError, match=r"--state-dir=.*hub.db: was written by a newer hub \(schema 2"):
         Store(tmp_path)
     with database(tmp_path) as newer:
         assert newer.execute("SELECT count(*) FROM nodes").fetchone() == (1,)

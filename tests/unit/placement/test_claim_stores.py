@@ -16,7 +16,6 @@ from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, H
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
-from tests.kit.stored import restore
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 
 if TYPE_CHECKING:
@@ -442,31 +441,6 @@ async def test_a_hold_of_before_a_restart_can_be_ended(tmp_path: Path) -> None:
         await store.close()
     store = SqliteClaims(tmp_path)
     assert await entry(store, "CreateVolume other") == NO_NAME
-    await store.close()
-
-
-# -------------------- the database of the version before --------------------
-
-
-async def test_a_hub_on_the_database_of_the_version_before_forgets_nothing(tmp_path: Path) -> None:
-    restore("before-migrations/hub", tmp_path)
-    store, driver = SqliteClaims(tmp_path), "vendor.test"
-    names = {"open-on-n2": "n2", "open-on-n3": "n3", "on-n2": "n2", "on-n3": "n3"}
-    entries = {name: await entry(store, f"CreateVolume {name}", driver) for name in names}
-    assert {name: found.nodes for name, found in entries.items()} == {name: [node] for name, node in names.items()}
-    ids = [Thing(VOLUME, id_) for id_ in ("found-on-n2", "id-of-on-n2", "id-of-on-n3", "id-of-short-lived")]
-    found = await store.look(driver, "", ids)
-    assert [found.ids[ids[0]].listed, found.ids[ids[1]].made, found.ids[ids[2]].made, found.ids[ids[3]].deleted] == [
-        ["n2"],
-        ["n2"],
-        ["n3"],
-        ["n2"],
-    ]
-    assert (set(found.nodes), found.lists) == ({"n2", "n3"}, {("n2", VOLUME), ("n3", VOLUME)})
-    assert isinstance(await store.claim(driver, "CreateVolume open-on-n2", "n1", entries["open-on-n2"]), HeldBy)
-    assert store.lost() == ()
-    store.free_later(driver, "CreateVolume open-on-n2")  # its own, as the one hub that there was
-    assert await entry(store, "CreateVolume open-on-n2", driver) == NO_NAME
     await store.close()
 
 
