@@ -183,25 +183,6 @@ def test_what_is_no_socket_in_the_sockets_place_is_left_alone(short_dir: Path, k
     assert path.is_dir() or path.read_text() == "precious"
 
 
-@ROLES
-def test_a_socket_on_which_somebody_serves_is_left_alone(short_dir: Path, role: Role) -> None:
-    path = short_dir / "it.sock"
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(path))
-        other.listen()
-        assert refusal_of(role, short_dir) == (
-            f"{role.label(role.socket)}={path}: cannot listen on {path}: another process is serving there"
-        )
-        assert listens_on(path)
-
-
-@ROLES
-def test_a_socket_that_a_killed_process_left_is_replaced(short_dir: Path, tmp_path: Path, role: Role) -> None:
-    stale(short_dir / "it.sock")
-    with Serving(role, short_dir, tmp_path):
-        pass
-
-
 # -------------------- ports and certificates --------------------
 
 
@@ -394,15 +375,6 @@ def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> N
         f"{HUB.label('--state-dir')}={path}: was written by a newer hub (schema 7, this one knows 1); start the newer "
         "version again, or go back as docs/recovery.md tells"
     )
-
-
-def test_a_corrupt_cache_leaves_the_proxy_driver_serving(short_dir: Path, tmp_path: Path) -> None:
-    path = short_dir / "state" / "identity-d.example.json"
-    path.parent.mkdir()
-    path.write_bytes(b"\x00\xff")
-    with Serving(DRIVER, short_dir, tmp_path) as proxy, Sidecar(proxy.socket) as sidecar:
-        assert sidecar.call("GetPluginInfo").answer.vendor_version == "unknown"
-        assert proxy.logged(f"{path} is unreadable; it is ignored until the hub reports the driver again")
 
 
 def test_a_corrupt_instance_leaves_the_agent_serving(short_dir: Path, tmp_path: Path) -> None:

@@ -24,10 +24,9 @@ import pytest
 
 from common.dial import dial
 from common.endpoint import hub_endpoint
-from common.errors import DialError, HandshakeRefused
+from common.errors import HandshakeRefused
 from common.limits import Limits
-from common.messages import Ack, Chunk, Credit, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
-from common.status import Code
+from common.messages import Ack, Chunk, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
 from tests.kit import needs
 from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority, Pem
@@ -131,13 +130,6 @@ def test_what_is_no_http_is_hung_up_on(hub: Hub, data: bytes) -> None:
 
 def test_a_client_that_says_nothing_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
-        assert stranger.read_to_end() == b""
-        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 3 s")
-
-
-def test_half_a_request_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.send(upgrade_request()[:-2])
         assert stranger.read_to_end() == b""
         hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 3 s")
 
@@ -306,41 +298,6 @@ def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, fram
         hub.wait_logged(f"edge {name} is gone: {why}")
 
 
-def test_a_peer_that_sends_more_than_its_credit_is_said_goodbye_to(hub: Hub) -> None:
-    """A message may begin while there is credit: the first one takes all of its stream's, so the next is too many."""
-    with Stranger(hub.address) as stranger:
-        name = f"d{stranger.address}"
-        stranger.greet(hello("driver", name))
-        stranger.frames(Open(1, Kind.WATCH, Priority.CONTROL, name, "", "", "", 0))
-        for left in range(15, -1, -1):
-            stranger.frames(Chunk(1, left * 65_536, bytes(65_536)))
-        stranger.frames(Chunk(1, 0, b"one more"))
-        why = "Chunk: a message that no credit covers"
-        assert stranger.last_word() == (Reason.PROTOCOL_ERROR, why)
-        hub.wait_logged(f"driver {name} is gone: {why}")
-
-
-def test_credit_out_of_nothing_does_no_harm(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.greet(hello("edge", node_of(stranger)))
-        stranger.frames(Credit(0, 2**62), Credit(0, 2**62), Credit(99, 2**62), Ping(7))
-        assert stranger.receive() != []
-
-
-def test_more_streams_than_agreed_are_said_goodbye_to(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        name = f"d{stranger.address}"
-        welcome = stranger.greet(hello("driver", name))
-        watches = (
-            Open(number * 2 + 1, Kind.WATCH, Priority.CONTROL, name, "", "", "", 0)
-            for number in range(welcome.max_streams + 1)
-        )
-        stranger.frames(*watches)
-        why = f"Open: more than {welcome.max_streams} streams at once"
-        assert stranger.last_word() == (Reason.PROTOCOL_ERROR, why)
-        hub.wait_logged(f"driver {name} is gone: {why}")
-
-
 # -------------------- who may be what --------------------
 
 
@@ -377,51 +334,6 @@ def test_a_role_that_nobody_has_is_refused(hub: Hub, role: str) -> None:
 @pytest.mark.parametrize("name", ["", "n" * 300, "two\nlines"])
 def test_a_name_that_is_none_is_refused(hub: Hub, name: str) -> None:
     assert refusal_of(hub.address, hello("edge", name)).reason == Reason.NAME
-
-
-def test_a_driver_that_calls_another_drivers_name_is_told_that_it_may_not(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.greet(hello("driver", "mine.example"))
-        stranger.frames(CALL, Chunk(1, 0, b""))
-        answer = stranger.receive()
-        assert isinstance(answer, list)
-        end = next(frame for frame in answer if isinstance(frame, End))
-        assert end.code == Code.UNAVAILABLE
-        assert "proxy driver mine.example may call only its own driver at this hub, not d.example" in end.message
-
-
-@pytest.mark.parametrize(
-    ("role", "kind"),
-    [
-        ("edge", Kind.CALL),
-        ("edge", Kind.WATCH),
-        ("edge", Kind.STATUS),
-        ("driver", Kind.REPORT),
-        ("driver", Kind.STATUS),
-        ("driver", 99),
-    ],
-)
-def test_a_stream_that_is_not_the_roles_is_refused_and_the_link_stays(hub: Hub, role: str, kind: int) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.greet(hello(role, node_of(stranger)))
-        stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0))
-        (end,) = _frames(stranger)
-        assert isinstance(end, End)
-        assert (end.code, end.message) == (
-            Code.UNIMPLEMENTED,
-            f"stream kind {int(kind)} is not served here: this hub does not serve it to the role {role}",
-        )
-        stranger.frames(Ping(1))
-        assert _frames(stranger) != []
-
-
-def test_a_watch_for_another_driver_tells_nothing_of_it(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.greet(hello("driver", "mine.example"))
-        stranger.frames(Open(1, Kind.WATCH, Priority.CONTROL, "d.example", "", "", "", 0))
-        (end,) = _frames(stranger)
-        assert isinstance(end, End)
-        assert "proxy driver mine.example may call only its own driver" in end.message
 
 
 def _frames(stranger: Stranger) -> list[Any]:
@@ -539,16 +451,6 @@ def test_every_end_is_counted_by_its_reason(own: Callable[..., Hub]) -> None:
     assert f'csi_bridge_link_downs_total{{reason="{Reason.REPLACED}"}} 0.0' in lines
 
 
-def test_a_user_who_is_not_on_the_list_is_turned_away_in_words_and_in_the_log(own: Callable[..., Hub]) -> None:
-    hub = own(f"--uds-group={os.getgid()}", f"--uds-allow-uid={os.getuid() + 1}")
-    assert hub.uds.stat().st_mode & 0o777 == 0o660
-    why = f"uid {os.getuid()} is not on --uds-allow-uid"
-    with pytest.raises(DialError, match=f"turned us away: {why}"):
-        hub_state(hub.uds)
-    hub.wait_logged(f"pid {os.getpid()} uid {os.getuid()} got no session: {why}")
-    assert _gets_in(hub, "n1")
-
-
 @needs.skip_without(needs.root())
 def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..., Hub]) -> None:
     listed, other = NOBODY_ELSE, NOBODY_ELSE + 1
@@ -580,28 +482,10 @@ def client_of(authority: Authority, pem: Pem | None = None) -> ssl.SSLContext:
     return context
 
 
-def hung_up_on(hub: Hub, tls: ssl.SSLContext) -> str:
-    """Connect; TLS 1.3 tells a client of its refusal only when it reads. Returns who we were."""
-    with Stranger(hub.address, tls=tls) as stranger:
-        with pytest.raises((HungUp, ssl.SSLError)):
-            stranger.upgrade()
-        return stranger.address
-
-
 def test_with_the_right_certificate_a_node_gets_in(secure: Hub, authority: Authority) -> None:
     with Stranger(secure.address, tls=client_of(authority, authority.edge("n1"))) as stranger:
         stranger.greet(hello("edge", "n1"))
         secure.wait_logged(f"edge n1 is connected from {stranger.address}")
-
-
-def test_with_the_right_certificate_a_proxy_driver_gets_in_and_may_call_its_own_driver_only(
-    secure: Hub, authority: Authority
-) -> None:
-    with Stranger(secure.address, tls=client_of(authority, authority.driver("mine.example"))) as stranger:
-        stranger.greet(hello("driver", "mine.example"))
-        stranger.frames(CALL, Chunk(1, 0, b""))
-        end = next(frame for frame in _frames(stranger) if isinstance(frame, End))
-        assert "may call only its own driver at this hub, not d.example" in end.message
 
 
 def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hub, authority: Authority) -> None:
@@ -620,72 +504,10 @@ def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hu
         assert all(one.result() for one in coming)
 
 
-def test_a_client_without_a_certificate_is_hung_up_on(secure: Hub, authority: Authority) -> None:
-    address = hung_up_on(secure, client_of(authority))
-    secure.wait_logged(f"the TLS handshake with {address} failed: TLS failed: PEER_DID_NOT_RETURN_A_CERTIFICATE")
-
-
-def test_a_certificate_of_another_ca_is_hung_up_on(secure: Hub, authority: Authority, tmp_path: Path) -> None:
-    foreign = Authority(tmp_path, name="the cluster's client CA")
-    address = hung_up_on(secure, client_of(authority, foreign.edge("n1")))
-    secure.wait_logged(f"the TLS handshake with {address} failed: its certificate is not trusted: ")
-
-
-def test_an_expired_certificate_is_hung_up_on(secure: Hub, authority: Authority) -> None:
-    expired = authority.issue("system:node:n1", "system:nodes", file="expired", expired=True)
-    address = hung_up_on(secure, client_of(authority, expired))
-    secure.wait_logged(f"the TLS handshake with {address} failed: its certificate is not trusted: certificate has exp")
-
-
-def test_an_older_tls_is_hung_up_on(secure: Hub, authority: Authority) -> None:
-    context = client_of(authority, authority.edge("n1"))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        Stranger(secure.address, tls=context)
-    secure.wait_logged("failed: TLS failed: UNSUPPORTED_PROTOCOL")
-
-
-def test_plain_bytes_to_a_tls_port_are_hung_up_on(secure: Hub) -> None:
-    with Stranger(secure.address) as stranger:
-        stranger.send(upgrade_request())
-        stranger.read_to_end()
-        secure.wait_logged(f"the TLS handshake with {stranger.address} failed: TLS failed: HTTP_REQUEST")
-
-
 def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(secure: Hub) -> None:
     with Stranger(secure.address) as stranger:
         assert stranger.read_to_end() == b""
         secure.wait_logged(f"the TLS handshake with {stranger.address} failed: ")
-
-
-@pytest.mark.parametrize(
-    ("said", "shown", "needed"),
-    [
-        (hello("edge", "n2"), "n1", "it needs one for csi-bridge:node:n2, or for CN=system:node:n2 O=system:nodes"),
-        (
-            hello("driver", "n1"),
-            "n1",
-            "it needs one for csi-bridge:driver:n1, or for CN=csi-bridge:driver:n1 O=csi-bridge:drivers",
-        ),
-    ],
-    ids=["another node", "another role"],
-)
-def test_a_hello_that_says_something_else_than_the_certificate_is_refused(
-    secure: Hub, authority: Authority, said: Hello, shown: str, needed: str
-) -> None:
-    refusal = refusal_of(secure.address, said, tls=client_of(authority, authority.edge(shown)))
-    assert refusal == Goodbye(
-        Reason.CERTIFICATE,
-        f"the peer says that it is {said.role} {said.name}, but its certificate is for "
-        f"csi-bridge:node:{shown}; {needed}",
-        0,
-    )
-    secure.wait_logged(f"refused {said.role} {said.name} from 127.0.0.1:")
-
-
-def test_a_driver_with_an_edges_hello_is_refused(secure: Hub, authority: Authority) -> None:
-    refusal = refusal_of(secure.address, hello("edge", "d"), tls=client_of(authority, authority.driver("d")))
-    assert refusal.reason == Reason.CERTIFICATE
 
 
 def test_an_operator_over_tls_is_refused_whatever_its_certificate(secure: Hub, authority: Authority) -> None:

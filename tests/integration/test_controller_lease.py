@@ -15,7 +15,6 @@ from typing import Self
 
 import pytest
 
-from common.errors import LeaseOver, status_of
 from common.limits import Limits
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
@@ -189,10 +188,6 @@ async def world(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterato
         yield World(hub, line, agent, vendor)
 
 
-async def test_the_hello_has_the_length_of_the_lease(world: World) -> None:
-    assert world.hub.lease_s == LEASE_S
-
-
 @pytest.mark.parametrize("lease_s", [LONG_S])
 async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_refused(world: World) -> None:
     stream = await world.running_create()
@@ -224,19 +219,6 @@ async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(wo
     assert len(world.vendor.calls("CreateVolume")) == 2
 
 
-async def test_a_call_that_comes_out_of_a_partition_begins_only_when_the_hub_answers(world: World) -> None:
-    """The stall is longer than the lease and shorter than the keepalive: the link lives, and what it carried is old."""
-    running = await world.running_create()
-    world.line.stall()
-    stream = world.hub.call(DELETE, b"\n\x02v1", epoch=5)
-    await world.cancelled()
-    assert world.vendor.calls("DeleteVolume") == []
-    world.line.heal()
-    assert (await ended(stream)).ok
-    assert await ended(running) == status_of(LeaseOver("vendor.test", "n1"), Origin.EDGE)
-    assert world.hub.greetings == 1
-
-
 async def test_an_agent_that_was_stopped_across_the_lease_begins_no_call_that_came_meanwhile(world: World) -> None:
     """The hub has given it up: it may have given the work to another node."""
     assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
@@ -262,16 +244,6 @@ async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_be
     assert not world.vendor.calls("CreateVolume")[0].cancelled
     world.go_on()
     await world.cancelled()
-
-
-async def test_an_agent_that_was_stopped_goes_on_with_the_hubs_first_answer(world: World) -> None:
-    assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
-    world.stop()
-    stream = world.hub.call(DELETE, b"\n\x02v1", epoch=5)
-    await asyncio.sleep(1.5 * LEASE_S)
-    assert world.vendor.calls("DeleteVolume") == []
-    world.go_on()
-    assert (await ended(stream)).ok
 
 
 @pytest.mark.parametrize("lease_s", [LONG_S])

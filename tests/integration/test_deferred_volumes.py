@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.deferring_node import DeferringNode, asking
-from tests.kit.edge_node import csi_driver, pod, volume
-from tests.kit.guest import STORE, folder, mount_info
+from tests.kit.edge_node import pod, volume
+from tests.kit.guest import folder, mount_info
 from tests.kit.needs import needs_loops, needs_xfs
 from tests.kit.operator import by_hand
 from tests.kit.waiting import wait_for
@@ -138,29 +137,6 @@ def test_a_device_that_holds_something_else_is_never_formatted(
     node.end("data")
 
 
-def test_a_file_system_that_is_there_stays_as_it_is(node: DeferringNode) -> None:
-    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
-    subprocess.run(["mkfs.ext4", "-q", "-F", node.image("data")], check=True)
-    before = uuid_of(node.image("data"))
-    node.put("data")
-    node.wait_published("data")
-    assert uuid_of(node.image("data")) == before
-
-
-def test_a_wiped_runtime_directory_is_filled_again_with_the_same_bytes(node: DeferringNode) -> None:
-    target = node.add("data", pv={"mountOptions": ["noatime"]})
-    file = folder(node.run_dir, target) / "mountInfo.json"
-    before = file.read_bytes()
-    assert json.loads(before)["options"] == ["noatime"]
-    with node.guest("data"):
-        node.agent.kill()
-        shutil.rmtree(node.run_dir / STORE)
-        node.restart_agent()
-        wait_for(file.exists, what="the mount info", instead=node.tell)
-        node.wait_published("data")
-        assert file.read_bytes() == before
-
-
 def test_orphans_of_the_runtimes_directory_go_and_strangers_stay(node: DeferringNode) -> None:
     target = node.add("data")
     node.agent.kill()
@@ -175,74 +151,6 @@ def test_orphans_of_the_runtimes_directory_go_and_strangers_stay(node: Deferring
     shutil.rmtree(stranger)
 
 
-def test_a_second_pod_does_not_get_a_deferred_volume(node: DeferringNode) -> None:
-    node.add("data")
-    objects = volume("data", node.handles["data"])
-    node.write(*objects, asking("data", "data"), asking("second", "data"), pod("third", "data"), file="data")
-    wait_for(lambda: "in use by another pod" in str(node.volumes("second")), what="the refusal", instead=node.tell)
-    wait_for(lambda: "is one pod's alone" in str(node.volumes("third")), what="the refusal", instead=node.tell)
-    assert len([call for call in node.calls() if call.method == "NodePublishVolume"]) == 1
-    assert node.volumes("data")[0]["state"] == "published"
-
-
-def test_a_volume_that_is_not_asked_for_takes_the_ordinary_way(node: DeferringNode) -> None:
-    handle = node.make_volume("plain")
-    node.write(*volume("plain", handle), pod("plain", "plain", runtimeClassName="kata"), file="plain")
-    (path,) = node.wait_published("plain")
-    (path / "file").write_text("on the host")
-    assert node.told() == []
-    assert node.volumes("plain")[0]["runtime"] == ""
-    node.remove("plain")
-    node.wait_clean()
-
-
-REFUSALS = {
-    "no runtime": ({"runtimeClassName": ""}, {}, "the pod has no runtimeClassName"),
-    "unknown runtime": ({"runtimeClassName": "gvisor"}, {}, "--direct-runtime=gvisor="),
-    "shared": ({}, {"mode": "ReadWriteMany"}, "several nodes may use it at once"),
-    "publish secrets": (
-        {}, {"source": {"nodePublishSecretRef": {"name": "s", "namespace": "default"}}}, "gets secrets"),
-    "bind": ({}, {"mountOptions": ["bind"]}, "has no meaning in a guest"),
-    "fs type": ({}, {"source": {"fsType": "btrfs"}}, "its file system is btrfs"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_a_volume_that_cannot_be_deferred_is_refused_without_a_call(node: DeferringNode, case: str) -> None:
-    spec, pv, says = REFUSALS[case]
-    node.handles["data"] = node.make_volume("data", block=True)
-    node.write(*volume("data", node.handles["data"], **pv), asking("data", "data", **spec), file="data")
-    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
-    assert node.calls() == []
-    wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
-
-
-def test_a_sub_path_is_refused_without_a_call(node: DeferringNode) -> None:
-    node.handles["data"] = node.make_volume("data", block=True)
-    asks = asking("data", "data")
-    asks["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = "a/part"
-    node.write(*volume("data", node.handles["data"]), asks, file="data")
-    wait_for(lambda: "uses a subPath" in str(node.volumes("data")), what="the refusal", instead=node.tell)
-    assert node.calls() == []
-
-
-def test_a_driver_that_may_not_be_deferred_is_refused_without_a_call(node: DeferringNode) -> None:
-    node.write(csi_driver(), file="driver")
-    node.handles["data"] = node.make_volume("data", block=True)
-    node.put("data")
-    wait_for(lambda: "has no annotation" in str(node.volumes("data")), what="the refusal", instead=node.tell)
-    assert node.calls() == []
-
-
-def test_a_volume_that_cannot_be_a_block_device_is_refused_without_a_node_call(node: DeferringNode) -> None:
-    node.handles["data"] = node.make_volume("data", block=False)
-    node.put("data")
-    says = "cannot publish the volume as a block device"
-    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
-    assert node.calls() == []
-    wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
-
-
 def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(node: DeferringNode) -> None:
     node.add("data")
     node.agent.kill()
@@ -251,20 +159,6 @@ def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(node: 
     node.restart_agent()
     wait_for(lambda: "--direct-runtime=kata=" in str(node.volumes("data")), what="the reason", instead=node.tell)
     assert len(node.told()) == 1
-    node.end("data")
-
-
-def test_a_publication_of_which_the_runtime_cannot_be_told_is_rolled_back_and_tried_again(node: DeferringNode) -> None:
-    node.run_dir.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", node.run_dir], check=True)
-    node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
-    node.put("data")
-    wait_for(lambda: "cannot write the mount info" in str(node.volumes("data")), what="the failure", instead=node.tell)
-    wait_for(lambda: not any("/pods/" in path for path in node.mounts()), what="the rollback", instead=node.tell)
-    subprocess.run(["umount", node.run_dir], check=True)
-    node.wait_published("data")
-    with node.guest("data") as inside:
-        (inside / "file").write_text("now")
     node.end("data")
 
 
@@ -364,18 +258,3 @@ def write_inside(node: DeferringNode, file: Path, text: str) -> None:
 
 def read_inside(node: DeferringNode, file: Path) -> str:
     return node.seen(file).read_text()
-
-
-def test_a_device_of_another_volume_is_not_handed_over_after_a_reboot(tmp_path: Path) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as directory,
-        DeferringNode(Path(directory), tmp_path, reboots=True) as node,
-    ):
-        node.start()
-        node.add("data")
-        node.power_off()
-        shutil.rmtree(node.run_dir)
-        subprocess.run(["mkfs.ext4", "-q", "-F", node.image("data")], check=True)  # as if it were another volume's
-        node.boot()
-        wait_for(lambda: "check which device" in str(node.volumes("data")), what="the refusal", instead=node.tell)
-        assert node.told() == []

@@ -132,15 +132,6 @@ def test_a_head_request_gets_the_head_of_the_answer_and_no_body(
     assert body == b""
 
 
-def test_a_head_request_is_told_the_type_and_the_length_of_what_get_would_bring(endpoint: HttpEndpoint) -> None:
-    def fields(method: str) -> set[tuple[str, str]]:
-        with closing(http.client.HTTPConnection(*endpoint.address, timeout=20)) as connection:
-            connection.request(method, "/healthz")
-            return {field for field in connection.getresponse().getheaders() if field[0] != "Date"}
-
-    assert fields("HEAD") == fields("GET")
-
-
 def test_silent_clients_keep_nobody_out(endpoint: HttpEndpoint) -> None:
     with ExitStack() as silent:
         for _ in range(2 * MOST_CONNECTIONS):
@@ -184,16 +175,6 @@ def test_closing_frees_the_port_and_cuts_the_connections(health: Health, metrics
     HttpEndpoint(endpoint.address, metrics=metrics, ready=health).close()
     endpoint.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "csi-bridge-http"]
-
-
-def test_an_address_in_use_is_a_wrong_setting(endpoint: HttpEndpoint, health: Health, metrics: Metrics) -> None:
-    with pytest.raises(SettingsError, match=r"--http=127.0.0.1:\d+: cannot listen there: Address already in use"):
-        HttpEndpoint(endpoint.address, metrics=metrics, ready=health)
-
-
-def test_an_address_of_another_machine_is_a_wrong_setting(health: Health, metrics: Metrics) -> None:
-    with pytest.raises(SettingsError, match="cannot listen there"):
-        HttpEndpoint(HostPort("192.0.2.1", 0), metrics=metrics, ready=health)
 
 
 def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:

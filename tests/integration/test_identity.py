@@ -4,9 +4,6 @@ Sidecars ask once at their start, exit if they get no answer, and decide by it f
 docs/csi-contract.md#sidecars-read-capabilities-once.
 """
 
-from functools import partial
-from pathlib import Path
-
 import pytest
 
 from common.csi import csi_pb2
@@ -38,10 +35,6 @@ def is_ready(sidecar: Sidecar) -> bool:
     outcome = sidecar.call("Probe")
     assert outcome.ok
     return bool(outcome.answer.ready.value)
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    return path.read_bytes() == content
 
 
 def answers_as_unknown(sidecar: Sidecar) -> bool:
@@ -95,22 +88,6 @@ def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(world: Wo
     assert answers_like(sidecar, world.vendor)
 
 
-def test_a_corrupt_cache_is_as_none_and_is_filled_again(world: World) -> None:
-    wait_for(world.proxy.cache.exists, what="cache")
-    whole = world.proxy.cache.read_bytes()
-    contents = (b"", b"\x00\xff garbage", b"[{}]", whole[: len(whole) // 2])
-    world.bridge.hub.kill()
-    proxies = [world.bridge.start_proxy("vendor.test", cache=content) for content in contents]
-    for proxy in proxies:
-        assert answers_as_unknown(proxy.sidecar()), proxy.cache.read_bytes()
-        assert proxy.logged("ignored"), proxy.cache.read_bytes()
-    world.bridge.hub.start()
-    for proxy in proxies:
-        wait_for(partial(is_ready, proxy.sidecar()), what="Probe that is ready")
-        assert answers_like(proxy.sidecar(), world.vendor)
-        wait_for(partial(_holds, proxy.cache, whole), what="cache as it was")
-
-
 def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(world: World) -> None:
     old = world.sidecar.call("ControllerGetCapabilities").answer
     world.vendor.identity.capabilities = ["CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"]
@@ -123,17 +100,6 @@ def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(wo
     world.proxy.kill()
     world.proxy.start()
     assert answers_like(world.proxy.sidecar(), world.vendor)
-
-
-def test_what_the_vendor_does_not_have_is_unimplemented_from_the_cache_too(bridge: Bridge, vendor: Vendor) -> None:
-    vendor.lacks |= {"NodeGetCapabilities", "GroupControllerGetCapabilities"}
-    hub = bridge.start_hub()
-    bridge.start_agent("n1", vendor.socket)
-    sidecar = bridge.start_proxy("vendor.test").sidecar()
-    wait_for(lambda: is_ready(sidecar), what="Probe that is ready")
-    hub.kill()
-    assert sidecar.call("GroupControllerGetCapabilities").refusal == (Code.UNIMPLEMENTED, "Method not found!")
-    assert sidecar.call("NodeGetCapabilities").code is Code.UNAVAILABLE, "the node plugin was not heard yet"
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from common.csi import csi_pb2
 from common.status import Code
 from tests.kit.answers import volume
 from tests.kit.bridge import Agent, Bridge, Proxy
-from tests.kit.requests import create, delete
+from tests.kit.requests import create
 from tests.kit.sidecar import Pending, Sidecar
 from tests.kit.vendor import Vendor, VendorCall
 from tests.kit.waiting import wait_for
@@ -109,38 +108,6 @@ def test_a_retry_joins_the_operation_that_runs(
     assert calls("CreateVolume") == 1
 
 
-def test_a_failure_reaches_everyone_who_joined_and_is_not_kept(
-    edge: Edge, calls: Callable[[str], int], name: str
-) -> None:
-    gate = edge.vendor.gate()
-
-    def fail(call: VendorCall) -> csi_pb2.CreateVolumeResponse:
-        call.wait(gate)
-        edge.vendor.refuse("CreateVolume", Code.OUT_OF_RANGE, "no room")
-        raise AssertionError("the driver's own bug")
-
-    edge.vendor.on("CreateVolume", fail)
-    callers = [edge.started("CreateVolume", create(name)), edge.sidecar.start("CreateVolume", create(name))]
-    edge.agent.wait_logged(f"a retry joins CreateVolume {name}")
-    gate.set()
-    refusals = [caller.outcome().refusal for caller in callers]
-    assert refusals == [(Code.UNKNOWN, "Exception calling application: the driver's own bug")] * 2
-    assert edge.sidecar.call("CreateVolume", create(name)).refusal == (Code.OUT_OF_RANGE, "no room")
-    edge.vendor.as_usual("CreateVolume")
-    assert calls("CreateVolume") == 2
-
-
-def test_operations_on_one_volume_with_other_keys_run_side_by_side(edge: Edge, name: str) -> None:
-    gate = edge.vendor.hold("ControllerPublishVolume")
-    publish = csi_pb2.ControllerPublishVolumeRequest(volume_id=name, node_id="a")
-    callers = [edge.started("ControllerPublishVolume", publish)]
-    publish.node_id = "b"
-    callers.append(edge.started("ControllerPublishVolume", publish))
-    gate.set()
-    edge.vendor.as_usual("ControllerPublishVolume")
-    assert all(caller.outcome().ok for caller in callers)
-
-
 # -------------------- callers that leave --------------------
 
 
@@ -202,36 +169,6 @@ def test_a_read_or_an_unknown_method_is_cancelled_at_the_vendor_when_its_caller_
     edge.vendor.as_usual(method)
 
 
-def test_a_stream_is_cancelled_at_the_vendor_when_its_caller_leaves(edge: Edge) -> None:
-    gate = edge.vendor.gate()
-
-    def script(call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
-        yield csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1)
-        call.wait(gate)
-
-    edge.vendor.on("GetMetadataAllocated", script)
-    stream = edge.sidecar.stream("GetMetadataAllocated")
-    assert next(stream).volume_capacity_bytes == 1
-    stream.cancel()
-    wait_for(lambda: edge.vendor.calls("GetMetadataAllocated")[0].cancelled, what="cancel at the vendor")
-    gate.set()
-    edge.vendor.as_usual("GetMetadataAllocated")
-
-
-def test_a_read_is_cancelled_at_the_vendor_when_the_link_is_lost(edge: Edge) -> None:
-    gate = edge.vendor.hold("ListVolumes")
-    call = edge.started("ListVolumes", csi_pb2.ListVolumesRequest())
-    at_vendor = edge.vendor.calls("ListVolumes")[-1]
-    ups = len(edge.bridge.hub.logged("edge n1 is connected"))
-    edge.link.command("cut")
-    assert call.outcome().code is Code.UNAVAILABLE
-    wait_for(lambda: at_vendor.cancelled, what="cancel at the vendor")
-    edge.link.command("heal")
-    gate.set()
-    edge.vendor.as_usual("ListVolumes")
-    edge.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
-
-
 # -------------------- kept answers --------------------
 
 
@@ -241,56 +178,5 @@ def test_an_answer_lost_with_the_link_is_replayed_to_the_retry_and_only_once(
     edge.lose_the_answer("CreateVolume", create(name))
     assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert calls("CreateVolume") == 1
-    assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
-    assert calls("CreateVolume") == 2
-
-
-def test_an_answer_that_was_delivered_is_not_kept(edge: Edge, calls: Callable[[str], int], name: str) -> None:
-    for number in (1, 2):
-        assert edge.sidecar.call("CreateVolume", create(name)).ok
-        assert calls("CreateVolume") == number
-
-
-def test_a_kept_answer_is_dropped_when_the_volume_is_deleted(
-    edge: Edge, calls: Callable[[str], int], name: str
-) -> None:
-    edge.lose_the_answer("CreateVolume", create(name))
-    assert edge.sidecar.call("DeleteVolume", delete(name)).ok
-    assert edge.sidecar.call("CreateVolume", create(name)).ok
-    assert calls("CreateVolume") == 2
-
-
-def test_an_answer_that_made_nothing_is_not_kept_and_the_vendor_is_asked_again(
-    edge: Edge, calls: Callable[[str], int], name: str
-) -> None:
-    publish = csi_pb2.ControllerPublishVolumeRequest(volume_id=name, node_id="a")
-    edge.lose_the_answer("ControllerPublishVolume", publish)
-    assert edge.sidecar.call("ControllerPublishVolume", publish).ok
-    assert calls("ControllerPublishVolume") == 2
-
-
-def test_a_kept_answer_is_for_equal_arguments_only(edge: Edge, calls: Callable[[str], int], name: str) -> None:
-    edge.lose_the_answer("CreateVolume", create(name))
-    assert edge.sidecar.call("CreateVolume", create(name, parameters={"size": "other"})).ok
-    assert calls("CreateVolume") == 2
-
-
-def test_a_failure_that_was_lost_with_the_link_is_not_kept(edge: Edge, calls: Callable[[str], int], name: str) -> None:
-    ups = len(edge.bridge.hub.logged("edge n1 is connected"))
-    gate = edge.vendor.gate()
-
-    def script(call: VendorCall) -> csi_pb2.CreateVolumeResponse:
-        call.wait(gate)
-        raise AssertionError("the driver's own bug")
-
-    edge.vendor.on("CreateVolume", script)
-    call = edge.started("CreateVolume", create(name))
-    edge.link.command("cut")
-    assert call.outcome().code is Code.UNAVAILABLE
-    edge.link.command("heal")
-    gate.set()
-    edge.vendor.as_usual("CreateVolume")
-    edge.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
-    edge.wait_idle()
     assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert calls("CreateVolume") == 2

@@ -343,19 +343,6 @@ async def test_a_patch_without_a_whole_answer_is_sent_once_and_its_outcome_is_un
         assert server.asked == [1, 1]
 
 
-async def test_a_patch_that_is_given_up_leaves_its_answer_to_no_other(tmp_path: Path) -> None:
-    async with patched(tmp_path) as (server, kube):
-        server.hold.clear()
-        late = asyncio.create_task(patch(kube))
-        await server.came.wait()
-        late.cancel()
-        await asyncio.wait({late})
-        server.answers = [b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{"a":1}']
-        server.hold.set()
-        await patch(kube)
-        assert server.asked == [1, 1]
-
-
 async def test_a_refused_patch_says_why(tmp_path: Path) -> None:
     async with patched(tmp_path) as (server, kube):
         body = b'{"code": 409, "reason": "Conflict", "message": "another uid"}'

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
-LIMIT_S = 20.0
 
 
 class Node:
@@ -417,18 +416,6 @@ async def test_a_plugin_of_another_type_is_told_so(node: Node, vendor: Vendor) -
     assert error == "plugins of type 'DRAPlugin' are not taken, only CSIPlugin"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", "-a", "a" * 64, "ä.example", "a\0b"])
-async def test_a_name_that_no_driver_can_have_is_refused(node: Node, vendor: Vendor, name: str) -> None:
-    error = await refusal(node, endpoint=vendor.socket, name=name)
-    assert "name" in error
-    assert not node.registry.drivers
-
-
-@pytest.mark.parametrize("versions", [(), ("0.3.0",), ("2.0.0", "latest")])
-async def test_a_plugin_without_a_version_1_is_refused(node: Node, vendor: Vendor, versions: tuple[str, ...]) -> None:
-    assert "no supported version 1.x" in await refusal(node, endpoint=vendor.socket, versions=versions)
-
-
 async def test_a_plugin_that_answers_with_100_kb_is_not_registered(
     node: Node, vendor: Vendor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -452,11 +439,6 @@ async def test_without_an_endpoint_the_registration_socket_is_the_drivers(node: 
 async def test_a_driver_that_calls_itself_otherwise_is_refused(node: Node, vendor: Vendor) -> None:
     error = await refusal(node, endpoint=vendor.socket, name="other.test")
     assert "now belongs to driver vendor.test" in error
-
-
-async def test_a_driver_without_a_node_id_is_refused(node: Node, vendor: Vendor) -> None:
-    vendor.on("NodeGetInfo", node_info(node_id=""))
-    assert "no node_id" in await refusal(node, endpoint=vendor.socket)
 
 
 async def test_a_driver_that_refuses_to_say_its_node_is_refused_in_its_own_words_cut_short(
@@ -507,13 +489,6 @@ async def test_topology_that_contradicts_another_driver_is_refused_by_name(node:
             words = sorted([await told(one), await told(two)])
             assert [registered for registered, _ in words] == [False, True]
             assert "says that this node is zone=" in words[0][1]
-
-
-async def test_topology_that_contradicts_the_nodes_labels_is_refused(node: Node, vendor: Vendor) -> None:
-    node.labels = {"zone": "a"}
-    vendor.on("NodeGetInfo", node_info(node_id="1", topology={"zone": "b"}))
-    error = await refusal(node, endpoint=vendor.socket)
-    assert error == "it says that this node is zone=b, but its Node object says zone=a"
 
 
 # -------------------- one name, one driver --------------------
@@ -638,35 +613,6 @@ async def test_a_node_plugin_that_registered_and_is_just_being_asked_is_not_call
         assert node.registry.problems == []
 
 
-async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers_and_never_after(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    with split_off(vendor) as named:
-        named.identity.node_id = "named"
-        await node.start(named.socket, grace_s=0.5)
-        await until(lambda: node.facts() == {"vendor.test": "named"}, "the named one")
-        plugin.start()
-        assert await told(plugin) == (True, "")
-        assert node.facts() == {"vendor.test": "node-id"}
-        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the one that registered")
-        assert node.socket_of(CREATE) == named.socket
-        plugin.stop()
-        await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
-        await until(lambda: node.kept() == [], "forgotten on disk")
-        await node.heard_anew(named)
-        assert node.facts() == {}
-        assert node.socket_of(CREATE) == named.socket
-        await node.restart(named.socket)
-        await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
-        await node.heard_anew(named)
-        assert node.facts() == {}
-        (problem,) = node.registry.problems
-        assert f"which was at {vendor.socket}, is away" in problem
-        plugin.start()
-        await node.registered()
-        assert node.facts() == {"vendor.test": "node-id"}
-
-
 async def test_a_driver_that_registered_once_mounts_when_an_operator_names_its_own_socket(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
@@ -680,27 +626,6 @@ async def test_a_driver_that_registered_once_mounts_when_an_operator_names_its_o
     await node.restart(link / vendor.socket.name)
     await node.registered()
     assert node.facts() == {"vendor.test": "node-id"}
-
-
-async def test_after_a_restart_a_named_driver_leaves_the_one_that_registered_its_time_to_come_back(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    plugin.start()
-    with split_off(vendor) as named:
-        named.identity.node_id = "named"
-        await node.start(named.socket)
-        await told(plugin)
-        await until((node.state / "drivers.json").exists, "the file")
-        await node.stop()
-        plugin.stop()
-        await node.start(named.socket)
-        await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
-        known = node.registry.find("vendor.test")
-        assert known is not None
-        assert (known.node_id, known.registered, known.gone_at_s) == ("node-id", False, None)
-        plugin.start()
-        await node.registered()
-        assert node.facts() == {"vendor.test": "node-id"}
 
 
 # -------------------- what lies about --------------------
@@ -788,24 +713,6 @@ async def test_what_the_hub_is_told_of_a_driver_stays_the_drivers_own_bytes(
     assert said == csi_pb2.NodeGetInfoResponse(node_id="node-id").SerializeToString()
 
 
-async def test_a_driver_that_an_operator_names_gets_the_nodes_segment(node: Node, vendor: Vendor) -> None:
-    await node.start(vendor.socket)
-    await node.registered()
-    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node"]}
-
-
-async def test_a_driver_that_comes_back_with_a_topology_of_its_own_has_the_segment_no_more(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    plugin.start()
-    await node.start()
-    await node.registered()
-    vendor.on("GetPluginCapabilities", with_own_topology)
-    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
-    vendor.restart()
-    await until(lambda: node.registry.topology_keys == {"vendor.test": ["zone"]}, "the topology of its own")
-
-
 @pytest.mark.parametrize("who", ["controller", "node plugin"])
 async def test_a_topology_that_either_process_announces_is_the_drivers_own(
     node: Node, plugin: Plugin, vendor: Vendor, who: str
@@ -821,26 +728,6 @@ async def test_a_topology_that_either_process_announces_is_the_drivers_own(
         assert await told(plugin) == (True, "")
         assert node.registry.topology_keys == {"vendor.test": ["zone"]}
         assert node.registry.problems == []
-
-
-async def test_a_topology_that_a_controller_announces_later_is_told_then_and_known_after_a_restart(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    vendor.lacks |= methods_of("Controller")
-    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
-    controller = split_off(vendor, "Node")
-    controller.on("GetPluginCapabilities", with_own_topology)
-    plugin.start()
-    await node.start(controller.socket)
-    assert await told(plugin) == (True, "")
-    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node", "zone"]}
-    with controller:
-        await until(lambda: node.registry.topology_keys == {"vendor.test": ["zone"]}, "the topology of its own")
-        await until(lambda: [driver["topology"] for driver in node.kept()] == [{"zone": "a"}], "it on disk")
-    await node.restart(controller.socket)
-    assert await told(plugin, 2) == (True, "")
-    await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
-    assert node.registry.topology_keys == {"vendor.test": ["zone"]}
 
 
 async def test_a_driver_without_getplugincapabilities_registers_and_has_no_topology(
@@ -886,13 +773,6 @@ async def test_a_node_whose_name_can_be_no_label_has_no_segment_and_says_so(
 
 
 # -------------------- the file --------------------
-
-
-async def test_what_is_known_is_on_disk_for_its_owner_alone(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
-    assert stat.S_IMODE((node.state / "drivers.json").stat().st_mode) == 0o600
 
 
 async def test_a_state_directory_that_takes_no_file_keeps_no_driver_from_registering(
@@ -969,38 +849,6 @@ async def test_an_observer_tells_a_vendors_two_processes_apart(
         await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
         assert node.registry.problems == []
         controller.stop()
-        assert node.socket_of(CREATE) == controller.socket
-
-
-async def test_of_two_that_serve_all_an_observer_takes_the_one_that_an_operator_named_for_the_controller(
-    node: Node, plugins: Path
-) -> None:
-    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
-        await node.start(own=False)
-        await until(lambda: node.socket_of(CREATE) == "DriverAmbiguous", "both")
-        (problem,) = node.registry.problems
-        assert "name only its socket with the agent's --driver" in problem
-        await node.stop()
-        await node.start(controller.socket, own=False)
-        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
-        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
-        assert node.registry.problems == []
-
-
-@pytest.mark.parametrize("end", [Vendor.stop, kill], ids=["stopped", "killed"])
-async def test_where_both_serve_all_an_observer_waits_for_a_node_plugin_however_long_it_is_away(
-    node: Node, plugins: Path, end: Callable[[Vendor], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody may see what the controller mounts in a container of its own."""
-    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
-        await node.start(controller.socket, own=False, grace_s=0.2, look_s=0.1)
-        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
-        end(vendor)
-        if end is not kill:
-            await until(lambda: node.socket_of(PUBLISH) == "DriverMissing", "its end")
-        at = node.socket_of(PUBLISH)
-        await node.heard_anew(controller)
-        assert node.socket_of(PUBLISH) == at != controller.socket
         assert node.socket_of(CREATE) == controller.socket
 
 

@@ -15,7 +15,7 @@ from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
 from tests.kit.forms import in_each_form, slow_in_hub
 from tests.kit.requests import create, create_of_bytes
-from tests.kit.sidecar import link_lost, refused
+from tests.kit.sidecar import refused
 from tests.kit.vendor import Refusal, Vendor, VendorCall
 from tests.kit.waiting import wait_for
 
@@ -92,36 +92,6 @@ def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: World) -
     assert outcome.count == 1
 
 
-@pytest.mark.parametrize("breaks", ["link", "agent", "hub"])
-def test_a_stream_that_breaks_in_the_middle_is_unavailable_and_never_a_clean_end(
-    bridge: Bridge, vendor: Vendor, breaks: str
-) -> None:
-    hub = bridge.start_hub()
-    link = bridge.start_link()
-    agent = bridge.start_agent("n1", vendor.socket, through=link.address)
-    sidecar = bridge.start_proxy("vendor.test").sidecar()
-    bridge.wait_routed(sidecar)
-    gate = vendor.gate()
-
-    def script(call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
-        messages = list(_messages())
-        yield from messages[:100]
-        call.wait(gate)
-        yield from messages[100:]
-
-    vendor.on("GetMetadataAllocated", script)
-    stream = sidecar.stream("GetMetadataAllocated")
-    for _ in range(50):
-        next(stream)
-    if breaks == "link":
-        link.command("cut")
-    else:
-        (agent if breaks == "agent" else hub).kill()
-    outcome = stream.outcome()
-    assert outcome.refusal == link_lost("the hub" if breaks == "hub" else "edge node n1")
-    assert outcome.count < _RANGES // _RANGES_PER_MESSAGE
-
-
 @slow_in_hub
 def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, name: str) -> None:
     answered = shared.vendor.gate()
@@ -169,15 +139,6 @@ def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: World, nam
     outcome = shared.sidecar.call("CreateVolume", request)
     shared.vendor.as_usual("CreateVolume")
     assert outcome.answer == answer
-
-
-@slow_in_hub
-def test_a_create_volume_of_5_mb_is_refused_with_the_limit_and_the_flag(shared: World, name: str) -> None:
-    code, message = shared.sidecar.call("CreateVolume", create_of_bytes(name, 5_000_000)).refusal
-    assert code is Code.UNAVAILABLE
-    assert "5000000 bytes" in message
-    assert "4194304 bytes" in message
-    assert "--max-message " in message
 
 
 def test_with_a_higher_limit_requests_pass_and_an_answer_that_no_sidecar_takes_is_still_unavailable(
@@ -247,14 +208,6 @@ def _large_messages_both_ways(
     assert not any(call.done for call in calls)
     assert [call.outcome(patience_s=patience_s).answer for call in calls] == [volume("up"), answer]
     assert len(hub.logged("edge n1 is connected")) == 1, "the link did not stay up"
-
-
-@slow_in_hub
-def test_large_messages_on_a_slow_link_pass_and_another_call_is_answered_meanwhile(
-    bridge: Bridge, vendor: Vendor
-) -> None:
-    # 4 MiB at 64 kbit/s and 10 s of keepalive, eight times as fast and a sixteenth of the message: 4 s.
-    _large_messages_both_ways(bridge, vendor, size=MIB // 4, rate="512kbit", keepalive="1250ms", patience_s=60)
 
 
 @in_each_form

@@ -255,51 +255,6 @@ async def test_a_hub_that_has_not_heard_everything_says_nothing(world: World) ->
     await world.in_step()
 
 
-async def test_a_stream_begins_when_all_that_the_node_needs_is_known(world: World) -> None:
-    secret = item("s", kind="Secret")
-    world.source.put(item("a"))
-    world.source.unknown = {secret.ref}
-    await world.connect()
-    world.source.tell()
-    await settle()
-    assert not world.metastore.refs("Pod")
-    world.source.unknown.clear()
-    world.source.put(secret)
-    await world.in_step()
-
-
-async def test_a_stream_waits_for_what_is_unknown_only_for_a_while(world: World) -> None:
-    world.server = SyncServer(world.source, world.sink, patience_s=0.0)
-    world.source.is_ready = False
-    world.source.unknown = {item("s", kind="Secret").ref}
-    await world.connect()
-    await settle()
-    assert not world.metastore.in_step
-    world.source.is_ready = True
-    world.source.put(item("a"))
-    await world.in_step()
-
-
-async def test_another_object_under_the_same_name_is_the_one_that_is_there(world: World) -> None:
-    world.source.put(item("a", uid="old"))
-    await world.connect()
-    await world.in_step()
-    world.source.put(item("a", 2, uid="new"))
-    await until(lambda: world.equal)
-    assert world.metastore.get(item("a").ref) == item("a", 2, uid="new")
-
-
-async def test_what_changes_often_while_the_node_stores_is_sent_in_its_newest_state_alone(world: World) -> None:
-    await world.connect()
-    await world.in_step()
-    for version in range(1, 1_000):
-        world.source.put(item("a", version))
-        if version % 100 == 0:
-            await asyncio.sleep(0)
-    await until(lambda: world.equal)
-    assert world.source.reads["a"] < 30
-
-
 async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(world: World, tmp_path: Path) -> None:
     change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
     world.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
@@ -319,34 +274,6 @@ def change(directory: Path, statement: str) -> None:
     """Change the agent's database, as another process does."""
     with closing(sqlite3.connect(directory / "edge" / "edge.db")) as database:
         database.execute(statement)
-
-
-async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.source.put(item("huge", size=5_000_000), item("a"))
-    await world.connect()
-    await until(lambda: world.metastore.refs("Pod") == [item("a").ref])
-    (said,) = [message for message in caplog.messages if "huge" in message]
-    assert said.startswith("node n1 does not get Pod ns/huge: it has 5000")
-    assert said.endswith("; until it is sent, no Pod that is missing at the peer counts as deleted")
-    assert not world.metastore.in_step
-    assert world.server.problems() == [said]
-    world.source.put(item("huge", 2))
-    await world.in_step()
-    assert world.server.problems() == []
-
-
-async def test_what_cannot_be_told_is_a_problem_as_long_as_it_is_there_and_its_node_too(world: World) -> None:
-    huge = item("huge", size=5_000_000)
-    world.source.put(huge)
-    for end in (world.source.drop, lambda _: world.cut()):
-        world.source.put(huge)
-        await world.connect()
-        await until(world.server.problems)
-        end(huge.ref)
-        await until(lambda: not world.server.problems())
-        world.cut()
 
 
 # -------------------- what an API server does not say --------------------
@@ -500,17 +427,6 @@ async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(wo
     cut(hub, agent)
 
 
-async def test_a_fact_that_is_again_as_it_was_is_acknowledged(world: World) -> None:
-    await world.connect()
-    for state in (1, 2, 1, 3, 1, 1):
-        world.metastore.put_fact(NODE, {"a": state})
-        await world.metastore.wait_acked(NODE)
-    world.metastore.put_fact(NODE, {"a": 2})
-    world.metastore.put_fact(NODE, {"a": 1})
-    await world.metastore.wait_acked(NODE)
-    assert world.sink.facts[NODE].read() == {"a": 1}
-
-
 async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(world: World) -> None:
     world.metastore.put_fact(NODE, {"a": 1})
     world.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
@@ -521,36 +437,6 @@ async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(w
     await world.connect()
     await until(lambda: len(world.sink.told) == 3)
     assert world.sink.told == ["n1 {'a': 1}", "e {'count': 1}", "n1 {'a': 1}"]
-
-
-async def test_events_that_the_hub_keeps_are_not_dropped_because_the_node_forgot_them(world: World) -> None:
-    event = Ref("Event", "ns", "e")
-    for count in (1, 2):
-        world.metastore.put_fact(event, {"count": count})
-        await world.connect()
-        await until(lambda: not world.metastore.facts.waiting)
-        world.cut()
-        await settle()
-    assert world.sink.facts[event].read() == {"count": 2}
-    assert world.sink.told == ["e {'count': 1}", "e {'count': 2}"]
-
-
-async def test_a_fact_that_the_hub_refuses_holds_no_other_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.sink.refuses = {"gone", "e"}
-    world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "gone"), {"a": 1})
-    world.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
-    world.metastore.put_fact(NODE, {"a": 1})
-    await world.connect()
-    await world.metastore.wait_acked(NODE)
-    await until(lambda: world.metastore.facts.waiting == 1)
-    assert (
-        "node n1 sent a fact that is not accepted: PersistentVolumeClaim ns/gone: no object of this node"
-        in caplog.messages
-    )
-    assert (
-        "the hub does not accept the fact PersistentVolumeClaim ns/gone of this node: it was refused: no object of "
-        "this node" in caplog.messages
-    )
 
 
 async def test_a_hub_whose_disk_is_full_acknowledges_nothing_and_tries_again(

@@ -3,9 +3,8 @@
 import pytest
 
 from common.errors import TunnelClosed
-from common.messages import Ack, Drain, Goodbye, Kind, Ping, decode, encode
-from common.session import State
-from tests.kit.events import Cancelled, Closed, Ended, Failed, Message, Opened, PeerDraining, Released
+from common.messages import Ack, Goodbye, Ping, encode
+from tests.kit.events import Closed, Ended, Failed, Message, Opened, PeerDraining, Released
 from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
 
 DRAINED = ("drained", "edge agent restarts, and every call is finished")
@@ -33,19 +32,6 @@ def test_a_drain_without_streams_ends_the_session_at_once() -> None:
     assert pair.edge.closed == DRAINED
     pair.pump()
     assert pair.hub.closed == DRAINED
-
-
-def test_a_drain_waits_for_streams_of_both_sides() -> None:
-    pair = SessionPair()
-    report = pair.edge.session.open(Kind.REPORT, now=pair.now)
-    pair.settle()
-    pair.edge.session.drain("edge agent restarts")
-    assert pair.edge.closed is None
-    pair.hub.session.end(report, OK)
-    pair.settle()
-    assert pair.edge.closed is None
-    pair.edge.session.acknowledge(report, delivered=True)
-    assert pair.edge.closed == DRAINED
 
 
 def test_a_drain_whose_last_stream_runs_out_of_time_ends_the_session_once() -> None:
@@ -79,22 +65,6 @@ def test_no_stream_is_opened_by_a_side_that_drains_itself() -> None:
     assert caught.value.why == "this side is shutting down"
 
 
-def test_a_stream_that_crosses_the_drain_is_served_while_another_is_open() -> None:
-    pair = SessionPair()
-    numbers = [pair.call()]
-    pair.settle()
-    numbers.append(pair.call())
-    pair.edge.session.drain("edge agent restarts")
-    pair.settle()
-    for number in numbers:
-        pair.edge.session.end(number, OK)
-        pair.settle()
-        pair.hub.session.acknowledge(number, delivered=True)
-        pair.settle()
-    assert [event.delivered for event in pair.edge.all(Released)] == [True, True]
-    assert pair.edge.closed == DRAINED
-
-
 def never_served(pair: SessionPair) -> int:
     """The hub's only stream that failed; its opener knows that nothing ran."""
     pair.pump()
@@ -112,20 +82,6 @@ def test_a_stream_that_crosses_the_goodbye_was_never_served_and_its_opener_knows
     pair.edge.session.drain("x")
     pair.edge.session.receive(under_way, pair.now)
     assert never_served(pair) == number
-
-
-def test_a_stream_that_comes_together_with_the_last_acknowledgement_was_never_served_and_its_opener_knows() -> None:
-    pair = SessionPair()
-    first = pair.call()
-    pair.settle()
-    pair.edge.session.end(first, OK)
-    pair.settle()
-    pair.edge.session.drain("x")
-    pair.hub.session.acknowledge(first, delivered=True)
-    second = pair.call()
-    assert len(pair.carry(pair.hub)) == 1
-    assert pair.edge.one(Released) == Released(first, delivered=True)
-    assert never_served(pair) == second
 
 
 def test_any_goodbye_tells_what_was_never_served() -> None:
@@ -161,14 +117,6 @@ def test_after_the_goodbye_of_a_peer_that_does_not_tell_everything_that_left_cou
     assert failed.error.sent
 
 
-def test_a_second_drain_says_nothing_more() -> None:
-    pair = SessionPair()
-    pair.call()
-    pair.hub.session.drain("x")
-    pair.hub.session.drain("y")
-    assert [frame for frame in sent_frames(pair.hub.session) if isinstance(frame, Drain)] == [Drain("x")]
-
-
 def test_a_goodbye_ends_both_ends_with_its_words() -> None:
     pair = SessionPair()
     pair.hub.session.goodbye("drained", "hub restarts")
@@ -188,19 +136,6 @@ def test_a_goodbye_is_sent_after_what_was_to_be_said_before_it() -> None:
     pair.pump()
     assert pair.edge.one(Released) == Released(number, delivered=True)
     assert pair.edge.seen[-1] == Closed("drained", "hub restarts")
-
-
-def test_a_goodbye_with_calls_under_way_fails_them_as_sent() -> None:
-    pair = SessionPair()
-    pair.call()
-    pair.settle()
-    pair.edge.session.goodbye("stopped", "killed by an operator")
-    pair.pump()
-    error = pair.hub.one(Failed).error
-    assert isinstance(error, TunnelClosed)
-    assert error.sent
-    assert str(error) == "the session ended: killed by an operator"
-    assert len(pair.edge.all(Cancelled)) == len(pair.edge.all(Released)) == 1
 
 
 def test_an_answer_that_came_before_the_end_can_still_be_read_after_it() -> None:
@@ -248,26 +183,4 @@ def test_frames_after_a_goodbye_in_the_same_message_are_ignored() -> None:
     session = open_session()
     session.receive(encode(Goodbye("drained", "bye")) + encode(Ping(1)) + encode(Ack(1, delivered=True)), 0.0)
     assert session.events() == [Closed("drained", "bye")]
-    assert session.to_send() == b""
-
-
-def test_closed_is_the_last_event_of_a_session_that_dies_in_the_middle_of_everything() -> None:
-    pair = SessionPair()
-    for _ in range(5):
-        pair.call(b"x" * 500)
-    pair.carry(pair.hub, most=7)
-    pair.edge.session.receive(b"\xc1", pair.now)
-    assert isinstance(pair.edge.events()[-1], Closed)
-    pair.carry(pair.edge)
-    assert isinstance(pair.hub.events()[-1], Closed)
-    assert pair.hub.session.state is pair.edge.session.state is State.CLOSED
-
-
-def test_a_goodbye_is_the_only_frame_after_a_broken_rule() -> None:
-    session = open_session()
-    session.receive(encode(Ping(1)), 0.0)
-    session.receive(b"\xc1", 0.0)
-    (frame,) = decode(session.to_send())
-    assert isinstance(frame, Goodbye)
-    assert frame.reason == "protocol-error"
     assert session.to_send() == b""

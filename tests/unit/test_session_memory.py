@@ -10,7 +10,7 @@ from common.limits import Limits
 from common.messages import Chunk, Open, encode
 from tests.kit.events import Message
 from tests.kit.recorded_session import RecordedSession
-from tests.unit.wire.pair import OK, SMALL, SessionPair, hello_of, open_session
+from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session
 
 
 class Measured:
@@ -102,22 +102,6 @@ def test_calls_given_up_while_the_link_is_stalled_leave_nothing_behind() -> None
         session.cancel(number)
 
     assert growth(once, 200, 2_000) < 20_000  # the heap of deadlines breathes; one call alone holds 1,500
-
-
-def test_streams_that_end_while_they_wait_for_the_sessions_credit_leave_nothing_behind() -> None:
-    pair = SessionPair()
-    full = [pair.call(b"x" * 1_000) for _ in range(3)]
-    pair.pump()
-    for _ in range(50):
-        number = pair.call(b"y" * 1_000)
-        pair.pump()
-        assert number in pair.hub.session._outbox.starved
-        pair.edge.session.end(number, OK)
-        pair.pump()
-        pair.hub.session.acknowledge(number, delivered=True)
-        pair.pump()
-    assert pair.hub.session.open_streams == len(full)
-    assert not pair.hub.session._outbox.starved
 
 
 def test_a_message_in_tiny_pieces_holds_little_more_than_its_bytes() -> None:

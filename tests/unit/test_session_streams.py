@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from common.errors import CallTimeout, LocalProtocolError, MessageTooLarge, Overloaded, TunnelClosed
-from common.messages import Ack, Cancel, Chunk, End, Kind, Open, Priority
+from common.errors import CallTimeout, LocalProtocolError, MessageTooLarge, TunnelClosed
+from common.messages import Ack, Chunk, Kind, Open, Priority
 from common.status import Code, Origin, Status
-from tests.kit.events import Cancelled, Ended, Failed, Message, Opened, Released, Writable
-from tests.unit.wire.pair import OK, SMALL, SessionPair, assert_books_agree, sent_frames
+from tests.kit.events import Cancelled, Ended, Failed, Message, Opened, Released
+from tests.unit.wire.pair import OK, SessionPair, assert_books_agree, sent_frames
 
 # ---- from open to acknowledged ---------------------------------------------------------------------------------------
 
@@ -30,14 +30,6 @@ def test_an_open_reaches_the_acceptor_as_it_was_given() -> None:
     assert pair.edge.one(Opened) == Opened(number, frame, pair.now + 2.5)
 
 
-def test_the_diallers_ids_are_odd_the_acceptors_even_and_none_is_used_again() -> None:
-    pair = SessionPair()
-    assert [pair.hub.session.open(1, now=0.0) for _ in range(3)] == [2, 4, 6]
-    assert [pair.edge.session.open(1, now=0.0) for _ in range(3)] == [1, 3, 5]
-    pair.hub.session.cancel(6)
-    assert pair.hub.session.open(1, now=0.0) == 8
-
-
 def test_a_unary_call_lives_from_open_to_released() -> None:
     pair = SessionPair()
     number = pair.call(b"request")
@@ -55,56 +47,6 @@ def test_a_unary_call_lives_from_open_to_released() -> None:
     assert_books_agree(pair)
 
 
-def test_a_stream_of_many_messages_both_ways_arrives_whole_and_in_order() -> None:
-    pair = SessionPair()
-    number = pair.call(None)
-    up = [bytes([byte]) * size for byte, size in enumerate((0, 1, 99, 100, 101, 1_000, 0, 7))]
-    down = [message[::-1] + b"!" for message in up[:-3]]
-    for message in up:
-        pair.hub.session.send(number, message)
-    pair.settle()
-    for message in down:
-        pair.edge.session.send(number, message)
-    pair.edge.session.end(number, OK)
-    pair.settle()
-    assert pair.edge.payloads(number) == up
-    assert pair.hub.payloads(number) == down
-    pair.hub.session.acknowledge(number, delivered=False)
-    pair.settle()
-    assert pair.edge.one(Released) == Released(number, delivered=False)
-    assert_books_agree(pair)
-
-
-def test_a_status_passes_unchanged_even_with_a_code_that_grpc_does_not_name() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.end(number, Status(4_711, "why not", "vendor"))
-    pair.settle()
-    assert pair.hub.one(Ended).status == Status(4_711, "why not", "vendor")
-
-
-def test_streams_of_both_sides_do_not_meet() -> None:
-    pair = SessionPair()
-    numbers = [pair.call(f"call {place}".encode()) for place in range(4)]
-    report = pair.edge.session.open(Kind.REPORT, now=pair.now)
-    pair.edge.session.send(report, b"report")
-    pair.settle()
-    for number in reversed(numbers):
-        pair.edge.session.send(number, f"answer {number}".encode())
-        pair.edge.session.end(number, OK)
-    pair.hub.session.end(report, OK)
-    pair.settle()
-    for place, number in enumerate(numbers):
-        assert pair.edge.payloads(number) == [f"call {place}".encode()]
-        assert pair.hub.payloads(number) == [f"answer {number}".encode()]
-        pair.hub.session.acknowledge(number, delivered=True)
-    assert pair.hub.payloads(report) == [b"report"]
-    pair.edge.session.acknowledge(report, delivered=True)
-    pair.settle()
-    assert_books_agree(pair)
-
-
 def test_an_acceptor_may_end_while_the_request_is_still_under_way() -> None:
     pair = SessionPair()
     number = pair.call(b"x" * 1_000)
@@ -118,21 +60,6 @@ def test_an_acceptor_may_end_while_the_request_is_still_under_way() -> None:
     pair.hub.session.acknowledge(number, delivered=True)
     pair.settle()
     assert_books_agree(pair)
-
-
-def test_what_is_sent_after_the_end_is_dropped_on_either_side() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.end(number, OK)
-    pair.edge.session.send(number, b"too late")
-    pair.edge.session.end(number, Status(Code.INTERNAL))
-    pair.settle()
-    pair.hub.session.send(number, b"too late")
-    pair.settle()
-    assert pair.hub.payloads(number) == []
-    assert pair.hub.one(Ended).status == OK
-    assert pair.edge.payloads(number) == [b"request"]
 
 
 def test_a_stream_is_unknown_after_its_acknowledgement_and_every_late_touch_is_harmless() -> None:
@@ -175,29 +102,6 @@ def test_a_code_that_is_no_grpc_status_is_refused_here_and_the_stream_can_still_
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
 
-def test_writable_comes_when_the_last_queued_message_was_handed_over() -> None:
-    pair = SessionPair()
-    number = pair.call(b"x" * 250)
-    pair.hub.session.send(number, b"y")
-    assert pair.hub.session.unsent(number) == 2
-    pair.carry(pair.hub, most=2)
-    assert pair.hub.all(Writable) == []
-    pair.carry(pair.hub)
-    assert pair.hub.one(Writable) == Writable(number)
-    assert pair.hub.session.unsent(number) == 0
-
-
-def test_a_message_above_the_peers_limit_is_refused_and_the_stream_goes_on() -> None:
-    pair = SessionPair()
-    number = pair.call(None)
-    with pytest.raises(MessageTooLarge) as caught:
-        pair.hub.session.send(number, b"x" * 1_001)
-    assert (caught.value.size, caught.value.limit) == (1_001, 1_000)
-    pair.hub.session.send(number, b"x" * 1_000)
-    pair.settle()
-    assert pair.edge.payloads(number) == [b"x" * 1_000]
-
-
 @pytest.mark.parametrize("field", ["subject", "method", "node", "call"])
 def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_lives(field: str) -> None:
     pair = SessionPair()
@@ -206,24 +110,6 @@ def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_liv
     stream = pair.hub.session.open(1, now=pair.now, **{field: "x" * 1024})  # type: ignore[arg-type]  # all are texts
     pair.settle()
     assert [event.stream for event in pair.edge.all(Opened)] == [stream]
-
-
-def test_no_more_streams_are_opened_than_the_peer_takes() -> None:
-    pair = SessionPair()
-    numbers = [pair.call() for _ in range(SMALL.max_streams)]
-    with pytest.raises(Overloaded):
-        pair.call()
-    pair.settle()
-    with pytest.raises(Overloaded):
-        pair.call()
-    pair.edge.session.end(numbers[0], OK)
-    pair.settle()
-    with pytest.raises(Overloaded):
-        pair.call()
-    pair.hub.session.acknowledge(numbers[0], delivered=True)
-    pair.call()
-    pair.settle()
-    assert len(pair.edge.all(Opened)) == SMALL.max_streams + 1
 
 
 # ---- cancel ----------------------------------------------------------------------------------------------------------
@@ -282,23 +168,6 @@ def test_a_call_can_be_cancelled_when(stage: str) -> None:
     assert_books_agree(pair)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_deadline_can_pass_when(stage: str) -> None:
-    pair = SessionPair()
-    number = start(pair, stage, timeout_s=3.0)
-    pair.now += 3.0
-    pair.hub.session.tick(pair.now)
-    (failed,) = pair.hub.all(Failed)
-    assert failed.stream == number
-    assert isinstance(failed.error, CallTimeout)
-    pair.settle()
-    pair.edge.session.end(number, OK)
-    pair.settle()
-    assert pair.hub.all(Ended) == []
-    assert pair.edge.one(Released) == Released(number, delivered=False)
-    assert_books_agree(pair)
-
-
 def test_a_call_cancelled_after_its_end_is_acknowledged_as_not_delivered() -> None:
     pair = SessionPair()
     number = pair.call()
@@ -307,44 +176,6 @@ def test_a_call_cancelled_after_its_end_is_acknowledged_as_not_delivered() -> No
     pair.settle()
     pair.hub.session.cancel(number)
     assert sent_frames(pair.hub.session) == [Ack(number, delivered=False)]
-
-
-def test_a_cancel_that_crosses_the_end_is_met_by_one_ack() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.end(number, OK)
-    pair.hub.session.cancel(number)
-    cancel, end = pair.hub.session.to_send(), pair.edge.session.to_send()
-    pair.edge.session.receive(cancel, pair.now)
-    pair.hub.session.receive(end, pair.now)
-    assert sent_frames(pair.edge.session) == []
-    assert pair.edge.all(Cancelled) == []
-    pair.settle()
-    assert pair.edge.one(Released) == Released(number, delivered=False)
-    assert_books_agree(pair)
-
-
-def test_a_cancelled_handlers_answer_is_dropped_and_the_opener_gets_one_end() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.send(number, b"a" * 150)
-    pair.edge.session.to_send()
-    pair.hub.session.cancel(number)
-    pair.edge.session.receive(pair.hub.session.to_send(), pair.now)
-    pair.edge.session.send(number, b"late")
-    pair.edge.session.end(number, Status(Code.OK))
-    assert sent_frames(pair.edge.session) == [End(number, Code.CANCELLED, "", "")]
-
-
-def test_a_second_cancel_is_harmless() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.hub.session.cancel(number)
-    pair.hub.session.cancel(number)
-    assert sent_frames(pair.hub.session) == [Cancel(number)]
 
 
 # ---- deadlines -------------------------------------------------------------------------------------------------------
@@ -365,14 +196,6 @@ def test_a_deadline_is_told_in_milliseconds_and_never_as_none(timeout_s: float, 
     pair.call(timeout_s=timeout_s)
     pair.carry(pair.hub)
     assert pair.edge.one(Opened).frame.timeout_ms == told_ms
-
-
-def test_no_deadline_is_told_as_none() -> None:
-    pair = SessionPair()
-    pair.call()
-    pair.carry(pair.hub)
-    assert pair.edge.one(Opened).deadline is None
-    assert pair.edge.one(Opened).frame.timeout_ms == 0
 
 
 def test_a_passed_deadline_tells_the_opener_and_cancels_at_the_acceptor() -> None:
@@ -404,19 +227,6 @@ def test_a_deadline_that_passes_before_the_call_was_sent_sends_nothing() -> None
     assert isinstance(pair.hub.one(Failed).error, CallTimeout)
     assert sent_frames(pair.hub.session) == []
     assert pair.hub.session.open_streams == 0
-
-
-def test_a_deadline_after_the_end_says_nothing() -> None:
-    pair = SessionPair()
-    number = pair.call(timeout_s=3.0)
-    pair.settle()
-    pair.edge.session.end(number, OK)
-    pair.settle()
-    pair.hub.session.tick(pair.now + 3.0)
-    assert pair.hub.all(Failed) == []
-    pair.hub.session.acknowledge(number, delivered=True)
-    pair.settle()
-    assert pair.edge.one(Released).delivered
 
 
 def test_deadlines_pass_in_their_own_order_not_in_that_of_opening() -> None:
@@ -460,39 +270,6 @@ def test_a_call_that_waits_behind_another_was_not_sent() -> None:
     pair.hub.session.lost("cable cut")
     sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
     assert sent == {first: True, second: False}
-
-
-def test_when_the_link_goes_every_stream_ends_once_on_both_sides() -> None:
-    pair = SessionPair()
-    working, ended, cancelled = pair.call(), pair.call(), pair.call()
-    report = pair.edge.session.open(Kind.REPORT, now=pair.now)
-    pair.settle()
-    pair.edge.session.end(ended, OK)
-    pair.settle()
-    pair.hub.session.cancel(cancelled)
-    pair.hub.session.lost("cut")
-    pair.edge.session.lost("cut")
-    assert [event.stream for event in pair.hub.all(Failed)] == [working]
-    assert [event.stream for event in pair.edge.all(Failed)] == [report]
-    assert [event.stream for event in pair.edge.all(Cancelled)] == [working, cancelled]
-    assert [(event.stream, event.delivered) for event in pair.edge.all(Released)] == [
-        (working, False),
-        (ended, False),
-        (cancelled, False),
-    ]
-    assert [event.stream for event in pair.hub.all(Released)] == [report]
-
-
-def test_an_answer_cut_in_the_middle_is_never_shown() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.send(number, b"a" * 500)
-    pair.edge.session.end(number, OK)
-    pair.carry(pair.edge, most=3)
-    pair.hub.session.lost("cut")
-    assert pair.hub.payloads(number) == []
-    assert failed_of(pair).sent
 
 
 def test_chunks_carry_what_is_left_of_their_message() -> None:

@@ -162,18 +162,6 @@ def test_a_chunk_that_must_wait_for_the_next_websocket_message_goes_first_in_it(
     assert order[2] == [other]
 
 
-def test_a_chunk_that_waits_for_the_next_websocket_message_can_be_cancelled() -> None:
-    pair = SessionPair(hub=LARGE, edge=LARGE)
-    pair.call(b"s" * 10)
-    large = pair.call(bytes(100_000))
-    pair.carry(pair.hub, most=1)
-    pair.hub.session.cancel(large)
-    other = pair.call(b"o" * 10)
-    pair.pump()
-    assert pair.edge.payloads(large) == []
-    assert pair.edge.payloads(other) == [b"o" * 10]
-
-
 def test_opens_leave_in_the_order_of_their_ids_whatever_their_priorities() -> None:
     pair = SessionPair(hub=LARGE, edge=LARGE)
     priorities = [Priority.SYNC, Priority.CALL, Priority.SYNC, Priority.CONTROL, Priority.CALL]

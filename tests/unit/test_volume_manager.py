@@ -59,13 +59,6 @@ async def test_a_pods_volume_is_staged_and_published(world: World) -> None:
     assert world.entry()["path"] == "/root/web-uid/pv-data"
 
 
-async def test_a_pod_that_comes_later_is_served_at_once(world: World) -> None:
-    await world.start()
-    world.add_pod()
-    await settle()
-    assert world.plugin.calls == MOUNTED
-
-
 async def test_what_is_about_to_be_done_is_written_before_it_is_done_and_the_result_after(world: World) -> None:
     await mounted(world)
     assert world.states.writes == ["device uncertain", "device done", "publication uncertain", "publication done"]
@@ -74,35 +67,6 @@ async def test_what_is_about_to_be_done_is_written_before_it_is_done_and_the_res
     assert device.mount_point
     assert device.boot == "boot-1"
     assert (publication.pod_namespace, publication.pod_name, publication.volume_name) == ("default", "web", "data")
-
-
-async def test_a_second_pod_is_only_published(world: World) -> None:
-    await mounted(world)
-    world.add_pod("two")
-    await settle()
-    assert world.plugin.calls == ["publish h-data two-uid"]
-
-
-async def test_several_pods_of_one_volume_are_served_one_after_the_other(world: World) -> None:
-    for name in ("a", "b", "c"):
-        world.add_pod(name)
-    await world.start()
-    assert sorted(world.plugin.calls) == [
-        "publish h-data a-uid",
-        "publish h-data b-uid",
-        "publish h-data c-uid",
-        "stage h-data",
-    ]
-    assert world.plugin.at_once == {"h-data": 1}
-
-
-async def test_a_claim_twice_in_one_pod_is_published_once(world: World) -> None:
-    world.add_volume()
-    again = [{"name": "again", "persistentVolumeClaim": {"claimName": "data"}}]
-    world.add_pod(volumes=again)
-    await world.start()
-    assert world.plugin.calls == MOUNTED
-    assert world.entry(volume="again")["state"] == world.entry(volume="data")["state"] == "published"
 
 
 async def test_an_inline_volume_is_neither_attached_nor_staged(world: World) -> None:
@@ -146,18 +110,6 @@ async def test_the_stage_secret_is_not_read_for_a_driver_that_does_not_stage(wor
     assert world.plugin.calls == MOUNTED
 
 
-async def test_a_volume_for_one_pod_only_is_refused_to_a_second_one_until_the_first_is_gone(world: World) -> None:
-    world.add_volume(pv={"accessModes": ["ReadWriteOncePod"]})
-    first = await mounted(world)
-    world.add_pod("two")
-    await settle()
-    assert world.plugin.calls == []
-    assert "ReadWriteOncePod" in world.entry("two")["error"]
-    world.store.drop(first)
-    await settle()
-    assert world.plugin.calls == ["unpublish h-data web-uid", "publish h-data two-uid"]
-
-
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
 
@@ -191,37 +143,6 @@ async def test_a_driver_that_comes_and_goes_hurries_its_own_volumes_alone(world:
     world.drivers.tell()
     await settle()
     assert world.take_calls() == ["stage h-data"]
-
-
-async def test_a_driver_that_is_away_is_not_asked(world: World) -> None:
-    world.drivers.by_name[DRIVER].registered = False
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == []
-    world.drivers.by_name[DRIVER].registered = True
-    world.drivers.tell()
-    await settle()
-    assert world.plugin.calls == MOUNTED
-
-
-async def test_that_a_driver_is_missing_is_told_after_two_minutes(world: World) -> None:
-    world.drivers.by_name.clear()
-    world.add_pod()
-    await world.start()
-    await world.clock.turn(100)
-    assert world.store.events() == []
-    await world.clock.turn(400)
-    assert {reason for reason, _ in world.store.events()} == {"FailedMount"}
-
-
-async def test_a_volume_waits_for_its_attachment(world: World) -> None:
-    world.add_driver(attachRequired=True)
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == []
-    world.attach()
-    await settle()
-    assert world.plugin.calls == MOUNTED
 
 
 @pytest.mark.parametrize(
@@ -360,79 +281,12 @@ async def test_an_uncertain_stage_is_repeated_while_the_pod_wants_it(world: Worl
     assert world.plugin.calls == ["stage h-data", *MOUNTED]
 
 
-async def test_an_uncertain_stage_is_undone_when_the_pod_goes(world: World) -> None:
-    world.plugin.fails("stage", Uncertain("who knows"))
-    pod = world.add_pod()
-    await world.start()
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == ["stage h-data", "unstage h-data"]
-    assert world.states.kept == {}
-
-
-async def test_an_uncertain_publish_is_undone_when_the_pod_goes(world: World) -> None:
-    world.plugin.fails("publish", Uncertain("who knows"))
-    pod = world.add_pod()
-    await world.start()
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == [*MOUNTED, *TAKEN_DOWN]
-    assert world.states.kept == {}
-
-
-async def test_a_refused_publish_is_not_undone_but_the_volume_is_unstaged(world: World) -> None:
-    world.plugin.fails("publish", Refused("no", code=Code.INTERNAL))
-    pod = world.add_pod()
-    await world.start()
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == [*MOUNTED, "unstage h-data"]
-
-
-async def test_a_pod_that_goes_while_its_volume_is_staged_waits_for_that_and_then_undoes_it(world: World) -> None:
-    go = asyncio.Event()
-    world.plugin.fails("stage", go)
-    pod = world.add_pod()
-    await world.start()
-    assert world.entry()["state"] == "staging"
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == ["stage h-data"]
-    go.set()
-    await settle()
-    assert world.plugin.calls == ["stage h-data", "unstage h-data"]
-
-
-async def test_a_pod_that_goes_while_its_volume_is_published_is_undone_afterwards(world: World) -> None:
-    go = asyncio.Event()
-    world.plugin.fails("publish", go)
-    pod = world.add_pod()
-    await world.start()
-    world.store.drop(pod)
-    await settle()
-    go.set()
-    await settle()
-    assert world.plugin.calls == [*MOUNTED, *TAKEN_DOWN]
-    assert world.plugin.at_once == {"h-data": 1}
-
-
 async def test_what_was_not_asked_of_the_driver_changes_no_state(world: World) -> None:
     world.plugin.fails("stage", NotReady("the directory cannot be made"))
     world.add_pod()
     await world.start()
     assert world.states.kept == {}
     assert world.store.events()
-
-
-async def test_without_a_place_for_its_state_no_driver_is_asked(world: World) -> None:
-    world.states.trouble = "the disk is full"
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == []
-    assert world.entry()["error"] == "the disk is full"
-    world.states.trouble = ""
-    await world.clock.turn(1)
-    assert world.plugin.calls == MOUNTED
 
 
 async def test_a_result_that_cannot_be_written_is_written_later_and_nothing_is_repeated(world: World) -> None:
@@ -487,17 +341,6 @@ async def test_a_pod_that_has_ended_keeps_no_volume(world: World, phase: str) ->
     pod = await mounted(world)
     world.change(pod, status={"phase": phase})
     await settle()
-    assert world.plugin.calls == TAKEN_DOWN
-
-
-async def test_a_deleted_pod_keeps_its_volume_until_its_grace_is_over(world: World) -> None:
-    pod = await mounted(world)
-    body = world.store.body(pod)
-    world.change(pod, metadata={**body["metadata"], "deletionTimestamp": "2023-11-14T22:13:50Z"})  # in 30 s
-    await settle()
-    await world.clock.turn(29)
-    assert world.plugin.calls == []
-    await world.clock.turn(2)
     assert world.plugin.calls == TAKEN_DOWN
 
 
@@ -561,13 +404,6 @@ async def test_another_volume_under_the_old_names_is_not_mounted_over_the_first_
     assert world.plugin.calls == TAKEN_DOWN
 
 
-async def test_a_new_pod_of_the_same_name_gets_its_volume_after_the_old_one_lost_it(world: World) -> None:
-    await mounted(world)
-    world.add_pod(uid="other")
-    await settle()
-    assert world.plugin.calls == ["unpublish h-data web-uid", "publish h-data other"]
-
-
 async def test_a_volume_whose_claim_is_lost_stays_mounted(world: World) -> None:
     await mounted(world)
     world.store.drop(CLAIM, VOLUME)
@@ -584,16 +420,6 @@ async def test_taking_down_needs_neither_claim_nor_volume_nor_secret(world: Worl
     assert world.plugin.calls == TAKEN_DOWN
 
 
-async def test_a_failed_unpublish_keeps_the_stage_and_is_tried_again(world: World) -> None:
-    pod = await mounted(world)
-    world.plugin.fails("unpublish", Refused("busy", code=Code.INTERNAL), Uncertain("slow"))
-    world.store.drop(pod)
-    await settle()
-    assert world.states.publications()[0].state is State.UNCERTAIN
-    await world.clock.turn(5)
-    assert world.plugin.calls == ["unpublish h-data web-uid"] * 2 + TAKEN_DOWN
-
-
 async def test_a_driver_that_does_not_let_go_is_told_of_at_the_node(world: World) -> None:
     pod = await mounted(world)
     world.plugin.fails("unpublish", *[Refused("busy", code=Code.INTERNAL)] * 5)
@@ -604,46 +430,7 @@ async def test_a_driver_that_does_not_let_go_is_told_of_at_the_node(world: World
     assert next(body for ref, body in world.store.told if ref.kind == "Event")["involvedObject"]["kind"] == "Node"
 
 
-async def test_a_pod_that_comes_back_while_its_volume_is_unstaged_gets_it_again(world: World) -> None:
-    pod = await mounted(world)
-    go = asyncio.Event()
-    world.plugin.fails("unstage", go)
-    world.store.drop(pod)
-    await settle()
-    world.add_pod(uid="second")
-    await settle()
-    assert world.take_calls() == TAKEN_DOWN
-    go.set()
-    await settle()
-    assert world.take_calls() == ["stage h-data", "publish h-data second"]
-    assert world.plugin.at_once == {"h-data": 1}
-
-
-async def test_a_driver_that_is_not_there_lets_the_mount_wait(world: World) -> None:
-    pod = await mounted(world)
-    driver = world.drivers.by_name.pop(DRIVER)
-    world.drivers.tell()
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == []
-    (entry,) = world.manager.describe()
-    assert entry["state"] == "unpublishing"
-    assert "is not registered" in entry["error"]
-    world.drivers.by_name[DRIVER] = driver
-    world.drivers.tell()
-    await settle()
-    assert world.plugin.calls == TAKEN_DOWN
-
-
 # ---- restarts --------------------------------------------------------------------------------------------------------
-
-
-async def test_after_a_restart_nothing_that_is_done_is_asked_for_again(world: World) -> None:
-    await mounted(world)
-    await world.restart()
-    await world.clock.turn(1000)
-    assert world.plugin.calls == []
-    assert world.entry()["state"] == "published"
 
 
 async def test_after_a_restart_without_the_hub_everything_that_is_gone_is_mounted_again(world: World) -> None:
@@ -665,25 +452,6 @@ async def test_after_a_reboot_everything_is_mounted_again_whether_it_was_a_mount
     assert world.plugin.calls == []
     await world.restart(boot="boot-2")
     assert world.plugin.calls == MOUNTED
-
-
-async def test_a_restart_in_the_middle_of_a_publish_repeats_it(world: World) -> None:
-    world.plugin.fails("publish", asyncio.Event())
-    world.add_pod()
-    await world.start()
-    await world.restart()
-    assert world.plugin.calls == ["publish h-data web-uid"]
-
-
-async def test_a_restart_in_the_middle_of_a_publish_of_a_pod_that_is_gone_by_then_undoes_it(world: World) -> None:
-    world.plugin.fails("publish", asyncio.Event())
-    pod = world.add_pod()
-    await world.start()
-    await world.manager.close(0.0)
-    world.store.drop(pod)
-    world.store.in_step = False
-    await world.restart()
-    assert world.plugin.calls == TAKEN_DOWN
 
 
 async def test_a_graceful_end_lets_the_step_under_way_finish(world: World) -> None:
@@ -773,16 +541,6 @@ async def test_what_only_the_disk_tells_of_is_taken_down_when_the_store_is_compl
     await settle()
     assert world.plugin.calls == TAKEN_DOWN
     assert world.states.kept == {}
-
-
-async def test_a_refusal_does_not_make_a_mount_that_only_the_disk_tells_of_certain(world: World) -> None:
-    world.plugin.found = FOUND
-    world.plugin.fails("stage", Refused("no", code=Code.INTERNAL))
-    pod = world.add_pod()
-    await world.start()
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == ["stage h-data", *TAKEN_DOWN]
 
 
 async def test_a_volume_that_is_staged_for_no_pod_is_unstaged(world: World) -> None:
@@ -946,26 +704,6 @@ async def test_without_a_resizer_that_knows_statuses_it_is_expanded_to_the_size_
     assert claim_facts(world) == [FINISHED]
 
 
-async def test_a_volume_that_grew_before_it_was_mounted_is_expanded_before_the_pod_gets_it(world: World) -> None:
-    world.add_volume(pv={"size": "2Gi"})
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == [*MOUNTED, "expand h-data web-uid"]
-    assert world.entry()["state"] == "published"
-
-
-async def test_a_pod_does_not_get_a_volume_that_cannot_be_expanded(world: World) -> None:
-    world.add_volume(pv={"size": "2Gi"})
-    world.plugin.fails("expand", Uncertain("busy"))
-    world.add_pod()
-    await world.start()
-    assert world.entry()["state"] == "waiting"
-    assert world.states.publications()[0].state is State.UNCERTAIN
-    await world.clock.turn(1)
-    assert world.plugin.calls == [*MOUNTED, "expand h-data web-uid", "publish h-data web-uid", "expand h-data web-uid"]
-    assert world.entry()["state"] == "published"
-
-
 async def test_that_a_volume_is_in_use_blocks_no_pod_and_is_not_tried_again(world: World) -> None:
     world.add_volume(pv={"size": "2Gi"})
     world.plugin.fails("expand", Refused("in use", code=Code.FAILED_PRECONDITION))
@@ -1051,19 +789,6 @@ async def test_another_size_is_asked_for_at_once_after_one_that_is_infeasible(wo
     await settle()
     assert world.take_calls() == ["expand h-data web-uid"] * 2
     assert world.plugin.given[-1]["required_bytes"] == 2 * GI
-
-
-async def test_an_expansion_whose_outcome_is_unknown_is_tried_again(world: World) -> None:
-    await mounted(world)
-    world.plugin.fails("expand", Uncertain("slow"))
-    grow(world)
-    resize(world, "NodeResizePending")
-    await settle()
-    assert world.entry()["state"] == "published"
-    assert world.entry()["error"] == "slow"
-    await world.clock.turn(1)
-    assert world.plugin.calls == ["expand h-data web-uid"] * 2
-    assert world.entry()["error"] == ""
 
 
 async def test_a_volume_mounted_read_only_is_not_expanded(world: World) -> None:

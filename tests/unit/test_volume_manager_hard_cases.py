@@ -39,54 +39,6 @@ async def mounted(world: World) -> Ref:
     return ref
 
 
-# ---- refusals that prove nothing -------------------------------------------------------------------------------------
-
-
-async def test_a_refused_stage_does_not_forget_what_an_unclear_unstage_left_mounted(world: World) -> None:
-    ref = await mounted(world)
-    world.plugin.fails("unstage", Uncertain("it hangs"))
-    world.store.drop(ref)
-    await settle()
-    world.plugin.fails("stage", Refused("busy", code=Code.INTERNAL), Refused("busy", code=Code.INTERNAL))
-    second = world.add_pod("two")
-    await settle()
-    assert world.states.device() is not None
-    world.store.drop(second)
-    await settle()
-    assert world.take_calls()[-1] == "unstage h-data"
-    assert world.states.kept == {}
-
-
-async def test_a_refused_publish_does_not_forget_what_an_unclear_unpublish_left_mounted(world: World) -> None:
-    ref = await mounted(world)
-    world.plugin.fails("unpublish", Uncertain("it hangs"))
-    world.store.drop(ref)
-    await settle()
-    world.plugin.fails("publish", Refused("busy", code=Code.ALREADY_EXISTS))
-    ref = world.add_pod()  # the same one, of the same uid
-    await settle()
-    assert world.states.publications()
-    world.store.drop(ref)
-    await settle()
-    assert world.take_calls()[-2:] == ["unpublish h-data web-uid", "unstage h-data"]
-    assert world.states.kept == {}
-
-
-async def test_a_mount_is_taken_down_also_if_its_pod_came_back_without_it_meanwhile(world: World) -> None:
-    ref = await mounted(world)
-    claim = Ref("PersistentVolumeClaim", "default", "data")
-    body = world.store.body(ref)
-    world.plugin.fails("unpublish", Uncertain("it hangs"))
-    world.store.drop(ref, claim)
-    await settle()
-    world.store.put(body)
-    await world.clock.turn(10.0)
-    assert world.take_calls() == ["unpublish h-data web-uid"]
-    world.store.drop(ref)
-    await settle()
-    assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
-
-
 # ---- one place, one volume -------------------------------------------------------------------------------------------
 
 
@@ -666,17 +618,6 @@ async def test_pods_that_never_got_a_volume_leave_nothing_of_themselves_in_memor
         world.store.drop(ref)
         await settle()
     assert len(task._tries) == before
-
-
-async def test_an_unpublish_that_took_several_tries_is_followed_by_the_next_pod_at_once(world: World) -> None:
-    world.add_volume(pv={"accessModes": ["ReadWriteOncePod"]})
-    ref = await mounted(world)
-    world.plugin.fails("unpublish", *[Uncertain("it hangs")] * 4)
-    world.store.drop(ref)
-    world.add_pod("two")
-    await settle()
-    await world.clock.turn(0.5 + 1.0 + 2.0 + 4.0)
-    assert world.take_calls()[-2:] == ["unpublish h-data web-uid", "publish h-data two-uid"]
 
 
 async def test_a_block_volume_does_not_wait_for_tokens_which_no_kubelet_gives_with_one(world: World) -> None:

@@ -205,14 +205,6 @@ async def test_leaving_a_stream_early_cancels_it_at_the_vendor(path: Path) -> No
                 await anext(call)
 
 
-async def test_300_calls_run_at_once(path: Path) -> None:
-    with vendor_at(path):
-        async with channel_to(path) as channel:
-            calls = [channel.call("/a/Echo", b"%d" % each).unary() for each in range(300)]
-            answers = await asyncio.gather(*calls)
-    assert [body for _, body in answers] == [b"%d" % each for each in range(300)]
-
-
 async def test_the_vendors_limit_of_streams_is_kept_by_waiting(path: Path) -> None:
     at_once = most = 0
     lock = threading.Lock()

@@ -162,12 +162,6 @@ async def test_a_request_above_the_limit_is_refused_and_the_connection_lives(pat
         assert len(server.connections) == 1
 
 
-async def test_four_mebibytes_pass_each_way(path: Path) -> None:
-    request = bytes(range(256)) * (4 * MIB // 256)
-    async with serving(path, echo), sidecar_at(path) as sidecar:
-        assert await sidecar.unary_unary("/a/B")(request) == request
-
-
 class Held:
     """A handler that waits, and notes how it was cancelled."""
 
@@ -220,36 +214,6 @@ async def test_a_deadline_cancels_the_handler_whose_words_are_used(path: Path) -
             call = sidecar.unary_unary("/a/B")(b"", timeout=1.0)
             assert (await failure(call))[0] == Code.DEADLINE_EXCEEDED
         assert await handler.cancelled in {CancelReason.DEADLINE, CancelReason.CALLER_CANCELLED}
-
-
-async def test_300_calls_run_at_once_and_none_waits_for_another(path: Path) -> None:
-    release, all_run = asyncio.Event(), asyncio.Event()
-
-    async def handler(call: ServerCall) -> None:
-        if call.method == "/a/Slow":
-            if server.calls_in_flight == 300:
-                all_run.set()
-            await release.wait()
-        await echo(call)
-
-    async with serving(path, handler) as server, sidecar_at(path) as sidecar:
-        slow = [asyncio.ensure_future(sidecar.unary_unary("/a/Slow")(b"%d" % each)) for each in range(300)]
-        await all_run.wait()
-        assert await sidecar.unary_unary("/a/Quick")(b"now") == b"now"
-        assert server.calls_in_flight == 300
-        release.set()
-        assert await asyncio.gather(*slow) == [b"%d" % each for each in range(300)]
-
-
-async def test_a_hundred_megabytes_reach_grpcio_as_one_stream(path: Path) -> None:
-    async def handler(call: ServerCall) -> None:
-        for _ in range(1000):
-            await call.send(b"x" * 100_000)
-        call.finish(OK)
-
-    async with serving(path, handler), sidecar_at(path) as sidecar:
-        sizes = [len(message) async for message in sidecar.unary_stream("/a/B")(b"")]
-    assert sizes == [100_000] * 1000
 
 
 async def test_draining_ends_calls_first_and_the_connection_after_them(path: Path) -> None:
