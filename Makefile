@@ -87,7 +87,7 @@ bench: $(STAMP)      ## the driver's own socket against the bridge, side by side
 	@$(BIN)/python bench/run.py $(ARGS)
 
 proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and registration.proto
-	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. common/csi/csi.proto
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/csi.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/registration.proto
 
 reference: $(STAMP)  ## write docs/reference.md and docs/pages.schema.json from the code

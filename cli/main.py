@@ -497,11 +497,12 @@ def demo() -> None:
     The demo starts a hub, a proxy driver, an agent and an example driver, and cuts the link between them.
     """
     try:
-        from cli.demo import story
+        import grpc  # noqa: F401  # the example driver's
     except ModuleNotFoundError as error:
         raise click.UsageError(
             f"the module {error.name} is not installed; it comes with csi-bridge's extra `demo`: pip install '.[demo]'"
         ) from error
+    from cli.demo import story
 
     sys.exit(story.run())
 

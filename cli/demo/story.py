@@ -1,287 +1,222 @@
 """The story: one volume's life through the bridge, with a reboot and a cut link in the middle of it."""
 
-import asyncio
-import contextlib
-import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import quote
 
+import click
 import grpc
+from google.protobuf.json_format import ParseDict
 
-from cli.demo.objects import driver_rules, pod_with_volume
-from cli.demo.stage import DRIVER, NODE, DemoError, Stage, stage
-from cli.demo.teller import Teller
-from cli.edge_volumes import ask
-from common.csi import csi_pb2 as csi
-from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub
+from common.csi.methods import METHODS
 from common.errors import BridgeError
-from common.files import replace_file
-from common.pages.agent import PodVolumeStatus
+from edge.disk.mounts import read_table
 
-Answer = TypeVar("Answer")
+_LIMIT_S = 30.0  # of a step: far longer than any takes, so that the demo fails instead of hanging
 
-_MIB = 1_048_576
-_FILE_TEXT = "written at the edge\n"
+_COMMANDS = {
+    "example driver": """examples.dirdriver.main --drivername=dirdriver.csi --node-id=edge-1
+        --endpoint=unix://{at}/edge-csi.sock --state-dir={at}/storage""",
+    "hub": """cli hub --uds=unix://{at}/hub.sock --listen=127.0.0.1:{hub_port} --insecure --state-dir={at}/hub
+        --manifests={at}/manifests""",
+    "network": "cli.demo.network {agent_port} {hub_port}",
+    "agent": """cli edge run --node=edge-1 --hub=ws://127.0.0.1:{agent_port} --insecure --state-dir={at}/edge
+        --driver=unix://{at}/edge-csi.sock --root-dir={at}/kubelet --status=unix://{at}/edge.sock""",
+    "proxy driver": """cli driver --drivername=dirdriver.csi --endpoint=unix://{at}/cloud-csi.sock
+        --hub-endpoint=unix://{at}/hub.sock --state-dir={at}/driver""",
+}
 
-_LIMIT_S = 30.0
-"""How long a call may take: far longer than any does, so that the demo fails instead of hanging."""
+_CSI_DRIVER = """
+{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: dirdriver.csi}, spec: {attachRequired: false}}
+"""
+_POD = """
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: pv-demo}, spec: {
+  capacity: {storage: 16Mi}, accessModes: [ReadWriteOnce], storageClassName: "",
+  claimRef: {namespace: default, name: demo}, csi: {driver: dirdriver.csi, volumeHandle: VOLUME_ID}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {namespace: default, name: demo}, spec: {
+  accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 16Mi}}, volumeName: pv-demo}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: default, name: web}, spec: {
+  nodeName: edge-1, volumes: [{name: data, persistentVolumeClaim: {claimName: demo}}],
+  containers: [{name: web, image: none, volumeMounts: [{name: data, mountPath: /data}]}]}}
+"""
 
 
 def run() -> int:
     """Tell the story. Returns the exit code: 0, 1 if a step failed, 130 if a signal stopped it."""
-    teller = Teller()
+    click.secho("\nCSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach", bold=True)
     try:
-        asyncio.run(_until_told(teller))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        teller.line("stopped; everything that was started is gone")
+        with TemporaryDirectory(prefix="csi-bridge-demo-", ignore_cleanup_errors=True) as name:
+            _Demo(Path(name)).run()
+    except KeyboardInterrupt:
+        _say("stopped; everything that was started is gone")
         return 130
-    except grpc.aio.AioRpcError as error:
-        teller.failed(f"a call was refused: {_words(error)}")
+    except (BridgeError, OSError) as error:
+        click.secho(f"\nThe demo failed: {error}", fg="red", bold=True)
         return 1
-    except (DemoError, OSError) as error:
-        teller.failed(str(error))
-        return 1
+    _say("All processes are stopped, and nothing is left behind.\n")
     return 0
 
 
-async def _until_told(teller: Teller) -> None:
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
+class _Demo:
+    def __init__(self, directory: Path) -> None:
+        self._at, self._stored = directory, directory / "storage" / "volumes"
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._acts, self._signals = 0, list[object]()
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            self._ports = {"hub_port": one.getsockname()[1], "agent_port": other.getsockname()[1]}
 
-    def stop(number: int) -> None:
-        if number == signal.SIGHUP:
-            teller.hush()
-        if not task.cancelling():  # a second signal must not break off the cleaning up
-            task.cancel()
-
-    def hear(number: int, _frame: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and everything is cleaned up
-            loop.call_soon_threadsafe(stop, number)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Not the loop's own handlers: they end with the loop, and a later signal would print a traceback.
-        signal.signal(number, hear)
-    teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
-    async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud:
-        await _Story(teller, set_up, cloud).tell()
-    teller.line("All processes are stopped, and nothing is left behind.\n")
-
-
-def _dialled(socket: Path) -> grpc.aio.Channel:
-    # An address is a URI to grpcio.
-    return grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=[("grpc.default_authority", "localhost")])
-
-
-class _Story:
-    """Tells the story. `cloud` is the sidecar's channel to the proxy driver."""
-
-    def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel) -> None:
-        self._teller = teller
-        self._stage = set_up
-        self._controller = ControllerStub(cloud)
-        self._identity = IdentityStub(cloud)
-
-    async def tell(self) -> None:
-        await self._begin()
-        volume = await self._create()
-        await self._use(volume)
-        second = await self._cut()
-        await self._delete([volume, second])
-
-    async def _begin(self) -> None:
-        self._teller.act("Everything starts, in any order")
-        with self._teller.waiting("hub, proxy driver, edge agent and the example driver find each other"):
-            await self._stage.until(self._ready, "the first answer through the bridge")
-        info = await self._identity.GetPluginInfo(csi.GetPluginInfoRequest(), timeout=_LIMIT_S)
-        self._teller.good(f"the cloud's socket answers as {info.name} {info.vendor_version}, which runs on {NODE}")
-
-    async def _ready(self) -> bool:
+    def run(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # Not an exception: it could come between the start of a process and its entry in the list.
+            signal.signal(number, lambda *told: self._signals.append(told))
         try:
-            answer = await self._identity.Probe(csi.ProbeRequest(), timeout=2)
-            if not answer.ready.value:
-                return False
-            await self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=2)
-        except grpc.RpcError:
-            return False
-        return True
-
-    async def _create(self) -> csi.Volume:
-        self._teller.act("A sidecar in the cloud calls CreateVolume on its local socket")
-        answer = await self._controller.CreateVolume(_wanted("pvc-demo-1"), timeout=_LIMIT_S)
-        volume: csi.Volume = answer.volume
-        self._teller.good(f"volume {volume.volume_id}, {volume.capacity_bytes // _MIB} MiB")
-        self._show_directory(volume)
-        return volume
-
-    def _show_directory(self, volume: csi.Volume) -> None:
-        found = [path for path in self._stage.volumes.rglob("*") if volume.volume_id in path.name]
-        if not found:
-            raise DemoError(f"there is no directory for volume {volume.volume_id} at the edge")
-        self._teller.good(f"at the edge there is {found[0].relative_to(self._stage.directory)}/")
-
-    async def _use(self, volume: csi.Volume) -> None:
-        self._teller.act("A pod of the edge node appears in the hub's manifests, and its volume at the edge")
-        if os.geteuid() != 0 or not _can_mount():
-            self._teller.left_out("mounting needs root, and the right to mount")
-            return
-        _write(self._stage.manifests / "driver.yaml", [driver_rules(DRIVER)])
-        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id))
-        path = await self._published()
-        self._teller.good(f"published at {path.relative_to(self._stage.directory)}")
-        (path / "hello").write_text(_FILE_TEXT)
-        self._read_back(path, "written, and read back")
-        await self._reboot(path)
-        await self._remove()
-
-    async def _published(self) -> Path:
-        """Wait until the pod's volume is published. Returns its path."""
-        with self._teller.waiting("the agent stages and publishes"):
-            await self._stage.until(self._is_published, "a published volume")
-        return Path(self._volumes()[0].path)
-
-    async def _is_published(self) -> bool:
-        return [volume.state for volume in self._volumes()] == ["published"]
-
-    async def _is_gone(self) -> bool:
-        return not self._volumes()
-
-    def _volumes(self) -> list[PodVolumeStatus]:
-        try:
-            return ask(self._stage.agent_socket).volumes
-        except BridgeError:  # it is starting
-            return [PodVolumeStatus(state="not told")]
-
-    def _read_back(self, path: Path, what: str) -> None:
-        text = (path / "hello").read_text()
-        if text != _FILE_TEXT:
-            raise DemoError("the file has other content than was written")
-        self._teller.good(f"{what}: {text.strip()!r}")
-
-    async def _reboot(self, path: Path) -> None:
-        self._teller.act("The hub dies, and the edge node reboots: its agent is gone, and so is every mount")
-        self._stage.kill("hub", "edge agent")
-        self._teller.away(f"{self._stage.unmount()} mounts are gone, and the pod's directory is {_content(path)}")
-        self._stage.start_again("edge agent")
-        began = time.monotonic()
-        await self._published()
-        self._teller.good(f"the agent alone brought the volume back in {time.monotonic() - began:.1f} s")
-        self._read_back(path, "the data is unharmed")
-
-    async def _remove(self) -> None:
-        self._teller.act("The hub is back, and the pod is removed from the manifests")
-        (self._stage.manifests / "web.yaml").unlink()
-        self._stage.start_again("hub")
-        with self._teller.waiting("the hub tells the agent; the agent unpublishes and unstages"):
-            await self._stage.until(self._is_gone, "an unpublished volume")
-        left = [*self._stage.kubelet.glob("pods/*/volumes/*/*"), *self._stage.kubelet.glob("plugins/*/csi/*/*")]
-        if left or self._stage.unmount():
-            raise DemoError(f"the edge still has {', '.join(map(str, left)) or 'mounts'}")
-        self._teller.good("unpublished, unstaged, and nothing is left of it but its data")
-
-    async def _cut(self) -> csi.Volume:
-        self._teller.act("A slow CreateVolume is under way, and the link is cut")
-        self._stage.pause("dirdriver")
-        request = _wanted("pvc-demo-2")
-        first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=_LIMIT_S))
-        try:
-            await asyncio.sleep(1.0)
-            self._stage.cable.cut()
-            self._teller.away(f"the call ends: {await _refusal(first)}")
+            with grpc.insecure_channel(f"unix:{quote(str(self._at))}/cloud-csi.sock") as self._sidecar:
+                self._tell()
         finally:
-            first.cancel()
-            self._stage.resume("dirdriver")
-        await self._stage.until(lambda: self._is_offline(request), "the hub noticing that the node is away")
-        self._teller.away(f"a retry ends: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
-        self._teller.act("The link is back, and the same call joins the work that went on")
-        self._stage.cable.mend()
-        with self._teller.waiting("the agent dials again; the sidecar retries"):
-            answer: csi.CreateVolumeResponse = await _retried(
-                lambda: self._controller.CreateVolume(request, timeout=_LIMIT_S)
-            )
-        self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while the link was cut")
-        volume: csi.Volume = answer.volume
-        return volume
+            self._kill(*self._running)
+            self._unmount()
 
-    async def _is_offline(self, request: csi.CreateVolumeRequest) -> bool:
-        """Whether the hub refuses a retry because the node is away. It may answer other calls in the node's place."""
-        try:
-            await self._controller.CreateVolume(request, timeout=5)
-        except grpc.aio.AioRpcError as error:
-            return "is offline since" in (error.details() or "")
-        return False
+    def _tell(self) -> None:
+        self._act("Everything starts, in any order")
+        (self._at / "manifests").mkdir()
+        (self._at / "manifests" / "driver.yaml").write_text(_CSI_DRIVER)
+        self._start(*_COMMANDS)
+        self._until(lambda: not _refusal(self._call("Controller/GetCapacity")), "all of them find each other")
+        info = _answer(self._call("Identity/GetPluginInfo"))
+        _say(f"✓ the cloud's socket answers as {info.name} {info.vendor_version}, which runs on edge-1")
 
-    async def _delete(self, volumes: list[csi.Volume]) -> None:
-        self._teller.act("The sidecar deletes both volumes")
-        for volume in volumes:
-            await self._controller.DeleteVolume(csi.DeleteVolumeRequest(volume_id=volume.volume_id), timeout=_LIMIT_S)
-        left = list(self._stage.volumes.iterdir())
-        if left:
-            raise DemoError(f"the edge still holds {', '.join(path.name for path in left)}")
-        self._teller.good(f"{DRIVER} holds no volume any more\n")
+        self._act("A sidecar in the cloud calls CreateVolume on its local socket")
+        volume = _answer(self._create("pvc-demo-1")).volume.volume_id
+        _say(f"✓ the edge has {next(self._stored.iterdir()).relative_to(self._at)}/")
 
+        self._act("A pod of the edge node appears in the hub's manifests, and its volume at the edge")
+        if _has_cap_sys_admin():
+            self._use(volume)
+        else:
+            _say("- left out: mounting needs root, and the right to mount")
 
-_CAPABILITY = csi.VolumeCapability(
-    mount=csi.VolumeCapability.MountVolume(),
-    access_mode=csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER),
-)
+        self._act("A slow CreateVolume is under way, and the link is cut")
+        self._running["example driver"].send_signal(signal.SIGSTOP)
+        slow = self._create("pvc-demo-2")
+        time.sleep(1.0)
+        self._kill("network")
+        _say(f"✗ the call ends: {_refusal(slow)}")
+        self._running["example driver"].send_signal(signal.SIGCONT)
+        self._until(lambda: "is offline since" in _refusal(self._create("pvc-demo-2")), "the sidecar retries")
+        _say(f"✗ the retry ends: {_refusal(self._create('pvc-demo-2'))}")
 
+        self._act("The link is back, and the same call joins the work that went on")
+        self._start("network")
+        self._until(lambda: not _refusal(self._create("pvc-demo-2")), "the agent dials; the sidecar retries")
+        second = _answer(self._create("pvc-demo-2")).volume.volume_id
+        _say(f"✓ volume {second}: made once, at the edge, while the link was cut")
 
-def _wanted(name: str) -> csi.CreateVolumeRequest:
-    return csi.CreateVolumeRequest(
-        name=name, capacity_range=csi.CapacityRange(required_bytes=16 * _MIB), volume_capabilities=[_CAPABILITY]
-    )
+        self._act("The sidecar deletes both volumes")
+        for volume_id in (volume, second):
+            _answer(self._call("Controller/DeleteVolume", volume_id=volume_id))
+        if left := [path.name for path in self._stored.iterdir()]:
+            raise BridgeError(f"the edge still holds {', '.join(left)}")
+        _say("✓ dirdriver.csi holds no volume any more\n")
 
+    def _use(self, volume: str) -> None:
+        manifest = self._at / "manifests" / "pod.yaml"
+        manifest.write_text(_POD.replace("VOLUME_ID", volume))
+        self._until(lambda: len(self._mounts()) == 2, "the agent stages and publishes")
+        path = self._mounts()[-1]
+        (path / "hello").write_text("written at the edge")
+        _say(f"✓ published at {path.relative_to(self._at)}")
+        _say(f"✓ written, and read back: {(path / 'hello').read_text()!r}")
 
-async def _refusal(call: Awaitable[object]) -> str:
-    """The status of a call that must fail, as a sidecar prints it.
+        self._act("The hub dies, and the edge node reboots: its agent is gone, and so is every mount")
+        self._kill("hub", "agent")
+        self._unmount()
+        _say(f"✗ {len(self._mounts())} mounts, and {len(list(path.iterdir()))} files in the pod's directory")
+        self._start("agent")
+        self._until(lambda: len(self._mounts()) == 2, "the agent alone stages and publishes")
+        _say(f"✓ the data is unharmed: {(path / 'hello').read_text()!r}")
 
-    Raises:
-        DemoError: the call succeeded.
-    """
-    try:
-        await call
-    except grpc.aio.AioRpcError as error:
-        return _words(error)
-    raise DemoError("a call was answered that should have been refused: the link is cut")
+        self._act("The hub is back, and the pod is removed from the manifests")
+        manifest.unlink()
+        self._start("hub")
+        self._until(lambda: not self._mounts(), "the hub tells the agent; the agent unpublishes and unstages")
+        _say("✓ unpublished, unstaged, and nothing is left of it but its data")
+        self._until(lambda: not _refusal(self._call("Controller/GetCapacity")), "all of them find the hub again")
 
+    def _call(self, rpc: str, **request: Any) -> Any:
+        """Begin a CSI call, as a sidecar does. Returns a future of gRPC."""
+        method: Any = METHODS[f"/csi.v1.{rpc}"]
+        call = self._sidecar.unary_unary(method.path, method.request.SerializeToString, method.response.FromString)
+        return call.future(ParseDict(request, method.request()), timeout=_LIMIT_S)
 
-async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer of a call that is repeated as a sidecar does.
+    def _create(self, volume: str) -> Any:
+        capability = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+        return self._call("Controller/CreateVolume", name=volume, volume_capabilities=[capability])
 
-    Raises:
-        DemoError: there was no answer within a minute.
-    """
-    give_up = time.monotonic() + 60
-    while True:
-        try:
-            return await call()
-        except grpc.aio.AioRpcError as error:
+    def _act(self, title: str) -> None:
+        self._acts += 1
+        click.secho(f"\n{self._acts}. {title}", fg="cyan", bold=True)
+
+    def _until(self, ready: Callable[[], bool], what: str) -> None:
+        _say(f"{what} …")
+        give_up = time.monotonic() + _LIMIT_S
+        while not ready():
+            if self._signals:
+                raise KeyboardInterrupt
+            if ended := [name for name, process in self._running.items() if process.poll() is not None]:
+                raise BridgeError(f"the {ended[0]} ended:\n{(self._at / f'{ended[0]}.log').read_text()[-2000:]}")
             if time.monotonic() > give_up:
-                raise DemoError(f"the retry never got through: {_words(error)}") from error
-        await asyncio.sleep(0.5)
+                raise BridgeError(f"this did not happen within {_LIMIT_S:g} s: {what}")
+            time.sleep(0.05)
+
+    def _start(self, *names: str) -> None:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("CSI_BRIDGE_", "DIRDRIVER_"))}
+        for name in names:
+            words = [word.format(at=self._at, **self._ports) for word in _COMMANDS[name].split()]
+            with (self._at / f"{name}.log").open("ab") as log:
+                self._running[name] = subprocess.Popen(  # noqa: S603  # our own commands
+                    [sys.executable, "-P", "-m", *words], stdout=log, stderr=log, env=kept, start_new_session=True
+                )
+
+    def _kill(self, *names: str) -> None:
+        for name in names:
+            self._running[name].kill()
+            self._running.pop(name).wait()
+
+    def _mounts(self) -> list[Path]:
+        return [Path(path) for path in read_table(self._at / "kubelet").within(self._at / "kubelet")]
+
+    def _unmount(self) -> None:
+        for path in reversed(self._mounts()):
+            subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
 
 
-def _words(error: grpc.aio.AioRpcError) -> str:
-    return f"{error.code().name}: {error.details()}"
+def _refusal(call: Any) -> str:
+    """Wait for the end of a call. Returns its status as a sidecar prints it; empty if it is OK."""
+    error = call.exception()
+    return f"{error.code().name}: {error.details()}" if error else ""
 
 
-def _write(path: Path, objects: list[dict[str, Any]]) -> None:
-    """Write a manifest file in one step. JSON is YAML, too."""
-    content = "\n---\n".join(json.dumps(each, indent=2) for each in objects)
-    replace_file(path, content.encode(), durable=False)
+def _answer(call: Any) -> Any:
+    if refusal := _refusal(call):
+        raise BridgeError(f"a call was refused: {refusal}")
+    return call.result()
 
 
-def _content(path: Path) -> str:
-    return "not empty" if path.is_dir() and list(path.iterdir()) else "empty"
+def _has_cap_sys_admin() -> bool:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return bool(int(status["CapEff"], 16) >> 21 & 1)
 
 
-def _can_mount() -> bool:
-    """Whether this process may mount (CAP_SYS_ADMIN, capabilities(7))."""
-    status = Path("/proc/self/status").read_text()
-    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
-    return bool(int(effective, 16) >> 21 & 1)
+def _say(text: str) -> None:
+    colour = {"✓": "green", "✗": "yellow"}.get(text[0])
+    click.echo(f"   {click.style(text[0], fg=colour)}{text[1:]}")

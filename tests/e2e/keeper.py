@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from cli.demo.leash import leash
+from tests.kit.leash import leash
 
 _PAUSE_S = 1.0
 """The kubelet's first pause is 10 s; it doubles up to 5 minutes."""

@@ -3,7 +3,7 @@
 Rules:
 
 * A process is stopped by its own id only.
-* It dies with the test run, however that ends (`cli.demo.leash`, which also says from which thread to start it).
+* It dies with the test run, however that ends (`tests.kit.leash`, which also says from which thread to start it).
 * Its output goes to a file of its own, whose end is part of every error.
 """
 
@@ -15,7 +15,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Self
 
-from cli.demo.leash import leash
+from tests.kit.leash import leash
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
 
-from common.csi import csi_pb2, csi_pb2_grpc
+from common.csi import csi_pb2
 
 (_ADDRESS,) = (it.removeprefix("--csi-address=") for it in sys.argv[1:])
 
@@ -17,7 +17,8 @@ class _Healthz(BaseHTTPRequestHandler):
             with grpc.insecure_channel(
                 f"unix://{_ADDRESS}", options=[("grpc.default_authority", "localhost")]
             ) as channel:
-                answer = csi_pb2_grpc.IdentityStub(channel).Probe(csi_pb2.ProbeRequest(), timeout=3)
+                probe = channel.unary_unary("/csi.v1.Identity/Probe", None, csi_pb2.ProbeResponse.FromString)
+                answer = probe(b"", timeout=3)
             is_ready = not answer.HasField("ready") or answer.ready.value
         except grpc.RpcError:
             is_ready = False
