@@ -14,7 +14,7 @@ from cloud.served_driver import served_driver
 from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
-from common.parsers import driver_name, duration_or_forever, host_port, node_name, octal_mode, unix_path, words
+from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
 from edge.runtimes import direct_runtime
 from edge.settings import AgentFlags
 
@@ -223,20 +223,6 @@ HUB_OPTIONS = Options(
         unit="creates",
         help="Creates of one driver that may run, or have an unknown outcome, at one time. Above this limit a new name "
         "is refused; a retry never is. Of several nodes, one can have about three quarters.",
-    ),
-    _tuning(
-        "--capacity-grace",
-        type=duration_type("0s", "24h"),
-        default="60s",
-        help="With --placement=local: time after which a node that is away has no capacity (GetCapacity), so that the "
-        "scheduler sends no new pod there. Before, its last answer counts.",
-    ),
-    _tuning(
-        "--list-age",
-        type=Text(duration_or_forever, "DURATION or forever", unit="_s"),
-        default="10m",
-        help="With --placement=local: how old the last complete list of a node that is away may be, in ListVolumes and "
-        "its like for all nodes. Without a younger one the call is refused. 0: no old list counts.",
     ),
     option(
         "--candidates",

@@ -84,8 +84,6 @@ class HubParts:
             value_of=segments.value_of,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,
-            capacity_grace_s=settings.capacity_grace_s,
-            list_age_s=settings.list_age_s,
             rules=settings.election_rules,
             labels=sync.node_labels,
         )

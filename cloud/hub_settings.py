@@ -38,8 +38,6 @@ class HubSettings(ProcessSettings):
     max_handshakes: int
     max_nodes: int
     max_open_creates: int
-    capacity_grace_s: float
-    list_age_s: float
     candidates: tuple[NodeSet, ...]
     prefer: tuple[NodeSet, ...]
     takeover_after_s: float

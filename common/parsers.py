@@ -87,14 +87,6 @@ def duration(text: str) -> float:
     return seconds
 
 
-def duration_or_forever(text: str) -> float:
-    """Seconds as `duration`; `forever` is the longest one."""
-    try:
-        return LONGEST_DURATION_S if text == "forever" else duration(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, or forever") from None
-
-
 def _go_part_s(part: str) -> float:
     number = part.rstrip("nuµμmsh")
     return float(number) * _GO_UNITS_S[part.removeprefix(number)]

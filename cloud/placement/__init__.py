@@ -11,12 +11,11 @@ Read in this order:
 * `pending`, `attempts`, `recent`: this hub's creates that run, the exemption of pinned creates, and what these made.
 * `carry`, `outcome`: carry; the call on its way, and the meaning of its end.
 * `elections`: the nodes that serve drivers whose storage every node reaches.
-* `fan_out`: a call that nodes answer together.
-* `capacity`: GetCapacity of all nodes.
-* `whole_lists`, `node_lists`, `sweeps`: ListVolumes and its like of all nodes; the list of each; their pages.
-* `page_tokens`: the tokens in the lists of an elected node.
+* `fan_out`: a call that the hub answers itself, after calls of its own to nodes.
+* `capacity`: GetCapacity of several nodes.
+* `pages`, `page_tokens`: ListVolumes and its like, node by node; the tokens between two pages.
 * `question`: one call of the hub's own to a node.
-* `lists`, `inventory`: asks nodes for the volumes and snapshots that their drivers list.
+* `inventory`: reads all that a node's driver lists, for the claim store and the leak audit.
 * `capabilities`, `offers`: the answers that sidecars get about a driver, by the votes of its nodes.
 * `foreign_ids`: answers to creates that name another node's thing.
 * `segment`: the bridge's topology segment, added to answers and removed from requests.

@@ -212,10 +212,10 @@ class Send(NamedTuple):
 
 
 class AskAll(NamedTuple):
-    """Ask nodes, and answer with what they say together (`fan_out`).
+    """Ask nodes, and answer from their answers (`fan_out`).
 
     Attributes:
-        sends: the nodes; none: no node has anything of it.
+        sends: the nodes; for a list that of the page, and the next ones. None: no node has anything of it.
     """
 
     sends: tuple[Send, ...]

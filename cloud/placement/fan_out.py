@@ -1,4 +1,4 @@
-"""A fan-out: a call that nodes answer together. The hub asks each of them, and gives one caller one answer."""
+"""A fan-out: a call that the hub answers itself, after calls of its own to nodes."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,7 +12,7 @@ Answer = tuple[Status, bytes | None]
 
 
 class FanOut:
-    """A call under way at several nodes (`cloud.node_call.Reply`). To cancel it ends its task."""
+    """A call under way at nodes (`cloud.node_call.Reply`). To cancel it ends its task."""
 
     is_sent = True
     """The hub has read the request, and sends requests of its own."""
@@ -22,13 +22,13 @@ class FanOut:
         self._task = asyncio.get_running_loop().create_task(_answer(work, caller), name=name)
 
     def passed_on(self) -> None:
-        """See `Reply`: nothing to give back."""
+        """Nothing to give back."""
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """See `Reply`: nothing to release."""
+        """Nothing to release."""
 
     def cancel(self) -> None:
-        """See `Reply`."""
+        """End the work."""
         self._task.cancel()
 
 

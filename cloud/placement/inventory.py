@@ -1,23 +1,34 @@
-"""An inventory: all that a node's driver lists by one method, page by page (CSI spec, ListVolumes)."""
+"""An inventory: all that a node's driver lists, read to its end; and the inventories that the claim store learns.
+
+Rules of `Inventories`, which asks in the background:
+
+* One node gets one question of a kind at a time, and none within a minute of the last one.
+* At most 20 nodes list at once: the lists of thousands would fill the hub's links with answers that can wait.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from cloud.node_call import Call
-from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
+from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES, ClaimStore, ListsTooLarge
 from cloud.placement.question import CallNode, ask
 from cloud.placement.requests import LISTINGS, SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
+from common.errors import CallError
+
+log = logging.getLogger("csi_bridge.hub.placement")
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 
 _PAGE = 1_000
 """Entries of one page: a few hundred kilobytes on a slow link."""
 
-_MOST_PAGES = 1_000
+MOST_PAGES = 1_000
 """A driver that goes on for ever has no end of its own."""
 
 _PAGE_LIMIT_S = 60.0
@@ -29,29 +40,19 @@ milliseconds."""
 _MOST_ENTRIES = 100_000
 """Of one answer. 4 MiB hold 70,000 volumes with the shortest ids, or two million empty entries."""
 
-_LARGEST_ENTRY_BYTES = 65_536
-"""An entry has a few ids and a map of 4 KiB (CSI spec, "Size Limits"). It must fit into an answer for the sidecars."""
-
 _LARGEST_TOKEN_BYTES = 4_096
-"""The hub sends a token back as it is. It keeps one for each node that it asks."""
 
-_Item = TypeVar("_Item")
+_AGAIN_S = 60.0
+
+_AT_ONCE = 20
+
+_Read = TypeVar("_Read")
+_Key = tuple[str, str, str]
+"""Driver, node and kind."""
 
 
 class Unlisted(Exception):
-    """A node's driver did not answer with a whole list. The text says why."""
-
-
-class Entry(NamedTuple):
-    """One entry of a list.
-
-    Attributes:
-        id: the id of its volume or snapshot; may be empty.
-        wire: an answer with this entry alone, serialized. Answers joined are one answer with all their entries.
-    """
-
-    id: str
-    wire: bytes
+    """A node's driver did not answer with a list, or not with a whole one. The text says why."""
 
 
 class Listed(NamedTuple):
@@ -64,13 +65,6 @@ class Listed(NamedTuple):
 
     thing: Thing
     size_bytes: int
-
-
-async def take(call: CallNode, driver: str, node: str, kind: str) -> list[Thing]:
-    """Everything of a kind that the driver has on a node. Arguments and errors are those of `each_page`."""
-    things: list[Thing] = []
-    await each_page(call, driver, node, kind, lambda page: things.extend(listed.thing for listed in page))
-    return things
 
 
 async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
@@ -87,120 +81,36 @@ async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Cal
         Unlisted: the driver did not answer all of it.
         CallError: the node cannot be reached.
     """
-    path, size_bytes = _METHODS[kind], 0
-    id_of = LISTINGS[path].id_of
-
-    def found(body: bytes) -> tuple[list[Listed], str]:
-        answer = _parse(path, body)
-        told = ((id_of(entry), _size_of(kind, entry)) for entry in answer.entries)
-        return [Listed(Thing(kind, id_), size) for id_, size in told if id_], answer.next_token
-
-    def check(page: list[Listed]) -> None:
-        nonlocal size_bytes
-        size_bytes += sum(len(listed.thing.id) + LISTED_BYTES for listed in page)
-        if size_bytes > MOST_LISTED_BYTES:
-            raise _endless(path)
-        keep(page)
-
-    await _read_pages(call, Call(driver, path, b"", f"inventory-{node}", _PAGE_LIMIT_S), node, found, check)
-
-
-async def entries(
-    call: CallNode,
-    driver: str,
-    node: str,
-    method: str,
-    request: bytes = b"",
-    *,
-    edit: Callable[[bytes], bytes] = lambda body: body,
-    keep: Callable[[int], None] = lambda _size_bytes: None,
-) -> list[Entry]:
-    """Every entry that the driver lists on a node.
-
-    Args:
-        call: sends a call to a node.
-        driver: the driver's name.
-        node: the node.
-        method: the gRPC path, one of `LISTINGS`.
-        request: the other fields of the request.
-        edit: changes an answer before it is read. It may run in a thread.
-        keep: called with the size of each page. It may raise `Unlisted`.
-
-    Raises:
-        Unlisted: the driver did not answer all of it.
-        CallError: the node cannot be reached.
-    """
-    whole: list[Entry] = []
-
-    def found(body: bytes) -> tuple[list[Entry], str]:
-        answer = _parse(method, edit(body))
-        return list(_entries(method, answer)), answer.next_token
-
-    def check(page: Iterable[Entry]) -> None:
-        keep(sum(len(entry.id) + len(entry.wire) + LISTED_BYTES for entry in page))
-        whole.extend(page)
-
-    await _read_pages(call, Call(driver, method, request, f"list-{node}", _PAGE_LIMIT_S), node, found, check)
-    return whole
-
-
-async def _read_pages(
-    call: CallNode,
-    first: Call,
-    node: str,
-    read: Callable[[bytes], tuple[list[_Item], str]],
-    keep: Callable[[list[_Item]], None],
-) -> None:
-    """Read each page.
-
-    Args:
-        call: sends a call to a node.
-        first: the question, without page size and token.
-        node: the node.
-        read: the items of an answer, and the next token. It may run in a thread.
-        keep: called with each page's items. It may raise an error.
-    """
-    method, token = METHODS[first.method], ""
-    for _ in range(_MOST_PAGES):
-        request: Any = method.request.FromString(first.request)
-        request.max_entries, request.starting_token = _PAGE, token
-        status, body = await ask(call, node, first._replace(request=request.SerializeToString()))
+    path, token, size_bytes = _METHODS[kind], "", 0
+    for _ in range(MOST_PAGES):
+        request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
+        status, body = await ask(call, node, Call(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
         if not status.ok:
             raise Unlisted(status.message)
-        is_small = len(body) <= _AT_ONCE_BYTES
-        page, next_token = read(body) if is_small else await asyncio.to_thread(read, body)
+        page, next_token = await in_thread(body, partial(_read, kind))
+        size_bytes += sum(len(listed.thing.id) + LISTED_BYTES for listed in page)
+        if size_bytes > MOST_LISTED_BYTES:
+            break
         keep(page)
         if not next_token:
             return
         if next_token == token:
             break
-        if len(next_token) > _LARGEST_TOKEN_BYTES:
-            raise Unlisted(f"its answer to {method.path} has a token of {len(next_token)} bytes")
         token = next_token
-    raise _endless(method.path)
+    raise endless(path)
 
 
-def _size_of(kind: str, entry: Any) -> int:
-    size_bytes: int = entry.volume.capacity_bytes if kind == VOLUME else entry.snapshot.size_bytes
-    return size_bytes
+async def in_thread(body: bytes, read: Callable[[bytes], _Read]) -> _Read:
+    """Read an answer: a small one at once, a large one in a thread."""
+    return read(body) if len(body) <= _AT_ONCE_BYTES else await asyncio.to_thread(read, body)
 
 
-def _endless(method: str) -> Unlisted:
-    return Unlisted(f"its answers to {method} do not end")
+def parse(method: str, body: bytes) -> Any:  # one of three message classes
+    """A page of one of `LISTINGS`.
 
-
-def _entries(method: str, answer: Any) -> Iterator[Entry]:
-    page, id_of = METHODS[method].response, LISTINGS[method].id_of
-    for entry in answer.entries:
-        alone: Any = page()
-        alone.entries.append(entry)
-        wire = alone.SerializeToString()
-        if len(wire) > _LARGEST_ENTRY_BYTES:
-            raise Unlisted(f"its answer to {method} has an entry of {len(wire)} bytes")
-        yield Entry(id_of(entry), wire)
-
-
-def _parse(method: str, body: bytes) -> Any:  # one of three message classes
+    Raises:
+        Unlisted: it does not parse, or is too large for the hub.
+    """
     answer: Any = METHODS[method].response()
     try:
         answer.ParseFromString(body)
@@ -208,4 +118,83 @@ def _parse(method: str, body: bytes) -> Any:  # one of three message classes
         raise Unlisted("its answer does not parse") from None
     if len(answer.entries) > _MOST_ENTRIES:
         raise Unlisted(f"its answer to {method} has {len(answer.entries)} entries")
+    if len(answer.next_token) > _LARGEST_TOKEN_BYTES:
+        raise Unlisted(f"its answer to {method} has a token of {len(answer.next_token)} bytes")
     return answer
+
+
+def endless(method: str) -> Unlisted:
+    """The error for a driver whose pages have no end."""
+    return Unlisted(f"its answers to {method} do not end")
+
+
+def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
+    """A page's things, and the next token."""
+    answer, id_of = parse(_METHODS[kind], body), LISTINGS[_METHODS[kind]].id_of
+    sized = (
+        (id_of(it), it.volume.capacity_bytes if kind == VOLUME else it.snapshot.size_bytes) for it in answer.entries
+    )
+    return [Listed(Thing(kind, id_), size_bytes) for id_, size_bytes in sized if id_], answer.next_token
+
+
+class Inventories:
+    """Asks the nodes of every driver for all their things of a kind, for the claim store."""
+
+    def __init__(
+        self, call: CallNode, store: ClaimStore, *, now: Callable[[], float], monotonic: Callable[[], float]
+    ) -> None:
+        """Inventories for a store.
+
+        Args:
+            call: sends a call to a node.
+            store: gets the inventories.
+            now: seconds since the epoch.
+            monotonic: seconds of the monotonic clock.
+        """
+        self._call, self._store, self._now, self._monotonic = call, store, now, monotonic
+        self._asked: dict[_Key, float] = {}
+        """When a node was asked last, in seconds of the monotonic clock."""
+        self._tasks: dict[_Key, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def ask(self, driver: str, kind: str, nodes: Iterable[str]) -> None:
+        """Ask nodes for their things of a kind, unless they were asked a moment ago."""
+        now = self._monotonic()
+        for node in nodes:
+            key = (driver, node, kind)
+            if now - self._asked.get(key, -_AGAIN_S) >= _AGAIN_S and key not in self._tasks:
+                self._asked[key] = now
+                task = self._tasks[key] = asyncio.create_task(self._take(*key), name=f"list-{node}")
+                task.add_done_callback(partial(self._ended, key))
+
+    def forget(self, node: str, driver: str = "") -> None:
+        """Drop the questions to a node, or about one driver there."""
+        for key in [key for key in self._asked if key[1] == node and driver in ("", key[0])]:
+            del self._asked[key]
+            if key in self._tasks:
+                self._tasks[key].cancel()
+
+    async def settled(self) -> None:
+        """Wait until no node is being asked."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self.settled()
+
+    def _ended(self, key: _Key, _: asyncio.Task[None]) -> None:
+        del self._tasks[key]
+
+    async def _take(self, driver: str, node: str, kind: str) -> None:
+        things: list[Thing] = []
+        try:
+            async with self._slots:
+                began = self._now()
+                await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
+            await self._store.listed(driver, node, kind, things, began=began)
+        except (CallError, Unlisted, ListsTooLarge) as error:
+            log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, error)
+        else:
+            log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

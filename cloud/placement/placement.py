@@ -4,7 +4,7 @@
     claim     `claim_store`: gives the name of a create to the node, unless another node holds it; then decide again
     carry     `carry`: sends the call, watches its end, and tells the claim store
 
-A call about several nodes takes another way: the hub asks each of them, and answers itself (`fan_out`).
+A list or a capacity of several nodes takes another way: the hub asks nodes, and answers itself (`fan_out`).
 
 Rules:
 
@@ -25,7 +25,7 @@ from cloud.placement import elections
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
-from cloud.placement.capacity import GRACE_S, Capacity
+from cloud.placement.capacity import largest
 from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, IdEntry, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
@@ -46,14 +46,11 @@ from cloud.placement.fan_out import FanOut
 from cloud.placement.find import elsewhere
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
-from cloud.placement.lists import Lists
-from cloud.placement.node_lists import LIST_AGE_S, NodeLists
+from cloud.placement.inventory import Inventories
 from cloud.placement.offers import Offers
-from cloud.placement.page_tokens import PageCaller, for_driver
+from cloud.placement.pages import Pages
 from cloud.placement.pending import Books, Pending
 from cloud.placement.requests import LISTINGS, Thing
-from cloud.placement.sweeps import Sweeps
-from cloud.placement.whole_lists import WholeLists
 from common.errors import NameElsewhere, PlacementNotKept
 from common.metrics import Metrics
 from common.reports import DriverReport
@@ -78,7 +75,7 @@ class Placement:
     Attributes:
         claims: names and ids.
         affinity: the PersistentVolumes; None: this hub follows none.
-        lists: asks nodes for their lists.
+        inventories: asks nodes for all that they have.
         elections: elect the nodes that serve drivers whose storage every node reaches.
     """
 
@@ -94,8 +91,6 @@ class Placement:
         value_of: Callable[[str], str] = str,
         affinity: Volumes | None = None,
         most_open: int = MOST_OPEN,
-        capacity_grace_s: float = GRACE_S,
-        list_age_s: float = LIST_AGE_S,
         rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
         labels: Callable[[str], Mapping[str, str] | None] = lambda _node: {},
         now: Callable[[], float] = time.time,
@@ -113,23 +108,14 @@ class Placement:
             value_of: the value of a node's own segment (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
-            capacity_grace_s: how long the last capacity of a node that is away counts.
-            list_age_s: how long the last list of a node that is away counts.
             rules: the operator's rules for the elections of a driver.
             labels: the labels of a node's Node; None: the hub has not read the Nodes yet.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self.claims, self.affinity = claims, affinity
-        self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
-        self._capacity = Capacity(nodes.call, grace_s=capacity_grace_s, now=now, monotonic=monotonic)
-        self._whole = WholeLists(
-            NodeLists(nodes.call, age_s=list_age_s, now=now),
-            Sweeps(monotonic=monotonic),
-            look=self._records,
-            elsewhere=self._elsewhere,
-            now=now,
-        )
+        self.inventories = Inventories(nodes.call, claims, now=now, monotonic=monotonic)
+        self._pages = Pages(nodes.call, look=self._records, elsewhere=self._elsewhere, now=now)
         self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers, value_of=value_of)
@@ -172,7 +158,7 @@ class Placement:
 
     def conflicts(self, node: str) -> list[str]:
         """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
-        return [*self._foreign.told_by(node), *self._whole.problems(node)]
+        return [*self._foreign.told_by(node), *self._pages.problems(node)]
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
@@ -209,7 +195,7 @@ class Placement:
             return None
         send = self._decide(ask, standing, goes_to)
         if isinstance(send, AskAll):
-            return self._ask_all(call, caller, send)
+            return self._ask_all(call, caller, ask, send)
         if not ask.name:
             return self._send(call, caller, ask, send)
         attempt = self._begin(ask, send, standing) if send.keeping is Keeping.LATE else None
@@ -235,7 +221,7 @@ class Placement:
             standing = await self._pending.look(ask.driver, ask.name, ask.things) if ask.needs_claims else NOTHING
             send = self._decide(ask, standing, goes_to)
             if isinstance(send, AskAll):
-                return self._ask_all(call, caller, send)
+                return self._ask_all(call, caller, ask, send)
             if not ask.name:
                 return self._send(call, caller, ask, send)
             attempt, node = await self._claim(ask, send, standing), send.node
@@ -252,10 +238,9 @@ class Placement:
         Raises:
             PlacementNotKept: the store cannot be written, and nothing is removed.
         """
-        self.lists.forget(node, driver)
+        self.inventories.forget(node, driver)
         self._foreign.forget(node, driver)
-        self._capacity.forget(node, driver)
-        self._whole.forget(node, driver)
+        self._pages.forget(node, driver)
         known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(known)
@@ -280,9 +265,8 @@ class Placement:
 
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""
-        await self.lists.close()
-        await self._capacity.close()
-        await self._whole.close()
+        await self.inventories.close()
+        await self._pages.close()
         await self.claims.close()
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
@@ -330,7 +314,7 @@ class Placement:
                     goes_to(ask_all.sends[0].node)
                 return ask_all
             case AskForLists(kind, nodes, error):
-                self.lists.ask(ask.driver, kind, nodes)
+                self.inventories.ask(ask.driver, kind, nodes)
                 raise error
             case Refuse(error, node):
                 if node:
@@ -338,16 +322,18 @@ class Placement:
                 raise error
 
     def _send(self, call: Call, caller: Caller, ask: Ask, send: Send, attempt: Attempt | None = None) -> Reply:
-        if ask.is_shared and call.method in LISTINGS:
-            call = call._replace(request=for_driver(call.method, call.request))
-            caller = PageCaller(caller, call.method, send.node)
         if send.passes:
             return self._nodes.call(send.node, call._replace(epoch=send.epoch) if send.epoch else call, caller)
         return carry(call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call, caller)
 
-    def _ask_all(self, call: Call, caller: Caller, ask_all: AskAll) -> Reply:
-        answers = self._whole if call.method in LISTINGS else self._capacity
-        return FanOut(answers.of(call, ask_all.sends), caller, name=f"call {call.call_id}")
+    def _ask_all(self, call: Call, caller: Caller, ask: Ask, ask_all: AskAll) -> Reply:
+        if call.method not in LISTINGS:
+            work = largest(self._nodes.call, call, ask_all.sends)
+        elif ask.is_shared:
+            work = self._pages.of_elected(call, ask_all.sends[0])
+        else:
+            work = self._pages.page(call, ask_all.sends)
+        return FanOut(work, caller, name=f"call {call.call_id}")
 
     def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create; None if this hub has a create of that name at another node.

@@ -63,7 +63,6 @@ COMMANDS = (
 WRONG = {
     "": ("maybe",),
     "DURATION": ("soon", "-1s", "10 s", "1d", "", "100000000h"),
-    "DURATION or forever": ("soon", "-1s", "never", "", "100000000h"),
     "SIZE": ("big", "-1", "1.5MiB", "4mib", "", "9" * 30),
     "N": ("many", "-1", "1.5", "0x10", "", "9" * 30),
     "HOST:PORT": (":80", "127.0.0.1", "127.0.0.1:70000", "host:", "[::1:80", "http://h:1", ""),
@@ -117,7 +116,6 @@ OUT_OF_BOUNDS = {
     "max_handshakes": ("0", "1000001"),
     "max_nodes": ("0", "1000001"),
     "max_open_creates": ("0", "10000001"),
-    "capacity_grace_s": ("25h",),
     "takeover_after_s": ("999ms", "25h"),
     "controller_lease_s": ("999ms", "25h"),
     "fence_stop_s": ("2s", "11m"),

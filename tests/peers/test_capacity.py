@@ -104,9 +104,9 @@ def nodes(control_plane: ControlPlane, claims: Claims, vendors: dict[str, Runnin
 
 @pytest.fixture
 def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDriver]) -> Iterator[Proxy]:
-    """The proxy driver of a hub with three nodes. One has left for longer than the grace."""
+    """The proxy driver of a hub with three nodes. One has left."""
     with Bridge(short_dir, supervisor.directory) as bridge:
-        bridge.start_hub("--capacity-grace=1s")
+        bridge.start_hub()
         agents = {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
         proxy = bridge.start_proxy(vendors[_FREE].name, "--placement=local")
         sidecar, told = proxy.sidecar(), list[object]()
@@ -119,7 +119,7 @@ def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDri
 
         wait_for(lambda: free(_AWAY) == 2 * _PODS * GIB, what="all nodes", timeout_s=_LIMIT_S, instead=lambda: told)
         agents[_AWAY].kill()
-        wait_for(lambda: free(_AWAY) == 0, what="end of the grace", timeout_s=_LIMIT_S, instead=lambda: told)
+        wait_for(lambda: free(_AWAY) == 0, what="word of its end", timeout_s=_LIMIT_S, instead=lambda: told)
         assert (free(_FULL), free(_FREE)) == (0, 2 * _PODS * GIB)
         yield proxy
 

@@ -58,9 +58,13 @@ class Site:
 
     def conditions(self) -> dict[str, bytes]:
         """The status of each volume in a list of all nodes, by its node."""
-        outcome = self.sidecar.call("ListVolumes")
-        assert outcome.ok, outcome.refusal
-        found = {it.volume.volume_id: it.status.SerializeToString() for it in outcome.answer.entries}
+        found, request = {}, csi.ListVolumesRequest()
+        for _ in _NODES:
+            outcome = self.sidecar.call("ListVolumes", request)
+            assert outcome.ok, outcome.refusal
+            found |= {it.volume.volume_id: it.status.SerializeToString() for it in outcome.answer.entries}
+            request.starting_token = outcome.answer.next_token
+        assert not request.starting_token
         return {node: found[volume] for node, volume in self.volumes.items()}
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.parsers import (
-    LONGEST_DURATION_S,
     LONGEST_SOCKET_PATH_BYTES,
     HostPort,
     driver_name,
     duration,
-    duration_or_forever,
     host_port,
     node_name,
     octal_mode,
@@ -35,9 +33,6 @@ VALID: list[tuple[Parser, str, object]] = [
     (duration, "7", 7.0),
     (duration, "0.25", 0.25),
     (duration, ".5s", 0.5),
-    (duration_or_forever, "forever", LONGEST_DURATION_S),
-    (duration_or_forever, "10m", 600.0),
-    (duration_or_forever, "0", 0.0),
     (size, "16384", 16384),
     (size, "4MiB", 4194304),
     (size, "4Mi", 4194304),

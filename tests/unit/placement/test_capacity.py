@@ -1,17 +1,13 @@
-"""GetCapacity of nodes with storage of their own: whose answer counts, and for how long."""
+"""GetCapacity of nodes with storage of their own: whose answer counts."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement import capacity
-from cloud.placement.capacity import GRACE_S
 from common.csi import csi_pb2 as csi
 from common.errors import (
-    CallTimeout,
     CapabilityMissing,
     KnowledgeLost,
     NodeOffline,
@@ -51,26 +47,6 @@ async def free(world: World, node: str = "", **parameters: str) -> int:
     asked = await world.ask("GetCapacity", request(on(node) if node else None, **parameters))
     assert asked.status.ok, asked.status
     return csi.GetCapacityResponse.FromString(asked.body).available_capacity
-
-
-class Slow:
-    """A vendor that answers when it is told to."""
-
-    def __init__(self, answer: Vendor) -> None:
-        self.asked, self.go, self._answer = asyncio.Event(), asyncio.Event(), answer
-
-    async def __call__(self, call: Call) -> tuple[bytes | None, Status]:
-        self.asked.set()
-        await self.go.wait()
-        said = self._answer(call)
-        assert isinstance(said, tuple)
-        return said
-
-
-@pytest.fixture
-def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node with a last answer has no time for the next one."""
-    monkeypatch.setattr(capacity, "_PATIENCE_S", 0.0)
 
 
 async def test_a_segment_has_the_capacity_of_its_node(world: World) -> None:
@@ -128,83 +104,25 @@ async def test_the_only_nodes_answer_passes_as_it_is(tmp_path: Path) -> None:
     await world.placement.close()
 
 
-# -------------------- slow nodes --------------------
-
-
-@pytest.mark.usefixtures("no_patience")
-async def test_a_slow_nodes_last_answer_counts_and_its_next_one_is_taken_when_it_comes(world: World) -> None:
-    world.vendors["n1"] = has(5)
-    assert await free(world, "n1") == 5
-    slow = world.vendors["n1"] = Slow(has(7))
-    assert [await free(world, "n1") for _ in range(3)] == [5, 5, 5]
-    assert len(world.calls) == 2  # it is not asked again while it is at it
-    slow.go.set()
-    await asyncio.gather(*world.placement._capacity._running.values())
-    world.vendors["n1"] = Slow(has(9))
-    assert await free(world, "n1") == 7
-
-
-@pytest.mark.usefixtures("no_patience")
-async def test_a_last_answer_counts_for_its_own_request_and_for_ten_minutes(world: World) -> None:
-    world.vendors["n1"] = has(5)
-    assert await free(world, "n1", type="fast") == 5
-    slow = world.vendors["n1"] = Slow(has(7))
-    waiting = asyncio.create_task(free(world, "n1", type="slow"))
-    assert await free(world, "n1", type="fast") == 5
-    world.monotonic += 601.0
-    late = asyncio.create_task(free(world, "n1", type="fast"))
-    await asyncio.sleep(0)
-    slow.go.set()
-    assert (await waiting, await late) == (7, 7)
-
-
-async def test_a_slow_node_without_a_last_answer_takes_its_callers_time_and_no_more(world: World) -> None:
-    world.vendors["n1"] = Slow(has(7))
-    with pytest.raises(CallTimeout, match="edge node n1"):
-        await world.ask("GetCapacity", request(on("n1")), timeout_s=0.0)
-
-
-async def test_the_last_answers_of_a_node_are_bounded(world: World) -> None:
-    world.vendors["n1"] = has(5)
-    for i in range(40):
-        await free(world, "n1", type=str(i))
-    assert len(world.placement._capacity._last[DRIVER, "n1"]) == 16
-    world.vendors["n1"] = lambda _: (csi.GetCapacityResponse(available_capacity=6).SerializeToString() * 200, OK)
-    assert await free(world, "n1", type="large") == 6
-    world.away = {"n1"}
-    with pytest.raises(NodeOffline):
-        await free(world, "n1", type="large")
-
-
 # -------------------- nodes that are away, or answer with errors --------------------
 
 
-async def test_a_node_that_is_away_keeps_its_last_answer_for_the_grace_and_has_nothing_then(world: World) -> None:
+async def test_a_node_that_is_away_has_no_capacity_until_it_is_back(world: World) -> None:
     world.vendors["n1"] = has(5)
-    assert await free(world, "n1") == 5
-    world.away, world.since["n1"] = {"n1"}, world.now
-    world.now += GRACE_S - 1.0
-    assert await free(world, "n1") == 5
-    world.now += 1.0
+    world.away = {"n1"}
     assert await free(world, "n1") == 0
+    assert not world.calls
     world.away = set()
     assert await free(world, "n1") == 5
 
 
-async def test_a_node_that_left_before_it_answered_is_an_error_until_the_grace_is_over(world: World) -> None:
-    world.away, world.since["n1"] = {"n1"}, world.now
+async def test_a_node_that_leaves_while_it_is_asked_is_an_error(world: World) -> None:
+    def leave(_: Call) -> tuple[bytes, Status]:
+        raise NodeOffline("n1", 0.0)
+
+    world.vendors["n1"] = leave
     with pytest.raises(NodeOffline):
         await free(world, "n1")
-    world.now += GRACE_S
-    assert await free(world, "n1") == 0
-
-
-async def test_after_its_own_start_the_hub_waits_for_a_node_that_left_long_before(world: World) -> None:
-    world.away, world.since["n1"] = {"n1"}, world.now - 3_600.0
-    with pytest.raises(NodeOffline):
-        await free(world, "n1")
-    world.now += GRACE_S
-    assert await free(world, "n1") == 0
 
 
 async def test_a_node_that_is_away_or_broken_takes_nothing_from_the_others(world: World) -> None:
@@ -219,17 +137,12 @@ async def test_if_no_node_answers_the_vendors_own_error_is_the_answer(world: Wor
     assert (await world.ask("GetCapacity", request())).status.code == Code.INTERNAL
 
 
-async def test_all_nodes_away_for_long_have_nothing(world: World) -> None:
+async def test_all_nodes_away_have_nothing(world: World) -> None:
     world.away = {"n1", "n2", "n3"}
-    with pytest.raises(NodeOffline):
-        await free(world)
-    world.now += GRACE_S
     assert await free(world) == 0
 
 
-async def test_a_refused_nodes_last_answer_does_not_count(world: World) -> None:
-    world.vendors["n1"] = has(5)
-    assert await free(world, "n1") == 5
+async def test_a_refused_node_is_an_error(world: World) -> None:
     world.refused["n1"] = "so it is"
     world.placement.changed(DRIVER)
     with pytest.raises(ReportRefused):
@@ -237,9 +150,9 @@ async def test_a_refused_nodes_last_answer_does_not_count(world: World) -> None:
 
 
 async def test_an_answer_that_does_not_parse_is_no_capacity(world: World) -> None:
-    world.vendors["n1"] = lambda _: (b"\xff", OK)
+    world.vendors = dict.fromkeys(world.reports, lambda _: (b"\xff", OK))
     with pytest.raises(VendorBroken, match="does not parse"):
-        await free(world, "n1")
+        await free(world)
     world.vendors["n2"] = has(3)
     assert await free(world) == 3
 
@@ -252,26 +165,3 @@ async def test_nodes_that_lack_the_capability_are_left_out(tmp_path: Path) -> No
     with pytest.raises(CapabilityMissing, match="n3"):
         await free(world, "n3")
     await world.placement.close()
-
-
-async def test_what_is_kept_of_a_node_goes_with_it(world: World) -> None:
-    world.vendors["n1"] = has(5)
-    assert await free(world, "n1") == 5
-    await world.placement.forget("n1")
-    world.away = {"n1"}
-    with pytest.raises(NodeOffline):
-        await free(world, "n1")
-
-
-async def test_a_caller_that_leaves_leaves_the_question_to_the_next_one(world: World) -> None:
-    slow = world.vendors["n1"] = Slow(has(7))
-    first = asyncio.create_task(free(world, "n1"))
-    await slow.asked.wait()
-    first.cancel()
-    await asyncio.wait([first])
-    second = asyncio.create_task(free(world, "n1"))
-    for _ in range(5):  # until it waits for the same question
-        await asyncio.sleep(0)
-    slow.go.set()
-    assert await second == 7
-    assert len(world.calls) == 1

@@ -44,7 +44,7 @@ async def asked_for(world: World, volume: str) -> None:
     """Somebody asks for a volume that nothing tells of, and the nodes have listed theirs."""
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete(volume))
-    await world.placement.lists.settled()
+    await world.placement.inventories.settled()
     world.monotonic += 61.0
 
 
@@ -66,7 +66,7 @@ async def test_a_node_is_asked_for_its_list_once_a_minute(world: World) -> None:
     for _ in range(2):
         with pytest.raises(NoPlace):
             await world.ask("DeleteVolume", delete("unknown"))
-        await world.placement.lists.settled()
+        await world.placement.inventories.settled()
     assert [node for node, _, _ in world.calls] == ["n1", "n2"]
 
 
@@ -117,7 +117,7 @@ async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: World
     world.now += 1.0
     await world.ask("DeleteVolume", delete("v"))
     answer.set_result((listing("v"), OK))
-    await world.placement.lists.settled()
+    await world.placement.inventories.settled()
     assert not world.places("v")
     assert (await world.ask("DeleteVolume", delete("v"))).node == "n1"
 
@@ -154,7 +154,7 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
         await asyncio.sleep(0)
     answer.set_result((listing("a"), OK))
     await world.placement.forget("n1")
-    await world.placement.lists.settled()
+    await world.placement.inventories.settled()
     assert not world.places("a")
     assert ("n1", "volume") not in world.standing().lists
 
@@ -245,7 +245,7 @@ async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on
     await asked_for(world, "lv")
     with pytest.raises(NoPlace, match="n1 sent no list"):
         await world.ask("DeleteVolume", delete("lv"))
-    await world.placement.lists.settled()
+    await world.placement.inventories.settled()
     world.vendors["n1"] = lists()
     await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"

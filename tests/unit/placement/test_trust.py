@@ -111,7 +111,7 @@ async def test_a_refused_node_is_still_a_reason_not_to_guess(tmp_path: Path) -> 
         await world.ask("DeleteVolume", delete(), mode=Mode.PINNED)
     with pytest.raises(NoPlace, match="n1, n2 sent no list"):
         await world.ask("DeleteVolume", delete())
-    await world.placement.lists.settled()
+    await world.placement.inventories.settled()
     assert {node for node, *_ in world.calls} <= {"n1"}
     await world.placement.close()
 

@@ -12,7 +12,6 @@ from cloud.election import ElectionRules, Seat
 from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import MOST_OPEN, Mode
-from cloud.placement.node_lists import LIST_AGE_S
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
@@ -225,14 +224,13 @@ class World:
         lost: tuple[str, ...] = (),
         store: Callable[[], ClaimStore] | None = None,
         most_open: int = MOST_OPEN,
-        list_age_s: float = LIST_AGE_S,
     ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
         self.since: dict[str, float] = {}
-        self.lost, self._most_open, self._list_age_s = lost, most_open, list_age_s
+        self.lost, self._most_open = lost, most_open
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
@@ -258,7 +256,6 @@ class World:
             metrics=metrics,
             losses=lambda: self.lost,
             most_open=self._most_open,
-            list_age_s=self._list_age_s,
             rules=lambda _driver: self.rules,
             labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
             now=lambda: self.now,

@@ -1,0 +1,330 @@
+"""The pages of ListVolumes and its like, for a driver whose nodes each have things of their own.
+
+Rules:
+
+* A list goes node by node, in the order of their names. A page has the entries of one node, as its driver cuts them.
+* The hub asks the next 64 nodes ahead, because external-attacher has one deadline for all pages of a list. The first
+  page of a list drops what was asked ahead before. So a list has all that was made before it began.
+* If a node does not answer, the call is refused and names the node. ListVolumes alone may instead have the node's last
+  complete list, if that came in one page and within the last hour. No id is ever found by it.
+* A thing belongs to the node that made it, else to the node that its PersistentVolume is for. Another node's entry of
+  this id is left out: the attacher would go by it.
+* The hub keeps, for operators, what was wrong with a node's part in the last list of each driver.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from cloud.node_call import Call
+from cloud.placement import page_tokens
+from cloud.placement.claim_store import IdEntry
+from cloud.placement.decisions import Send
+from cloud.placement.fan_out import Answer
+from cloud.placement.inventory import MOST_PAGES, Unlisted, endless, in_thread, parse
+from cloud.placement.page_tokens import PageToken
+from cloud.placement.question import CallNode, ask
+from cloud.placement.requests import LISTINGS, Thing
+from cloud.placement.segment import placed_answer
+from common.csi.csi_pb2 import ControllerServiceCapability
+from common.csi.methods import METHODS
+from common.errors import CallError, NotListed, TokenUnknown, timestamp
+from common.limits import has_room
+from common.logs import of_peer
+from common.status import Code, Status
+
+log = logging.getLogger("csi_bridge.hub.placement")
+
+_LIST_VOLUMES: Final = "/csi.v1.Controller/ListVolumes"
+
+_SHARE: Final = 0.9
+"""A node has this share of the caller's time. The hub answers in the rest."""
+
+_TIME_S: Final = 60.0
+"""The time of a caller that sets none."""
+
+_PATIENCE_S: Final = 5.0
+"""The time of a node with a last list: a third of external-attacher's time for all nodes."""
+
+_LAST_S: Final = 3_600.0
+
+_LASTS_BYTES: Final = 64 * 1_048_576
+"""All last lists together: 250,000 volumes with their topology."""
+
+_AHEAD_BYTES: Final = 262_144
+"""A larger page is not kept ahead, but asked for again when its turn comes."""
+
+_MOST_AHEAD: Final = 16
+"""The lists, of all drivers, whose next pages are kept ahead. Each sidecar needs one."""
+
+_STEP: Final = 200
+"""After so many entries, the hub serves its other calls."""
+
+_SHOWN_CHARS: Final = 400
+"""Ids are cut here."""
+
+_OK: Final = Status(Code.OK)
+
+
+class _Last(NamedTuple):
+    """A node's last complete list: the driver's answer, and when the hub asked for it, in seconds since the epoch."""
+
+    body: bytes
+    began: float
+
+
+class _Page(NamedTuple):
+    """A node's page.
+
+    Attributes:
+        answer: the message, with the driver's own token.
+        note: why it is the node's last list; empty: the driver has just answered.
+    """
+
+    answer: Any
+    note: str = ""
+
+
+class Pages:
+    """Answers the lists of all drivers, page by page."""
+
+    def __init__(
+        self,
+        call: CallNode,
+        *,
+        look: Callable[[str, Sequence[Thing]], Awaitable[Mapping[Thing, IdEntry]]],
+        elsewhere: Callable[[str, Thing, str], str],
+        now: Callable[[], float],
+    ) -> None:
+        """Begin without lists.
+
+        Args:
+            call: sends a call to a node.
+            look: of a driver and things: the hub's records of them.
+            elsewhere: of a driver, a thing and a node: another node that its PersistentVolume is for, if it is not for
+                this one; else empty.
+            now: seconds since the epoch.
+        """
+        self._call, self._look, self._elsewhere, self._now = call, look, elsewhere, now
+        self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
+        """By digest of the list, and by node: the first pages that are asked ahead."""
+        self._lasts: dict[tuple[str, str, bytes], _Last] = {}
+        """By node and driver, and by digest; the oldest first."""
+        self._lasts_bytes = 0
+        self._notes: dict[tuple[str, str, str], str] = {}
+        """By node, driver and method: a sentence for people."""
+
+    async def page(self, call: Call, sends: Sequence[Send]) -> Answer:
+        """The page that a call asks for.
+
+        Args:
+            call: the call.
+            sends: the node of its page, and the next nodes of the list. Without any the list is at its end.
+
+        Raises:
+            NotListed: the node's entries would be missing.
+            TokenUnknown: the node does not know the token any more.
+        """
+        if not sends:
+            return _OK, METHODS[call.method].response().SerializeToString()
+        node, token = sends[0].node, _token(call)
+        at = page_tokens.read(token)
+        if at is None or at.node != node:
+            at = PageToken(node)
+        try:
+            page = await self._of_node(call, sends, at, is_new=not token)
+            if page.answer.next_token and at.pages + 1 >= MOST_PAGES:
+                raise endless(call.method)
+        except (CallError, Unlisted) as error:
+            if isinstance(error, TokenUnknown):
+                raise
+            what = f"{_short(call)} is refused, as it would lack this node's entries"
+            self._note(call, node, f"{what}: {error}")
+            raise NotListed(call.driver, call.method, {node: str(error)}) from error
+        foreign = await self._leave_out(call, node, page.answer)
+        if page.note or foreign or not at.own:
+            self._note(call, node, "; ".join(filter(None, (page.note, foreign))))
+        if page.answer.next_token:
+            page.answer.next_token = str(PageToken(node, at.pages + 1, page.answer.next_token))
+        elif len(sends) > 1:
+            page.answer.next_token = str(PageToken(sends[1].node))
+        return _OK, page.answer.SerializeToString()
+
+    async def of_elected(self, call: Call, send: Send) -> Answer:
+        """The page of an elected node, as its driver answers but for the token.
+
+        Raises:
+            CallError: the node cannot be reached.
+        """
+        at = page_tokens.read(_token(call))
+        question = _at_token(call, at.own) if at is not None else call
+        status, body = await ask(self._call, send.node, question._replace(epoch=send.epoch))
+        if not status.ok:
+            return status, None
+        try:
+            answer: Any = METHODS[call.method].response.FromString(body)
+        except DecodeError:
+            return status, body
+        if answer.next_token:
+            answer.next_token = str(PageToken(send.node, own=answer.next_token))
+        return status, answer.SerializeToString()
+
+    def problems(self, node: str) -> Iterator[str]:
+        """What was wrong with a node's part in the last list of each driver, a sentence each."""
+        return (note for (its, _, _), note in self._notes.items() if its == node)
+
+    def forget(self, node: str, driver: str = "") -> None:
+        """Drop all of a node, or of one driver there."""
+        for last in [key for key in self._lasts if key[0] == node and driver in ("", key[1])]:
+            self._drop(last)
+        for note in [key for key in self._notes if key[0] == node and driver in ("", key[1])]:
+            del self._notes[note]
+
+    async def close(self) -> None:
+        """Ask no more."""
+        tasks = [task for ahead in self._ahead.values() for task in ahead.values()]
+        self._ahead.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _of_node(self, call: Call, sends: Sequence[Send], at: PageToken, *, is_new: bool) -> _Page:
+        """The page of the first of these nodes. Asks the others ahead."""
+        first = _at_token(call, "")
+        ahead = self._asked_ahead(_digest(first), is_new=is_new)
+        task = None if at.own else ahead.pop(at.node, None)
+        for later in sends[1:]:
+            if later.node not in ahead:
+                ahead[later.node] = asyncio.create_task(self._first_ahead(first, later), name=f"list-{later.node}")
+                ahead[later.node].add_done_callback(lambda task: task.cancelled() or task.exception())
+        if at.own:
+            return await self._live(_at_token(call, at.own), sends[0])
+        return (await task if task is not None else None) or await self._first(first, sends[0])
+
+    def _asked_ahead(self, digest: bytes, *, is_new: bool) -> dict[str, asyncio.Task[_Page | None]]:
+        """The tasks of a list; none yet of a new one."""
+        old = [digest] if is_new and digest in self._ahead else []
+        if digest not in self._ahead and len(self._ahead) >= _MOST_AHEAD:
+            old.append(next(iter(self._ahead)))
+        for each in old:
+            for task in self._ahead.pop(each).values():
+                task.cancel()
+        return self._ahead.setdefault(digest, {})
+
+    async def _first_ahead(self, call: Call, send: Send) -> _Page | None:
+        page = await self._first(call, send)
+        return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
+
+    async def _first(self, call: Call, send: Send) -> _Page:
+        """A node's first page, or its last list.
+
+        Raises:
+            Unlisted: there is neither.
+        """
+        needed, member = LISTINGS[call.method].capability, send.member
+        if member is not None and member.ballot is not None and needed not in member.lists:
+            raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
+        last = self._lasts.get((send.node, call.driver, _digest(call)))
+        if last is not None and self._now() - last.began >= _LAST_S:
+            last = None
+        share_s = _SHARE * (_TIME_S if call.timeout_s is None else call.timeout_s)
+        try:
+            async with asyncio.timeout(share_s if last is None else min(share_s, _PATIENCE_S)):
+                return await self._live(call, send)
+        except TimeoutError:
+            why = "it did not answer in time"
+        except (CallError, Unlisted) as error:
+            why = str(error)
+        if last is None:
+            raise Unlisted(why)
+        note = f"{_short(call)} has this node's entries from {timestamp(last.began)}, as there are no newer ones: {why}"
+        return _Page(await _read(call.method, send, last.body), note)
+
+    async def _live(self, call: Call, send: Send) -> _Page:
+        """A page that the driver gives now.
+
+        Raises:
+            Unlisted, CallError: it gives none.
+            TokenUnknown: it does not know its token any more.
+        """
+        began = self._now()
+        status, body = await ask(self._call, send.node, call)
+        if status.code == Code.ABORTED and _token(call):
+            raise TokenUnknown(call.method)
+        if not status.ok:
+            raise Unlisted(status.message)
+        answer = await _read(call.method, send, body)
+        if call.method == _LIST_VOLUMES and not _token(call):
+            self._keep((send.node, call.driver, _digest(call)), _Last(body, began), is_whole=not answer.next_token)
+        return _Page(answer)
+
+    def _keep(self, key: tuple[str, str, bytes], last: _Last, *, is_whole: bool) -> None:
+        self._drop(key)
+        while self._lasts and last.began - next(iter(self._lasts.values())).began >= _LAST_S:
+            self._drop(next(iter(self._lasts)))
+        own, together = len(last.body), self._lasts_bytes + len(last.body)
+        if is_whole and has_room(own, together, _LASTS_BYTES, sharers=len(self._lasts) + 1):
+            self._lasts[key], self._lasts_bytes = last, together
+
+    def _drop(self, key: tuple[str, str, bytes]) -> None:
+        if key in self._lasts:
+            self._lasts_bytes -= len(self._lasts.pop(key).body)
+
+    async def _leave_out(self, call: Call, node: str, answer: Any) -> str:
+        """Remove the entries that are another node's. Returns a sentence about them; empty if there are none."""
+        kind, id_of = LISTINGS[call.method].kind, LISTINGS[call.method].id_of
+        entries, own, foreign = list(answer.entries), [], list[str]()
+        for start in range(0, len(entries), _STEP):
+            step = [(entry, Thing(kind, id_of(entry))) for entry in entries[start : start + _STEP]]
+            records = await self._look(call.driver, [thing for _, thing in step])
+            for entry, thing in step:
+                made = records[thing].made
+                owner = made[0] if made and node not in made else self._elsewhere(call.driver, thing, node)
+                if owner:
+                    foreign.append(f"{thing}, which is on edge node {owner}")
+                else:
+                    own.append(entry)
+            await asyncio.sleep(0)
+        if not foreign:
+            return ""
+        del answer.entries[:]
+        answer.entries.extend(own)
+        what = f"its answer to {_short(call)} has ids of other nodes, such as {foreign[0][:_SHOWN_CHARS]}"
+        return f"{what}; {len(foreign)} entries are left out"
+
+    def _note(self, call: Call, node: str, note: str) -> None:
+        """Keep a sentence about a node's part in a list; empty: nothing is wrong."""
+        before = self._notes.pop((node, call.driver, call.method), "")
+        if note:
+            self._notes[node, call.driver, call.method] = note
+            if note != before:
+                log.warning("edge node %s: %s", node, note, extra=of_peer(f"edge {node}"))
+
+
+async def _read(method: str, send: Send, body: bytes) -> Any:
+    return await in_thread(body, lambda body: parse(method, placed_answer(method, send, body)))
+
+
+def _token(call: Call) -> str:
+    request: Any = METHODS[call.method].request.FromString(call.request)
+    return str(request.starting_token)
+
+
+def _at_token(call: Call, own: str) -> Call:
+    """The call with a driver's own token."""
+    request: Any = METHODS[call.method].request.FromString(call.request)
+    request.starting_token = own
+    return call._replace(request=request.SerializeToString(deterministic=True))
+
+
+def _digest(first: Call) -> bytes:
+    """The digest of a list: of the request for its first page. It may have secrets."""
+    return hashlib.sha256(b"\0".join((first.driver.encode(), first.method.encode(), first.request))).digest()
+
+
+def _short(call: Call) -> str:
+    return f"{call.method.rpartition('/')[2]} of driver {call.driver}"
