@@ -10,7 +10,6 @@ Read in this order:
 * `call`: `call`.
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
 * `status`, `node_list`, `volumes`, `facts`, `denials`: `status`, `nodes`, `volumes`, `facts`, `denials`.
-* `policy`: `policy`.
 * `order`, `tokens`: `forget`, `replace`, `trust`, `deny` and `allow`; `token create`, `token list`, `token revoke`.
 * `audit`, `abandon`: `audit` and `forget --abandon-volumes`, orders, too.
 * `edge_join`, `edge_volumes`: `edge join`, `edge volumes`.

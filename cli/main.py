@@ -2,7 +2,6 @@
 
 import math
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +10,7 @@ from cli import process_options
 from cli.command import CONTEXT_SETTINGS, Group
 from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
 from cli.options import Text, duration_type, of_command, option
-from cli.process_options import NODE, PATH, SOCKET, TEXT
+from cli.process_options import NODE, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.parsers import driver_name, words
@@ -382,28 +381,6 @@ def denials(settings: OperatorSettings, output: str) -> None:
     from cli import denials as of_hub
 
     sys.exit(of_hub.run(settings, as_json=output == "json"))
-
-
-@cli.command(
-    settings=asking(
-        "POLICY",
-        OUTPUT,
-        option("--file", type=PATH, help="Ask this policy file in place of the hub. No hub needs to use it yet."),
-    )
-)
-@click.argument("node")
-@click.argument("driver", default="")
-def policy(settings: OperatorSettings, output: str, file: Path | None, node: str, driver: str) -> None:
-    """Show the drivers that a node may report, and the policy's line.
-
-    Without DRIVER, all drivers of NODE are listed: those that it has reported, and those that a rule names for it. The
-    verdict of a reported driver counts its topology.
-    """
-    from cli import policy as of_hub
-
-    if file is not None:
-        sys.exit(of_hub.try_file(file, node=node, driver=driver))
-    sys.exit(of_hub.run(settings, node=node, driver=driver, as_json=output == "json"))
 
 
 @cli.command(

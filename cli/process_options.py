@@ -148,10 +148,10 @@ HUB_OPTIONS = Options(
         help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     ),
     option(
-        "--policy",
-        type=PATH,
-        help="YAML file with the rules which nodes may report which drivers, and which proxy drivers may call which "
-        "drivers. The hub reads it again when it changes. Unset: each node may report every driver.",
+        "--require-rights",
+        type=click.BOOL,
+        help="Refuse edge agents whose certificate names no drivers (csi-bridge token create --driver). Unset: such a "
+        "node may report every driver.",
     ),
     option(
         "--manifests",

@@ -50,10 +50,6 @@ def _wrong(state: HubState) -> Iterator[str]:
     yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
     for loss in hub.lost:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
-    for denied in hub.denied:
-        times = f"{denied.times} time{'' if denied.times == 1 else 's'}, last at {shown(denied.at)}"
-        who = f"{denied.identity} from {denied.address}"
-        yield f"DENIED: proxy driver {who} may not call driver {denied.driver} ({times}): {denied.why}"
     if refused := hub.refused:
         yield f"REFUSED: {len(refused)} peer{'' if len(refused) == 1 else 's'}; csi-bridge nodes says which and why"
 

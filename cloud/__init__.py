@@ -11,9 +11,8 @@ The hub:
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `role_port`: a listener for one role.
 * `admission`, `refusals`: checks each peer; the refused ones.
-* `trust`, `trust_part`, `join_part`: judges peers by certificates, denials and the policy; lets nodes join.
+* `trust`, `trust_part`, `join_part`: judges peers by certificates and denials; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
-* `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.
 * `passage`: one call on its way through the hub, and which calls may pass.
 * `class_parameters`: takes the bridge's own parameters of a StorageClass out of a call.
@@ -24,7 +23,7 @@ The hub:
 * `policy_problems`: offline policies that are wrong or do not count.
 * `lapses`: the volumes that an agent has surely fenced by its own clock.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.
-* `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
+* `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
 * `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.

@@ -14,8 +14,9 @@ alone.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from common.enrolment import GENERATION_URI, NODE_URI
-from common.errors import HandshakeRefused
+from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI
+from common.errors import ForeignDriver, HandshakeRefused
+from common.link import Link
 from common.messages import Hello, Reason
 from common.parsers import LONGEST_NAME_CHARS, is_node_name
 from common.peer import CLIENT_AUTH, Peer
@@ -98,6 +99,16 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     return role
 
 
+def check_driver(link: Link, driver: str) -> None:
+    """Check an admitted peer's call or watch of a driver. An operator may call every driver.
+
+    Raises:
+        ForeignDriver: it is a proxy driver, and asks for another driver than its own.
+    """
+    if link.context.role is Role.DRIVER and driver != link.peer.name:
+        raise ForeignDriver(link.peer.name, driver)
+
+
 def certified(peer: Peer) -> str:
     """The names in a peer's certificate, for people: its URIs of the bridge, or its CN and O; empty without one."""
     uris = _identities(peer)
@@ -133,4 +144,4 @@ def _check_certificate(role: Role, name: str, peer: Peer) -> None:
 
 
 def _identities(peer: Peer) -> list[str]:
-    return [uri for uri in peer.uris if uri.startswith(_OURS) and not uri.startswith(GENERATION_URI)]
+    return [uri for uri in peer.uris if uri.startswith(_OURS) and not uri.startswith((GENERATION_URI, RIGHT_URI))]

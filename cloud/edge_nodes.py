@@ -29,6 +29,7 @@ from cloud.node_call import Call, Caller, NodeCall
 from cloud.report_judge import Refused, ReportJudge, topology_of
 from cloud.store import Store, StoredNode
 from cloud.visit import Visit
+from common.enrolment import rights_in
 from common.errors import (
     Draining,
     DriverMissing,
@@ -87,6 +88,7 @@ class _Node:
         stored: the part of it that is on disk.
         visit: the link that takes new calls; None while it is away.
         earlier: the link beside which that one came, until it ends.
+        rights: the drivers that the certificate of the last link names; none: every driver.
         conflict: a sentence about another machine of this name, which the hub refused at `refused_at`.
         refused_at: in seconds of the monotonic clock.
         left: when its last link ended, or the hub began, in seconds of the monotonic clock and since the epoch.
@@ -100,6 +102,7 @@ class _Node:
     has_shut_down: bool = False
     visit: Visit | None = None
     earlier: Visit | None = None
+    rights: tuple[str, ...] = ()
     refused: Mapping[str, Refused] = field(default_factory=dict)
     conflict: str = ""
     refused_at: float = 0.0
@@ -183,6 +186,7 @@ class Nodes:
         old = node.visit
         if old is not None and hello.boot == node.stored.boot and _comes_beside(old, hello, link):
             self._take_beside(node, old, link)
+            self._take_rights(node, link)
             return None
         if old is not None:
             self._replace(node, old, hello)
@@ -191,6 +195,7 @@ class Nodes:
         node.conflict = ""
         self._connected += 1
         self._store.save(node.stored)
+        self._take_rights(node, link)
         return old.link if old is not None else None
 
     def disconnect(self, name: str, link: Link) -> bool:
@@ -240,7 +245,7 @@ class Nodes:
         return True
 
     def judge_again(self) -> None:
-        """Judge the reports of every node, after the policy has changed."""
+        """Judge the reports of every node, after a segment has got another owner."""
         self._judge_again(list(self._nodes.values()))
 
     def _judge_again(self, nodes: Iterable[_Node]) -> None:
@@ -260,7 +265,9 @@ class Nodes:
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
         refused = {
-            driver: found for driver, report in judged.items() if (found := self._judge.refuse(report, self._nodes))
+            driver: found
+            for driver, report in judged.items()
+            if (found := self._judge.refuse(report, node.rights, self._nodes))
         }
         new = old | {driver: report for driver, report in judged.items() if driver not in refused}
         if new != old and (size := len(encode_reports(new.values()))) > MAX_REPORT_BYTES:
@@ -433,6 +440,7 @@ class Nodes:
                 boot=node.stored.boot,
                 software=link.peer.software[:_SHOWN_CHARS] if link is not None else "",
                 drivers=drivers,
+                rights=list(node.rights),
                 refused={driver: refused.why for driver, refused in node.refused.items()},
                 problems=_problems(node),
                 unreported=_unreported(drivers, node.visit),
@@ -536,6 +544,13 @@ class Nodes:
             earliest.ended = time.time()
             earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
         live.link.drain(f"{name} goes on over its next link")
+
+    def _take_rights(self, node: _Node, link: Link) -> None:
+        """Judge what the node has reported by the certificate of its newest link."""
+        rights = rights_in(link.peer_identity.uris)
+        if rights != node.rights:
+            node.rights = rights
+            self._judge_again([node])
 
     def _end(self, node: _Node, visit: Visit) -> None:
         visit.ended = visit.ended or time.time()

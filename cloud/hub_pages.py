@@ -13,8 +13,6 @@ from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
-from cloud.policy_answers import PolicyAnswers
-from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
@@ -48,7 +46,6 @@ class HubPages:
         refusals: Refusals,
         fences: Fences,
         guard: MountGuard,
-        rights: ProxyRights,
         ends: CertificateEnds,
         settings: HubSettings,
     ) -> None:
@@ -59,13 +56,12 @@ class HubPages:
             nodes: its nodes.
             placement: the volumes that it has placed.
             part: its objects.
-            trust: the policy, denials and tokens, and its trouble with certificates and with the disk.
+            trust: denials and tokens, and its trouble with certificates and with the disk.
             store: its losses and its trouble with the disk.
             calls: the nodes' calls.
             refusals: the peers that it refused.
             fences: the nodes that an operator takes for dead.
             guard: the detaches that it holds.
-            rights: the proxy drivers that the policy forbids to call.
             ends: its own certificate and CA.
             settings: its flags.
         """
@@ -78,7 +74,6 @@ class HubPages:
         self._calls = calls
         self._refusals = refusals
         self._fences, self._guard = fences, guard
-        self._rights = rights
         self._ends = ends
         self._settings = settings
 
@@ -93,7 +88,7 @@ class HubPages:
                 "/denials": self.denials,
                 "/tokens": self._trust.tokens.describe,
             },
-            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._trust.policy).of},
+            of_one={"/facts": self.facts},
         )
 
     def status(self) -> HubStatus:
@@ -110,7 +105,6 @@ class HubPages:
             drivers=list(self._hub.proxy_drivers()),
             elections=self._placement.elections.describe(),
             refused=self._refusals.all(),
-            denied=self._rights.denied(),
             ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
             settings=as_texts(self._settings),
         )
@@ -119,8 +113,6 @@ class HubPages:
         if self._settings.listen is not None and self._settings.tls_cert is None:
             yield INSECURE
         trust = self._trust
-        if trust.policy.problem:
-            yield trust.policy.problem
         if trust.store.trouble:
             yield f"the records of tokens, certificates and denials: {trust.store.trouble}"
         yield from self._fences.problems()

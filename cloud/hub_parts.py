@@ -18,7 +18,6 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
-from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
@@ -71,8 +70,7 @@ class HubParts:
             segments: the topology segments that belong to one node each.
             metrics: counts its links and calls.
         """
-        policy = trust.policy
-        judge = ReportJudge(segments, policy, metrics=metrics)
+        judge = ReportJudge(segments, metrics)
         self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes, follows=trust.credentials.follows)
         self.placement = Placement(
             self.nodes,
@@ -87,13 +85,10 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        rights = ProxyRights(policy, metrics)
-        self.reports = ReportStreams(self.nodes, self.placement, rights, metrics)
+        self.reports = ReportStreams(self.nodes, self.placement, metrics)
         self.nodes.subscribe(self.placement.changed)
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)
-        policy.subscribe(self.nodes.judge_again)
-        policy.subscribe(self.reports.look_again)
 
         absences = Absences(self.nodes, sync.mounts)
         self.fences = Fences(store.state_dir, absences, sync.mounts)
@@ -123,7 +118,7 @@ class HubParts:
 
         self.hub = Hub(
             self.nodes,
-            Passages(self.placement, calls, metrics, rights, guard),
+            Passages(self.placement, calls, metrics, guard),
             self.reports,
             self.orders,
             sync.sync,
@@ -147,7 +142,6 @@ class HubParts:
             refusals=refusals,
             fences=self.fences,
             guard=guard,
-            rights=rights,
             ends=self.ends,
             settings=settings,
         )

@@ -75,8 +75,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.ends.follow(), name="certificate ends")
-    if settings.policy is not None:
-        tasks.start(trust.policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
         log.info("listening on %s", listener.address)

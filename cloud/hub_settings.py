@@ -29,7 +29,7 @@ class HubSettings(ProcessSettings):
     listen: HostPort | None
     driver_listen: HostPort | None
     state_dir: Path
-    policy: Path | None
+    require_rights: bool
     manifests: Path | None
     kubeconfig: str | None
     node_labels: Labels
@@ -71,6 +71,8 @@ class HubSettings(ProcessSettings):
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
+        if self.require_rights and self.tls_cert is None:
+            raise SettingsError("--require-rights", "true", "needs --tls-ca, --tls-cert and --tls-key")
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)

@@ -124,6 +124,9 @@ class JoinPart:
         if not self._joins:
             why = "the hub does not know its address: its certificate has no name; set --join-address"
             raise OperatorRefused(_NOT_MADE, why)
+        if self._settings.require_rights and not asked.drivers:
+            why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
+            raise OperatorRefused(_NOT_MADE, why)
         try:
             token, secret = await self._trust.tokens.create(
                 nodes=asked.node, drivers=tuple(asked.drivers), ttl_s=asked.ttl_s, uses=asked.uses

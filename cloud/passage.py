@@ -2,7 +2,7 @@
 
 `Passages` has the parts that all of them share, and says which may pass. Rules:
 
-* A proxy driver may call only its own driver (`cloud.proxy_rights`), and only the controller side of CSI.
+* A proxy driver may call only its own driver (`cloud.admission`), and only the controller side of CSI.
 * A hub that stops refuses every call whose request comes from then on.
 
 * An ordinary call needs no task: the links' callbacks pass each message on when it comes. A task waits for the claim
@@ -21,12 +21,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from cloud.admission import check_driver
 from cloud.class_parameters import without_own
 from cloud.mount_guard import UNPUBLISH, MountGuard
 from cloud.node_call import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
-from cloud.proxy_rights import ProxyRights
 from common.accounting import Accounts
 from common.csi.methods import is_controller_side
 from common.errors import CallError, Draining, NotCarried, VolumeHeld, status_of, stopped
@@ -52,23 +52,19 @@ class Passages:
         guard: holds a detach back while the volume may be mounted.
     """
 
-    def __init__(
-        self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights, guard: MountGuard
-    ) -> None:
+    def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, guard: MountGuard) -> None:
         """Without calls.
 
         Args:
             placement: sends a call to its node.
             counts: counts the calls of each node.
             metrics: counts all of them.
-            rights: say which proxy driver may call which driver.
             guard: holds a detach back while the volume may be mounted.
         """
         self.placement = placement
         self.counts = counts
         self.guard = guard
         self.accounts = Accounts(metrics, log, origin=Origin.HUB)
-        self._rights = rights
         self._draining = False
 
     def drain(self) -> None:
@@ -80,12 +76,12 @@ class Passages:
 
         Raises:
             Draining: the hub is stopping.
-            ForeignDriver, NotAllowed: the proxy driver may not call this driver.
+            ForeignDriver: the proxy driver may not call this driver.
             NotCarried: the method is none of the controller side.
         """
         if self._draining:
             raise Draining("hub")
-        self._rights.check(link, frame.subject)
+        check_driver(link, frame.subject)
         if not is_controller_side(frame.method):
             raise NotCarried(frame.method, _CARRIED)
 

@@ -3,23 +3,21 @@
 The first rule that is broken refuses the report:
 
 1. The plugin's name in GetPluginInfo is the name under which the node reports the driver.
-2. The policy allows the node to report this driver with this topology.
+2. The certificate of the node names the driver, or names none.
 3. No unique segment of the topology belongs to another node (`cloud.unique_segments`).
 
 The reports come from nodes. A hostile node can report any driver, with the topology of any other node.
 """
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.policy import Verdict
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.logs import of_peer
@@ -38,7 +36,7 @@ class Cause(StrEnum):
 
     NAME = "name"
     SEGMENT = "segment"
-    POLICY = "policy"
+    RIGHTS = "rights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +52,28 @@ class Refused:
     why: str
 
 
-class ReportPolicy(Protocol):
-    """Says which nodes may report which drivers (`cloud.trust.policy_file`)."""
-
-    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
-        """Whether a node may report a driver with this topology."""
-
-
 class ReportJudge:
     """Judges the reports of all nodes, and notes each refusal in the log, the audit log and a metric."""
 
-    def __init__(self, segments: UniqueSegments, policy: ReportPolicy, *, metrics: Metrics) -> None:
-        """Judge by these owners of segments, and by a policy."""
-        self.segments, self._policy = segments, policy
-        self._metrics = metrics
+    def __init__(self, segments: UniqueSegments, metrics: Metrics) -> None:
+        """Judge by these owners of segments."""
+        self.segments, self._metrics = segments, metrics
 
-    def refuse(self, report: DriverReport, known: Container[str]) -> Refused | None:
-        """Why a report does not count; None if it counts. Changes nothing. `known` are all nodes."""
+    def refuse(self, report: DriverReport, rights: Sequence[str], known: Container[str]) -> Refused | None:
+        """Why a report does not count; None if it counts. Changes nothing.
+
+        Args:
+            report: the report.
+            rights: the drivers that the node's certificate names; none: every driver.
+            known: all nodes.
+        """
         if (name := plugin_name(report)) is not None and name != report.driver:
             shown = ascii(name[:_SHOWN_CHARS])
             return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
-        segments = topology_of(report)
-        verdict = self._policy.allows_report(report.node, report.driver, segments)
-        if not verdict.allowed:
-            return Refused(Cause.POLICY, verdict.why)
-        why = self.segments.why_not(report.node, segments, known)
+        if rights and report.driver not in rights:
+            why = f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
+            return Refused(Cause.RIGHTS, why)
+        why = self.segments.why_not(report.node, topology_of(report), known)
         return Refused(Cause.SEGMENT, why) if why else None
 
     def accept(self, report: DriverReport) -> None:
@@ -92,10 +87,7 @@ class ReportJudge:
                 line = "the report of driver %s on edge node %s is refused: %s"
                 log.warning(line, driver, node, refused.why, extra=of_peer(f"edge {node}"))
                 audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
-                if refused.cause is Cause.POLICY:
-                    self._metrics.policy_denial("report")
-                else:
-                    self._metrics.node_conflict(refused.cause)
+                self._metrics.node_conflict(refused.cause)
         for driver in before.keys() - now.keys():
             log.info(
                 "the report of driver %s on edge node %s is no longer refused",

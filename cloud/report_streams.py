@@ -3,9 +3,9 @@
 import asyncio
 import logging
 
+from cloud.admission import check_driver
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from cloud.proxy_rights import ProxyRights
 from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
 from common.logs import of_peer
@@ -24,18 +24,16 @@ _MOST_WATCHES = 64
 class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
-    def __init__(self, nodes: Nodes, placement: Placement, rights: ProxyRights, metrics: Metrics) -> None:
+    def __init__(self, nodes: Nodes, placement: Placement, metrics: Metrics) -> None:
         """Without streams.
 
         Args:
             nodes: store each report, and name the drivers whose reports have changed.
             placement: gives each proxy driver the report of its driver.
-            rights: say which proxy driver may watch which driver.
             metrics: counts the reports that cannot be taken.
         """
         self._nodes = nodes
         self._placement = placement
-        self._rights = rights
         self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
         nodes.subscribe(self.changed)
@@ -62,6 +60,7 @@ class ReportStreams:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
         assert stream.opened is not None
         driver, wanted = stream.opened.subject, stream.opened.node
+        check_driver(stream.link, driver)
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
         if len(watchers) >= _MOST_WATCHES:
@@ -71,7 +70,6 @@ class ReportStreams:
         try:
             while True:
                 changed.clear()
-                self._rights.check(stream.link, driver)
                 told = await self._tell(stream, driver, wanted, told)
                 await changed.wait()
         finally:

@@ -3,7 +3,7 @@
 Rules:
 
 * Each is an ordinary proxy driver (`cloud.csi_proxy_driver`) on a local link (`common.local_dial`). So the hub treats
-  it as any other one: admission, policy, denials, audit log and drain know it by its name.
+  it as any other one: admission, denials, audit log and drain know it by its name.
 * Its identity is the user id of the hub's process, as on the hub's UNIX socket.
 * The hub's metrics count its calls. Those that it counts itself are the same calls, so nobody scrapes them.
 """

@@ -1,7 +1,6 @@
 """The trust part of a hub: the records of `cloud.trust`, and all that judges by them."""
 
 import asyncio
-from functools import partial
 
 from cloud.hub_settings import HubSettings
 from cloud.trust import audit
@@ -9,8 +8,7 @@ from cloud.trust.audit import Event
 from cloud.trust.authorities import Authorities
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
-from cloud.trust.generations import Generations, OnCopy, drivers_of
-from cloud.trust.policy_file import PolicyFile
+from cloud.trust.generations import Generations, OnCopy
 from cloud.trust.revocations import Revocations
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
@@ -21,7 +19,6 @@ class TrustPart:
 
     Attributes:
         store: tokens, denials and certificates of nodes, on disk.
-        policy: says which nodes and proxy drivers may do what.
         denials: the nodes and certificates that may not connect.
         generations: the certificates of nodes that have joined.
         credentials: judges the certificates of peers.
@@ -35,13 +32,17 @@ class TrustPart:
             SettingsError: a file cannot be used.
         """
         self.store = store
-        self.policy = PolicyFile(settings.policy, settings.state_dir, joined_for=partial(drivers_of, store))
         self.denials = Denials(store)
         self.generations = Generations(store, on_copy=OnCopy(settings.on_copy))
-        self.generations.on_drivers = self.policy.judge_again
         self._revocations = Revocations(settings.tls_crl, settings.tls_ca)
         self._authorities = Authorities(settings.tls_ca)
-        self.credentials = Credentials(self.denials, self._revocations, self.generations, self._authorities)
+        self.credentials = Credentials(
+            self.denials,
+            self._revocations,
+            self.generations,
+            self._authorities,
+            require_rights=settings.require_rights,
+        )
         self.tokens = Tokens(store)
 
     async def read_again(self) -> bool:

@@ -181,7 +181,7 @@ class Hub:
             raise HandshakeRefused(Reason.ROLE, f"this port of the hub takes no {role}; it has the port of {flag}")
         self._check(role, link)
         if role is Role.EDGE:
-            self._credentials.check_generation(link.peer.name, link.peer_identity)
+            self._credentials.check_node(link.peer.name, link.peer_identity)
             replaced = self._nodes.connect(link.peer, link)
             self._credentials.admitted(link.peer.name, link.peer_identity)
             if replaced is not None:

@@ -36,6 +36,9 @@ NODE_URI: Final = "csi-bridge:node:"
 GENERATION_URI: Final = "csi-bridge:generation:"
 """Begins the URI of a certificate that holds its generation: 1 for a node's first one from the hub, then 2."""
 
+RIGHT_URI: Final = "csi-bridge:may-run:"
+"""Begins a URI of a certificate that holds the name of a driver that the node may report. There is one for each."""
+
 MAX_REQUEST_BYTES: Final = 65_536
 """The longest message of a join or renewal. A request has about 2 kB with a long chain of certificates."""
 
@@ -247,6 +250,11 @@ def generation_of(uris: Iterable[str]) -> int:
     if (generation := int(text)) > LARGEST_NUMBER:
         raise ValueError("the certificate's generation is too large")
     return generation
+
+
+def rights_in(uris: Iterable[str]) -> tuple[str, ...]:
+    """The drivers that a node may report, by its certificate's URIs; none if the certificate has no list."""
+    return tuple(uri.removeprefix(RIGHT_URI) for uri in uris if uri.startswith(RIGHT_URI))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
-        └── NotCarried  ForeignDriver  NotAllowed  OperatorRefused
+        └── NotCarried  ForeignDriver  OperatorRefused
 
 Rules:
 
@@ -577,17 +577,6 @@ class ForeignDriver(CallError):
         )
 
 
-class NotAllowed(CallError):
-    """The hub's policy forbids a proxy driver to call this driver. Nothing was sent."""
-
-    def __init__(self, identity: str, driver: str, why: str) -> None:
-        self.identity, self.driver, self.why = identity, driver, why
-        super().__init__(
-            f"the hub's policy does not allow this proxy driver to call driver {driver}: {why}; if it should, add "
-            f"{identity} to a rule of proxies there"
-        )
-
-
 class OperatorRefused(CallError):
     """The hub refused an operator's command. No sidecar sees this."""
 
@@ -637,7 +626,6 @@ CODES: dict[type[BaseException], Code] = {
     NothingKnown: Code.UNAVAILABLE,
     NotCarried: Code.UNIMPLEMENTED,
     ForeignDriver: Code.UNAVAILABLE,
-    NotAllowed: Code.UNAVAILABLE,
     OperatorRefused: Code.UNAVAILABLE,
 }
 """The error table. Four errors have final codes; their calls were certainly sent to no driver. RESOURCE_EXHAUSTED lets

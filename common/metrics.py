@@ -38,14 +38,11 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 """The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
 
-CONFLICTS: Final = ("name", "segment", "unreadable", "capability", "id")
+CONFLICTS: Final = ("name", "rights", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
 
 LEAKS: Final = ("orphan", "ghost", "stray", "doubt")
 """The values of the label `leak`: see `csi-bridge audit`."""
-
-POLICY_DENIALS: Final = ("report", "call")
-"""The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
 
 DEFERRED_BY: Final = ("agent", "driver")
 """The values of the label `by`: who has told the pod's runtime of a volume."""
@@ -174,9 +171,6 @@ class Metrics:
         self.claims: Callable[[], Mapping[tuple[str, str], ClaimUsage]] = dict
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)
-        self._denials = Counter(
-            "csi_bridge_policy_denials", "Reports and calls that the policy forbids.", "what", POLICY_DENIALS
-        )
         self.redials = Counter("csi_bridge_redials", "Dials that failed and are tried again.")
         self._conflicts = Counter(
             "csi_bridge_node_conflicts",
@@ -190,7 +184,7 @@ class Metrics:
             "by",
             DEFERRED_BY,
         )
-        self.counters = (self.link_ups, self._downs, self._denials, self.redials, self._conflicts, self._deferred)
+        self.counters = (self.link_ups, self._downs, self.redials, self._conflicts, self._deferred)
         connected = Gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
         connected.read_from(lambda: self.connected_nodes)
         in_flight = Gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
@@ -242,10 +236,6 @@ class Metrics:
     def node_conflict(self, cause: str) -> None:
         """Count a conflict of a node, by one of `CONFLICTS`."""
         self._conflicts.inc(cause)
-
-    def policy_denial(self, what: str) -> None:
-        """Count one denial by the policy: `report` or `call`."""
-        self._denials.inc(what)
 
     def volume_deferred(self, by: str) -> None:
         """Count a publication of a volume that the pod's runtime mounts, by one of `DEFERRED_BY`."""

@@ -3,11 +3,11 @@
 #
 #   deploy/certificates.sh DIRECTORY hub NAME...        the names and addresses at which others dial the hub
 #   deploy/certificates.sh DIRECTORY driver DRIVER      the vendor driver's name, e.g. dirdriver.csi
-#   deploy/certificates.sh DIRECTORY edge NODE          the node's name in Kubernetes
+#   deploy/certificates.sh DIRECTORY edge NODE [DRIVER...]   the node's name in Kubernetes, and the drivers that it may run
 #
 # The first call makes the CA: DIRECTORY/ca.crt and ca.key. Keep ca.key off the machines of the bridge: it can make a
 # certificate for any node. Role and name stand in the certificate's URI, csi-bridge:node:NODE or csi-bridge:driver:DRIVER,
-# and in its common name if they fit there. Each call writes ca.crt, tls.crt and tls.key to a folder of their own, e.g. DIRECTORY/edge-n1,
+# and in its common name if they fit there. A node's certificate has csi-bridge:may-run:DRIVER for each of its drivers. Each call writes ca.crt, tls.crt and tls.key to a folder of their own, e.g. DIRECTORY/edge-n1,
 # and replaces older ones. A call that fails changes nothing. The certificates end after DAYS days (365).
 set -eu
 umask 077
@@ -41,6 +41,17 @@ driver)
 edge)
     organization=system:nodes common=system:node:$name purpose=clientAuth folder=$directory/edge-$name
     alternatives=URI:csi-bridge:node:$name allowed=a-z0-9.- longest=250
+    shift
+    for each; do
+        case $each in
+        '' | *[!A-Za-z0-9.-]*)
+            echo "$0: $each is no name of a CSI driver" >&2
+            exit 2
+            ;;
+        esac
+        alternatives=$alternatives,URI:csi-bridge:may-run:$each
+    done
+    set -- "$name"
     ;;
 *) usage ;;
 esac

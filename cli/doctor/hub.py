@@ -9,7 +9,6 @@ from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_secret_file, check_state
 from cli.doctor.elections import check_election
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
-from cli.doctor.policy import check_policy
 from cli.doctor.sockets import check_socket
 from cli.hub_state import HubState, ask_state
 from cli.node_list import unreported
@@ -49,10 +48,8 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
         settings = HUB_OPTIONS.read(state.hub.settings)
     except BridgeError as error:
         return [*results, Result("hub", wrong(str(error), _LOG))], None
-    policy = check_policy(settings.policy, state.nodes, state.hub.denied)
     checks = [
         *checks_of(state, now=time.time()),
-        *(known("policy", finding) for finding in policy),
         *_surroundings(settings),
     ]
     return results + await perform(checks, limit_s=limit_s), state
@@ -145,8 +142,7 @@ def check_reports(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
     """The nodes' reports that the hub refuses, and the nodes whose drivers can do less than those of most nodes."""
     for node in nodes:
         for driver, why in node.refused.items():
-            do = f"csi-bridge policy {node.node} {driver} shows the policy's part of it; {_LOG}"
-            yield wrong(f"edge node {node.node} gets no call of driver {driver}: {why}", do)
+            yield wrong(f"edge node {node.node} gets no call of driver {driver}: {why}", _LOG)
         for driver, missing in node.lacking.items():
             what = f"driver {driver} on edge node {node.node} lacks {listed(missing)}, which it has on most nodes"
             yield warning(what, "run the same version of the driver on all nodes")

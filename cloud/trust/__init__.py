@@ -1,9 +1,8 @@
-"""Decides which peers the hub trusts, and with what: tokens, certificates, denials, the policy; and the audit log.
+"""Decides which peers the hub trusts, and with what: tokens, certificates and denials; and the audit log.
 
 Read in this order:
 
 * `audit`: the events, as lines of a logger of its own.
-* `policy`, `policy_text`, `policy_file`: which nodes may report which drivers, and which proxy drivers may call which.
 * `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
 * `denials`, `revocations`: nodes and certificates that may not connect, by an operator's word and by a CA's.
 * `authorities`: the CAs themselves, and the end of links when one is taken out.

@@ -47,8 +47,6 @@ class Event(StrEnum):
     """An operator took a node for dead or took that back, or such a node is back."""
     ORDER = "order"
     """An operator gave another order, such as `forget`, `trust` or a call by hand."""
-    POLICY = "policy"
-    """The hub read another policy, or kept the last good one."""
     REPORT = "report"
     """A node's report of a driver was refused, or is no longer refused."""
     CERTIFICATES = "certificates"

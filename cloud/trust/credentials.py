@@ -12,6 +12,7 @@ from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
 from cloud.trust.revocations import Revocations
+from common.enrolment import rights_in
 from common.errors import HandshakeRefused
 from common.messages import Reason
 from common.peer import Peer
@@ -27,6 +28,7 @@ class Credentials:
         generations: Generations,
         authorities: Authorities,
         *,
+        require_rights: bool,
         now: Callable[[], float] = time.time,
     ) -> None:
         """For one hub.
@@ -36,10 +38,11 @@ class Credentials:
             revocations: the certificates that their CAs have revoked.
             generations: the certificates of nodes that have joined.
             authorities: the CAs of `--tls-ca`.
+            require_rights: a node's certificate must name its drivers.
             now: the time, in seconds since the epoch.
         """
         self._denials, self._revocations, self._generations, self._now = denials, revocations, generations, now
-        self._authorities = authorities
+        self._authorities, self._require_rights = authorities, require_rights
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
         """Check that a peer may connect, or that its link may go on.
@@ -67,12 +70,19 @@ class Credentials:
         if why:
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
-    def check_generation(self, node: str, peer: Peer) -> None:
-        """Check at the hello of a node that no later certificate has replaced its own.
+    def check_node(self, node: str, peer: Peer) -> None:
+        """Check at the hello of a node that no later certificate has replaced its own, and that it has its rights.
 
         Raises:
-            HandshakeRefused: it is replaced, or the node is locked because of a copy.
+            HandshakeRefused: it is replaced, or the node is locked because of a copy; or it
+                names no drivers, and must.
         """
+        if self._require_rights and not rights_in(peer.uris):
+            raise HandshakeRefused(
+                Reason.CERTIFICATE,
+                f"the certificate of edge {node} names no drivers, and the hub runs with --require-rights; let it join "
+                f"again with csi-bridge token create --node {node} --driver DRIVER",
+            )
         if peer.certificate:
             self._generations.examine(node, peer)
 

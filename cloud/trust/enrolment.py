@@ -47,6 +47,7 @@ from common.enrolment import (
     decode,
     encode,
     generation_of,
+    rights_in,
 )
 from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
 from common.fault_points import reach
@@ -197,7 +198,7 @@ class Enrolment:
             if again is None:
                 self._tokens.check_use(token)
                 self._check_name_is_free(asked.node, token)
-            made = await self._issue(asked.request, asked.node, key, token=token, again=again)
+            made = await self._issue(asked.request, asked.node, key, token.drivers, token=token, again=again)
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         audit.add(
             Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
@@ -236,7 +237,7 @@ class Enrolment:
                 raise _Refusal(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
             if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
                 return self._issued(found)
-            made = await self._issue(asked.request, node, key, again=found)
+            made = await self._issue(asked.request, node, key, rights_in(shown.uris), again=found)
             self._generations.limit_pending(node)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
         audit.add(
@@ -258,7 +259,14 @@ class Enrolment:
         return issued.issued_at <= now + CLOCKS_S and issued.not_after - now > least_s
 
     async def _issue(
-        self, request: bytes, node: str, key: str, *, token: Token | None = None, again: Certificate | None = None
+        self,
+        request: bytes,
+        node: str,
+        key: str,
+        rights: tuple[str, ...],
+        *,
+        token: Token | None = None,
+        again: Certificate | None = None,
     ) -> Certificate:
         """Sign a certificate and store it.
 
@@ -266,11 +274,12 @@ class Enrolment:
             request: the certificate request.
             node: the node's name.
             key: the fingerprint of the request's key.
+            rights: the drivers that the certificate names: those of the token, or of the present certificate.
             token: the node joins with it, which counts as a use unless the certificate is signed again.
             again: the certificate of the same key whose place it takes.
         """
         generation = again.generation if again is not None else self._generations.next_of(node)
-        signed = self._signer.sign(request, node=node, generation=generation)
+        signed = self._signer.sign(request, node=node, generation=generation, rights=rights)
         reach("enrolment.before-issue")
         made = Certificate(
             node,
@@ -281,7 +290,6 @@ class Enrolment:
             not_after=signed.not_after,
             state=State.PENDING,
             token=token.id if token is not None else "",
-            drivers=token.drivers if token is not None else self._generations.drivers_of(node),
             chain=signed.chain,
         )
         await self._store.add_certificate(made, uses=token.id if token is not None and again is None else "")

@@ -83,7 +83,6 @@ class Generations:
 
     Attributes:
         on_locked: called with a node and a sentence when the node is locked: its links must end.
-        on_drivers: called when a node has joined again and may report other drivers than before.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class Generations:
         self._announced: dict[str, tuple[str, str]] = {}
         """By node: the key of its link, and the key that its agent will show next."""
         self.on_locked: Callable[[str, str], None] = lambda _node, _why: None
-        self.on_drivers: Callable[[], None] = lambda: None
 
     # ---- certificates that appear ------------------------------------------------------------------------------------
 
@@ -153,7 +151,7 @@ class Generations:
     def authenticated(self, node: str, shown: Shown) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
         generation = _generation(shown)
-        known, before = self._store.certificates.get(node, {}), self.drivers_of(node)
+        known = self._store.certificates.get(node, {})
         found = known.get(generation)
         if not generation or (found is not None and found.state is State.CURRENT):
             return
@@ -167,8 +165,6 @@ class Generations:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
         reach("generations.after-use")
-        if found.drivers != before:
-            self.on_drivers()
         if found.token:
             self._settle_before(node, generation)
         self._alarms.pop(node, None)
@@ -206,10 +202,6 @@ class Generations:
         """The certificate that was issued for a key, and has not been void since."""
         found = self._store.certificates.get(node, {}).values()
         return next((it for it in found if it.key == key and it.state is not State.VOID), None)
-
-    def drivers_of(self, node: str) -> tuple[str, ...]:
-        """The drivers that a node may report, by the token with which it joined; none: every driver."""
-        return drivers_of(self._store, node)
 
     def outlived_by(self, serial: str) -> str:
         """The node that has a certificate after the one with this serial number, and may use it; empty: none."""
@@ -310,7 +302,6 @@ class Generations:
                 issued_at=0.0,
                 not_after=shown.not_after,
                 state=State.PENDING,
-                drivers=self.drivers_of(node),
             )
         )
 
@@ -319,13 +310,6 @@ class Generations:
         void = sorted(generation for generation, it in known.items() if it.state is State.VOID)
         for generation in void[:-MOST_VOID]:
             self._store.drop_certificate(node, generation)
-
-
-def drivers_of(store: TrustStore, node: str) -> tuple[str, ...]:
-    """The drivers that a node may report, by the token with which it joined; none: every driver."""
-    known = store.certificates.get(node, {})
-    found = known.get(_current(known) or max(known, default=0))
-    return found.drivers if found is not None else ()
 
 
 def _current(known: Mapping[int, Certificate]) -> int:

@@ -14,7 +14,7 @@ Rules:
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from common.enrolment import GENERATION_URI, NODE_URI, Renew, renewal_text
+from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, Renew, renewal_text
 from common.peer import CLIENT_AUTH, Peer, key_fingerprint, with_certificate
 from common.tls import TlsFiles
 
@@ -197,13 +197,14 @@ class Signer:
             )
         return peer
 
-    def sign(self, request: bytes, *, node: str, generation: int) -> Signed:
+    def sign(self, request: bytes, *, node: str, generation: int, rights: Iterable[str]) -> Signed:
         """Issue a certificate.
 
         Args:
             request: the certificate request (PKCS#10, DER).
             node: the node's name.
             generation: the certificate's generation.
+            rights: the drivers that it names; none: every driver.
 
         Raises:
             RequestRefused: as `read_request`.
@@ -231,8 +232,8 @@ class Signer:
                 ),
             ]
         )
-        uris = [x509.UniformResourceIdentifier(f"{NODE_URI}{node}")]
-        uris.append(x509.UniformResourceIdentifier(f"{GENERATION_URI}{generation}"))
+        texts = [f"{NODE_URI}{node}", f"{GENERATION_URI}{generation}", *(f"{RIGHT_URI}{driver}" for driver in rights)]
+        uris = [x509.UniformResourceIdentifier(text) for text in texts]
         certificate = (
             x509.CertificateBuilder()
             .subject_name(subject)

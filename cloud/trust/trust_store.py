@@ -36,7 +36,7 @@ SCHEMA: Final = Schema(
             """CREATE TABLE certificates (
                 node TEXT NOT NULL, generation INTEGER NOT NULL, key TEXT NOT NULL, serial TEXT NOT NULL,
                 issued_at REAL NOT NULL, not_after REAL NOT NULL, state TEXT NOT NULL, token TEXT NOT NULL,
-                drivers TEXT NOT NULL, chain BLOB NOT NULL,
+                chain BLOB NOT NULL,
                 PRIMARY KEY (node, generation)
             ) STRICT, WITHOUT ROWID""",
             """CREATE TABLE locks (
@@ -128,7 +128,6 @@ class Certificate:
         not_after: its end.
         state: whether it counts.
         token: the id of the token that it was issued for; empty for a renewal.
-        drivers: the drivers that the node may report, from its token; none: every driver.
         chain: the certificate as PEM with intermediate ones, to answer a repeated request; empty if not known.
     """
 
@@ -140,7 +139,6 @@ class Certificate:
     not_after: float
     state: State
     token: str = ""
-    drivers: tuple[str, ...] = ()
     chain: bytes = b""
 
 
@@ -164,7 +162,7 @@ class Lock:
 
 
 _TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
-_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOCK: Final = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?)"
 
 
@@ -327,11 +325,11 @@ class TrustStore:
         ):
             found = Token(token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, used, revoked_at)
             self.tokens[token] = found
-        for node, generation, key, serial, issued_at, not_after, state, token, drivers, chain in database.execute(
-            "SELECT node, generation, key, serial, issued_at, not_after, state, token, drivers, chain FROM certificates"
+        for node, generation, key, serial, issued_at, not_after, state, token, chain in database.execute(
+            "SELECT node, generation, key, serial, issued_at, not_after, state, token, chain FROM certificates"
         ):
             self.certificates.setdefault(node, {})[generation] = Certificate(
-                node, generation, key, serial, issued_at, not_after, State(state), token, _names(drivers), chain
+                node, generation, key, serial, issued_at, not_after, State(state), token, chain
             )
         for row in database.execute("SELECT node, locked_at, upto, settled, why FROM locks"):
             self.locks[row[0]] = Lock(*row)
@@ -349,7 +347,7 @@ def _token_row(token: Token) -> Statement:
 def _certificate_row(it: Certificate) -> Statement:
     return _CERTIFICATE, (
         it.node, it.generation, it.key, it.serial, it.issued_at, it.not_after, it.state, it.token,
-        json.dumps(it.drivers), it.chain,
+        it.chain,
     )  # fmt: skip
 
 

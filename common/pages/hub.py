@@ -1,4 +1,4 @@
-"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts`, `/denials` and `/policy`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts` and `/denials`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -94,27 +94,6 @@ class DenialStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeniedProxy:
-    """A proxy driver that tried to call a driver, against the hub's policy.
-
-    Attributes:
-        identity: the name in its certificate, or `uid:N` on the hub's UNIX socket.
-        driver: the name of the CSI driver.
-        address: as of a `ProxyDriver`.
-        at: when it tried last.
-        times: how often it has tried.
-        why: the policy's reason.
-    """
-
-    identity: str
-    driver: str
-    address: str
-    at: datetime
-    times: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HubStatus:
     """The hub as a whole: the page `/status`.
 
@@ -130,7 +109,6 @@ class HubStatus:
         drivers: the proxy drivers that are connected.
         elections: who serves the drivers whose storage every node reaches.
         refused: the peers that the hub refused.
-        denied: the proxy drivers whose calls the policy forbids.
         ending: the certificates that end soon or have ended, a sentence each.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
@@ -146,7 +124,6 @@ class HubStatus:
     drivers: list[ProxyDriver] = field(default_factory=list)
     elections: list[ElectionStatus] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
-    denied: list[DeniedProxy] = field(default_factory=list)
     ending: list[str] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
@@ -188,6 +165,7 @@ class NodeStatus:
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
         streams: how many streams its link has open.
+        rights: the drivers that the certificate of its last link names; none: every driver.
         refused: the drivers whose report the hub refuses, each with the reason. The node gets no call of them.
         lacking: by driver: the capabilities that it has on most nodes and lacks on this one.
         serves: the drivers that it is elected to serve.
@@ -209,33 +187,13 @@ class NodeStatus:
     versions: dict[str, str]
     streams: int
     conflict: str
+    rights: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, list[str]] = field(default_factory=dict)
     serves: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     calls: int = 0
     last_error: FailedCall | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyVerdict:
-    """The policy's word about one driver of a node: an entry of the page `/policy/NODE`, or of `/policy/NODE%2FDRIVER`.
-
-    Attributes:
-        driver: the driver's name; or the glob of a rule, if the node has not reported such a driver.
-        allowed: whether the node may report it.
-        why: the rule that allows it, by its line, or the reason why none does.
-        reported: whether the node has ever reported it.
-        topology: the segments that the node reported with it, which were judged.
-        proxies: the identities of proxy drivers that may call it, or globs of them.
-    """
-
-    driver: str
-    allowed: bool
-    why: str
-    reported: bool
-    topology: dict[str, str]
-    proxies: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

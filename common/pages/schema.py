@@ -41,8 +41,6 @@ PAGES: Final = (
     Page("hub", "/facts", hub.NodeFact, is_list=True),
     Page("hub", "/facts/NODE", hub.NodeFact, is_list=True),
     Page("hub", "/denials", hub.DenialStatus, is_list=True),
-    Page("hub", "/policy/NODE", hub.PolicyVerdict, is_list=True),
-    Page("hub", "/policy/NODE%2FDRIVER", hub.PolicyVerdict, is_list=True),
     Page("hub", "/tokens", hub.TokenStatus, is_list=True),
     Page("agent", "/status", agent.AgentStatus),
     Page("agent", "/volumes", agent.NodeVolumes),

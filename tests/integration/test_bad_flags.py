@@ -51,7 +51,6 @@ COMMANDS = (
     Case(("volumes",)),
     Case(("forget",), {}, ("n1",)),
     Case(("trust",)),
-    Case(("policy",), {}, ("n1",)),
     Case(("deny",), {}, ("n1",)),
     Case(("allow",), {}, ("n1",)),
     Case(("token", "create")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -121,17 +120,6 @@ def test_a_separate_proxy_driver_may_serve_the_same_driver(world: World, name: s
     assert len(hub_state(world.bridge.hub.uds)["drivers"]) == 2
     assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert second.call("CreateVolume", create(name)).answer == volume(name)
-
-
-def test_the_policy_knows_it_as_the_user_of_the_hub(bridge: Bridge, vendor: Vendor, tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    policy.write_text('proxies:\n  - {names: ["uid:999999"], drivers: ["*"]}\n')
-    hub = bridge.start_hub(f"--policy={policy}")
-    bridge.start_agent("n1", vendor.socket)
-    sidecar = bridge.start_proxy(DRIVER).sidecar()
-    wait_for(lambda: f"uid:{os.geteuid()}" in sidecar.call("GetCapacity").message, what="refusal by the policy")
-    assert sidecar.call("GetCapacity").code is Code.UNAVAILABLE
-    assert hub_state(hub.uds)["denied"][0]["identity"] == f"uid:{os.geteuid()}"
 
 
 def test_a_socket_that_cannot_be_made_ends_the_start_with_its_name(bridge: Bridge, short_dir: Path) -> None:

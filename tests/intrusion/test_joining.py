@@ -103,7 +103,9 @@ def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld)
         link.greet(hello("edge", "n4"))
         link.report("n4", "other.csi")
         found = wait_for(lambda: node_state(world.hub.uds, "n4")["refused"], what="refused report")
-    assert found == {"other.csi": "the token with which it joined is for mine.csi"}
+    assert found == {
+        "other.csi": "the node's certificate is for mine.csi; let it join again with a token for this driver"
+    }
 
 
 def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinWorld) -> None:

@@ -118,9 +118,9 @@ class Authority:
         """Issue a certificate for a hub on this machine, with further addresses."""
         return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub", addresses=addresses, purposes=[SERVER_AUTH])
 
-    def edge(self, node: str, *, lifetime_s: float = 3600.0) -> Pem:
-        """Issue a certificate for the agent of a node."""
-        return self._issue_role("system:node:", node, "system:nodes", "node", f"edge-{node}", lifetime_s)
+    def edge(self, node: str, *, drivers: Iterable[str] = (), lifetime_s: float = 3600.0) -> Pem:
+        """Issue a certificate for the agent of a node, which may report these drivers; none: every driver."""
+        return self._issue_role("system:node:", node, "system:nodes", "node", f"edge-{node}", lifetime_s, drivers)
 
     def driver(self, name: str, *, lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for a proxy driver on another host."""
@@ -128,14 +128,23 @@ class Authority:
             "csi-bridge:driver:", name, "csi-bridge:drivers", "driver", f"driver-{name}", lifetime_s
         )
 
-    def _issue_role(self, prefix: str, name: str, organization: str, role: str, file: str, lifetime_s: float) -> Pem:
+    def _issue_role(
+        self,
+        prefix: str,
+        name: str,
+        organization: str,
+        role: str,
+        file: str,
+        lifetime_s: float,
+        drivers: Iterable[str] = (),
+    ) -> Pem:
         common_name = prefix + name
         self._issued += 1  # two certificates of one name have files of their own
         return self.issue(
             common_name if len(common_name) <= _LONGEST_CN_CHARS else f"csi-bridge {role}",
             organization,
             file=f"{file[:200]}-{self._issued}",
-            uris=[f"csi-bridge:{role}:{name}"],
+            uris=[f"csi-bridge:{role}:{name}", *(f"csi-bridge:may-run:{driver}" for driver in drivers)],
             purposes=[CLIENT_AUTH],
             lifetime_s=lifetime_s,
         )

@@ -38,12 +38,8 @@ NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", loc
 class World:
     """A hub in memory, and the links of those who came."""
 
-    def __init__(self, directory: Path, part: SyncPart | None = None, policy: str | None = None) -> None:
+    def __init__(self, directory: Path, part: SyncPart | None = None) -> None:
         texts = {"state_dir": str(directory), "max_nodes": "3"}
-        self.policy_path = directory / "policy.yaml"
-        if policy is not None:
-            self.policy_path.write_text(policy)
-            texts["policy"] = str(self.policy_path)
         self.settings = HUB_OPTIONS.read(texts)
         self.store, self.metrics = Store(directory), Metrics()
         self.trust = TrustPart(self.settings, TrustStore(directory))

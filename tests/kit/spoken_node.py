@@ -213,9 +213,10 @@ class Site:
         self.hub = self.bridge.start_hub(*self.authority.hub().flags, patient, *hub_flags)
         self._nodes: list[SpokenNode] = []
 
-    def node(self, name: str) -> SpokenNode:
-        """Connect a node that shows a certificate for its name."""
-        node = SpokenNode(name, self.hub.address, tls=client_of(self.authority, self.authority.edge(name)))
+    def node(self, name: str, *drivers: str) -> SpokenNode:
+        """Connect a node that shows a certificate for its name, and for these drivers; none: for every driver."""
+        pem = self.authority.edge(name, drivers=drivers)
+        node = SpokenNode(name, self.hub.address, tls=client_of(self.authority, pem))
         self._nodes.append(node)
         return node
 

@@ -21,7 +21,7 @@ from cli import main, process
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import admit
 from cloud.hub_settings import HubSettings
-from cloud.trust.policy_text import read_policy
+from common.enrolment import rights_in
 from common.errors import HandshakeRefused
 from common.peer import Peer, with_certificate
 from common.version import VERSION, introduce
@@ -341,6 +341,15 @@ def test_the_hub_admits_the_holder_of_a_certificate_under_its_name_alone(
 
 
 @needs_openssl
+def test_a_nodes_certificate_names_its_drivers(tmp_path: Path) -> None:
+    assert certify(tmp_path, "edge", "n1", "a.csi", "b.csi").returncode == 0
+    peer = shown(tmp_path / "edge-n1")
+    assert admit(introduce("edge", "n1", instance="i"), peer, insecure=False) == "edge"
+    assert rights_in(peer.uris) == ("a.csi", "b.csi")
+    assert certify(tmp_path, "edge", "n1", "a.csi,URI:csi-bridge:node:n2").returncode == 2
+
+
+@needs_openssl
 @pytest.mark.parametrize("name", ["n1.example.org"])
 def test_a_hub_that_reads_common_names_alone_admits_it_too(name: str, tmp_path: Path) -> None:
     certify(tmp_path, "edge", name)
@@ -447,19 +456,6 @@ def test_every_packaged_folder_is_in_the_images() -> None:
     for image in ("cloud", "edge"):
         text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
         assert [name for name in packages if f"COPY {name} {name}\n" not in text] == []
-
-
-def test_the_hub_finds_the_policy_of_the_config_map_and_it_allows_everything() -> None:
-    (found,) = objects(DEPLOY / "cloud/policy/policy.yaml")
-    ((name, text),) = found["data"].items()
-    policy = read_policy(text.encode(), source="it")
-    assert policy.allows_report("n1", "any.example", {"zone": "a"}).allowed
-    assert policy.allows_call("uid:65532", "any.example").allowed
-    assert policy.allows_call("any.example", "any.example").allowed
-    (patch,) = yaml.safe_load((DEPLOY / "cloud/policy/kustomization.yaml").read_text())["patches"]
-    flag, mount, volume = (change["value"] for change in yaml.safe_load(patch["patch"]))
-    assert (flag, mount["name"]) == (f"--policy={mount['mountPath']}/{name}", volume["name"])
-    assert volume["configMap"]["name"] == found["metadata"]["name"]
 
 
 def test_every_kustomization_says_what_it_is() -> None:

@@ -47,7 +47,6 @@ from cli.doctor.hub import check_knowledge as check_hub_knowledge
 from cli.doctor.permissions import FOR_GROUPS, NEEDED, Rule
 from cli.doctor.permissions import checks_of as permission_checks
 from cli.doctor.permissions import examine as examine_permissions
-from cli.doctor.policy import check_policy
 from cli.doctor.proxy import check_call, check_sidecars, check_unknown
 from cli.doctor.sockets import answers, check_socket, connections
 from cli.doctor.storage_classes import check_classes
@@ -57,7 +56,7 @@ from cloud.kube import KubeError, Page
 from cloud.node_marks import EDGE as EDGE_LABEL
 from common.errors import DialError
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
-from common.pages.hub import DeniedProxy, NodeStatus, Refusal
+from common.pages.hub import NodeStatus, Refusal
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -595,39 +594,6 @@ def test_a_key_is_there_and_closed_to_others(tmp_path: Path) -> None:
     assert check_secret_file(key, flag="--ca-key").level == "ok"
     key.chmod(0o644)
     assert check_secret_file(key, flag="--ca-key").do == f"chmod o-rwx {key}"
-
-
-POLICY = """\
-nodes:
-- {names: ["n*"], drivers: [d.example]}
-- {names: [m7], drivers: [d.example]}
-proxies:
-- {names: [d.example], drivers: [d.example]}
-"""
-
-
-def test_a_policy_is_compared_with_the_nodes_and_the_denied_proxy_drivers(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY)
-    nodes = [node("n1"), node("n2", drivers=["d.example", "other.example"])]
-    why = f"no rule of {path} allows uid:7 to call driver d.example"
-    denied = DeniedProxy(identity="uid:7", driver="d.example", address="pid 3 uid 7", at=at(NOW), times=2, why=why)
-    good, idle, refused, tried = check_policy(path, nodes, [denied])
-    assert good.what == f"the policy {path} can be used (nodes: 2 rules; proxies: 1 rules)"
-    assert idle.what == "these lines of the policy are for no node that the hub knows: line 3 (m7)"
-    assert refused.what == "the policy allows no report of other.example of n2"
-    assert (tried.level, tried.what.endswith(why)) == ("wrong", True)
-    assert [finding.level for finding in (good, idle, refused)] == ["ok", "warning", "warning"]
-
-
-def test_a_policy_that_cannot_be_used_is_wrong_and_a_hub_without_one_is_well(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    (missing,) = check_policy(path, [], [])
-    assert (missing.level, missing.what) == ("wrong", f"the policy {path} cannot be used: No such file or directory")
-    path.write_text("nodes: 1\n")
-    (broken,) = check_policy(path, [], [])
-    assert broken.what == f"the policy {path} cannot be used: line 1: nodes must be a list of rules"
-    assert [finding.level for finding in check_policy(None, [], [])] == ["ok"]
 
 
 def test_nodes_that_are_away_are_named_with_the_time() -> None:

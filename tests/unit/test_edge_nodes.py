@@ -12,7 +12,6 @@ from cloud.edge_nodes import Nodes
 from cloud.node_call import Call, Reply
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
-from cloud.trust.policy import Policy
 from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
@@ -125,7 +124,7 @@ class World:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        judge = ReportJudge(UniqueSegments(self.store, UniqueKeys()), Policy(), metrics=Metrics())
+        judge = ReportJudge(UniqueSegments(self.store, UniqueKeys()), Metrics())
         self.nodes = Nodes(self.store, judge, max_nodes=max_nodes, follows=follows)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []

@@ -37,7 +37,6 @@ from common.errors import (
     NoNodeFits,
     NoPlace,
     NoRoute,
-    NotAllowed,
     NotCarried,
     NothingKnown,
     NotListed,
@@ -349,14 +348,6 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: ForeignDriver("mine.csi", "dir.csi"),
         Code.UNAVAILABLE,
         "proxy driver mine.csi may call only its own driver at this hub, not dir.csi; check its --drivername",
-    ),
-    NotAllowed: (
-        lambda: NotAllowed("mine.csi", "mine.csi", "no rule of /p"),
-        Code.UNAVAILABLE,
-        (
-            "the hub's policy does not allow this proxy driver to call driver mine.csi: no rule of /p; if it should, "
-            "add mine.csi to a rule of proxies there"
-        ),
     ),
     OperatorRefused: (
         lambda: OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"),

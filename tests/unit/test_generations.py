@@ -46,11 +46,9 @@ class World:
         self.cut: list[str] = []
         self.generations.on_locked = lambda node, _why: self.cut.append(node)
 
-    async def issue(self, key: str, *, token: str = "", drivers: tuple[str, ...] = ()) -> Shown:
+    async def issue(self, key: str, *, token: str = "") -> Shown:
         number = self.generations.next_of("n1")
-        await self.store.add_certificate(
-            Certificate("n1", number, key, "2a", 0.0, 2e9, State.PENDING, token, drivers, b"pem")
-        )
+        await self.store.add_certificate(Certificate("n1", number, key, "2a", 0.0, 2e9, State.PENDING, token, b"pem"))
         self.generations.limit_pending("n1")
         return Shown(number, key)
 
@@ -170,15 +168,6 @@ async def test_a_node_that_joins_again_after_a_copy_is_unlocked_and_the_copies_a
     assert world.generations.locked("n1") is None
 
 
-async def test_a_node_that_joins_again_for_other_drivers_is_judged_again(world: World) -> None:
-    told: list[tuple[str, ...]] = []
-    world.generations.on_drivers = lambda: told.append(world.generations.drivers_of("n1"))
-    world.come(await world.issue("k1", token="5f", drivers=("a.csi",)))
-    world.come(await world.issue("k2", drivers=("a.csi",)))
-    world.come(await world.issue("k3", token="60", drivers=("b.csi",)))
-    assert told == [("b.csi",)]
-
-
 async def test_the_old_machine_of_a_node_that_joined_again_locks_nothing(world: World) -> None:
     old = await world.issue("k1", token="5f")
     world.come(old)
@@ -226,10 +215,9 @@ async def test_allow_of_a_node_without_copies_says_so(world: World) -> None:
 
 async def test_a_generation_above_all_known_ones_becomes_the_current_one(world: World) -> None:
     """The hub was restored from a backup, and the node has renewed since then."""
-    world.come(await world.issue("k1", drivers=("a.csi",)))
+    world.come(await world.issue("k1"))
     world.come(Shown(7, "k7"))
     assert world.states() == {1: State.VOID, 7: State.CURRENT}
-    assert world.generations.drivers_of("n1") == ("a.csi",)
     assert world.generations.next_of("n1") == 8
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud import proxy_rights
 from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
@@ -18,8 +17,7 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
-from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
-from common.exposition import registry_of
+from common.errors import Draining, OperatorRefused, status_of
 from common.messages import Kind, Ping, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
@@ -299,108 +297,6 @@ async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_unti
 
 def told_of(world: World, name: str) -> NodeStatus:
     return next(node for node in world.nodes.describe() if node.node == name)
-
-
-# -------------------- the policy --------------------
-
-
-@pytest.fixture
-async def strict(tmp_path: Path) -> AsyncIterator[World]:
-    """A hub whose policy names another proxy driver alone."""
-    policy = "proxies: [{names: [other.example], drivers: [other.example]}]\n"
-    async with running(World(tmp_path, policy=policy)) as world:
-        yield world
-
-
-async def loosen(world: World) -> None:
-    """Let the policy allow the driver."""
-    world.policy_path.write_text(f"proxies: [{{names: [{DRIVER}], drivers: [{DRIVER}]}}]\n")
-    for _ in range(2):
-        await world.trust.policy.look()
-    await settle()
-
-
-async def test_a_proxy_driver_that_the_policy_does_not_name_calls_nothing_until_it_does(
-    audit_lines: list[Line], strict: World
-) -> None:
-    await with_driver(strict)
-    link = await strict.driver()
-    why = f"no rule of {strict.policy_path} allows {DRIVER} to call driver {DRIVER}"
-    for _ in range(2):
-        assert await called(link, CREATE) == status_of(NotAllowed(DRIVER, DRIVER, why), Origin.HUB)
-    (denied,) = strict.pages.status().denied
-    assert (denied.identity, denied.driver, denied.times, denied.why) == (DRIVER, DRIVER, 2, why)
-    assert registry_of(strict.metrics).get_sample_value("csi_bridge_policy_denials_total", {"what": "call"}) == 2
-    assert [details["why"] for event, _, _, details in audit_lines if event is Event.REFUSAL] == [why] * 2
-    await loosen(strict)
-    assert await called(link, CREATE) == Status(Code.OK)
-    assert strict.pages.status().denied == []
-
-
-async def test_a_denied_call_is_logged_once(strict: World, caplog: pytest.LogCaptureFixture) -> None:
-    link = await strict.driver()
-    for _ in range(3):
-        await called(link, CREATE)
-    assert messages(caplog).count("may not call driver") == 1
-
-
-async def test_on_the_unix_socket_a_proxy_driver_is_the_user_who_connects(tmp_path: Path) -> None:
-    policy = f"proxies: [{{names: ['uid:0'], drivers: [{DRIVER}]}}]\n"
-    async with running(World(tmp_path, policy=policy)) as world:
-        await with_driver(world)
-        hello = introduce("driver", DRIVER, instance="p")
-        assert await called(await world.come(hello, SOCKET), CREATE) == Status(Code.OK)
-        other = Address("pid 8 uid 1000", local=True, uid=1000)
-        assert (await called(await world.come(hello, other), CREATE)).code == Code.UNAVAILABLE
-        assert (await called(await world.come(hello, NETWORK), CREATE)).code == Code.UNAVAILABLE
-
-
-async def test_of_denied_proxy_drivers_only_the_newest_are_shown(
-    strict: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy_rights, "_MOST_DENIED", 2)
-    for name in ("a.example", "b.example", "c.example"):
-        await called(await strict.driver(name), CREATE, driver=name)
-    assert [denied.driver for denied in strict.pages.status().denied] == ["b.example", "c.example"]
-
-
-async def test_a_watch_ends_once_the_policy_forbids_it(strict: World) -> None:
-    await with_driver(strict)
-    await loosen(strict)
-    watch = (await strict.driver()).open(Kind.WATCH, subject=DRIVER)
-    assert await watch.receive() is not None
-    strict.policy_path.write_text("proxies: []\n")
-    for _ in range(2):
-        await strict.trust.policy.look()
-    assert await watch.receive() is None
-    assert watch.status is not None
-    assert watch.status.code == Code.UNAVAILABLE
-
-
-async def test_an_operator_may_call_any_driver_whatever_the_policy_says(strict: World) -> None:
-    await with_driver(strict)
-    assert await called(await strict.operator(), CREATE) == Status(Code.OK)
-
-
-async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: World) -> None:
-    strict.policy_path.write_text("proxies: 1\n")
-    for _ in range(2):
-        await strict.trust.policy.look()
-    assert strict.pages.status().problems == [strict.trust.policy.problem]
-
-
-async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_policy_counts(tmp_path: Path) -> None:
-    async with running(World(tmp_path, policy="nodes: [{names: ['*'], drivers: [d.example]}]\n")) as world:
-        reports = [report(driver) for driver in ("d.example", "e.example")]
-        (await world.edge()).open(Kind.REPORT, encode_reports(reports))
-        await settle()
-        why = f"no rule of {world.policy_path} allows it to report this driver"
-        assert (told_of(world, "n1").drivers, told_of(world, "n1").refused) == (["d.example"], {"e.example": why})
-        world.policy_path.write_text("nodes: []\n")
-        for _ in range(2):
-            await world.trust.policy.look()
-        assert told_of(world, "n1").refused == dict.fromkeys(("d.example", "e.example"), why)
-        assert await called(await world.operator(), CREATE) == status_of(ReportRefused(DRIVER, "n1", why), Origin.HUB)
 
 
 # -------------------- the operator's orders --------------------

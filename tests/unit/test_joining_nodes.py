@@ -28,6 +28,7 @@ from common.enrolment import (
     Request,
     decode,
     encode,
+    rights_in,
 )
 from common.errors import HandshakeRefused
 from common.messages import Kind
@@ -192,15 +193,27 @@ async def test_a_node_that_has_not_joined_gets_the_ca(world: World) -> None:
 
 
 async def test_a_node_joins_with_a_token(audit_lines: list[Line], world: World) -> None:
-    node = await world.join(await world.token(drivers=("a.csi",)))
+    node = await world.join(await world.token())
     assert node.issued is not None
     assert (node.issued.generation, node.issued.renew_grace_s) == (1, int(GRACE_S))
     assert (node.issued.hubs, node.issued.joins) == (("wss://hub.example:7000",), ("wss://hub.example:7443",))
     assert node.issued.ca == world.authority.path.read_bytes()
     assert node.peer().key == node.fingerprint
-    assert world.generations.drivers_of("n1") == ("a.csi",)
     assert audit_lines[-1][0] is Event.JOIN
     world.connect(node)
+
+
+async def test_a_certificate_names_the_drivers_of_the_token_and_so_does_each_renewal(world: World) -> None:
+    node = await world.join(await world.token(drivers=("a.csi", "b.csi")))
+    assert rights_in(node.peer().uris) == ("a.csi", "b.csi")
+    world.connect(node)
+    renewed = await world.renew(node)
+    assert rights_in(renewed.peer().uris) == ("a.csi", "b.csi")
+    late = await world.ask(renewed.late_renewal(following := NodeKey()))
+    assert isinstance(late, Issued)
+    following.issued = late
+    assert rights_in(following.peer().uris) == ("a.csi", "b.csi")
+    world.connect(await world.join(await world.token(drivers=("a.csi",))))
 
 
 async def test_a_token_serves_as_many_nodes_as_it_says(world: World) -> None:
@@ -479,7 +492,7 @@ async def test_a_locked_node_joins_again_with_a_later_token_of_its_own(world: Wo
 async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(world: World) -> None:
     await world.joined()
     later = NodeKey()
-    signed = world.enrolment._signer.sign(later.request, node="n1", generation=9)
+    signed = world.enrolment._signer.sign(later.request, node="n1", generation=9, rights=())
     later.issued = Issued(signed.chain, b"", 9, 0, (), ())
     issued = await world.ask(later.late_renewal(NodeKey()))
     assert isinstance(issued, Issued)

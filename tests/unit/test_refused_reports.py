@@ -1,4 +1,4 @@
-"""The reports that a hub refuses: wrong names, the policy, topology segments of other nodes; and what follows."""
+"""The reports that a hub refuses: wrong names, drivers outside of the certificate, topology segments of other nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cloud.node_call import Call
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.audit import Event
-from cloud.trust.policy import Verdict
 from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from common.errors import DriverMissing, OperatorRefused, ReportRefused
 from common.exposition import registry_of
@@ -27,7 +26,7 @@ from tests.kit.waiting import settle
 from tests.unit.placement.world import Told
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from common.link import Link
@@ -39,44 +38,28 @@ HOST = "topology.d.example/host"
 H1, H2 = {HOST: "h1"}, {HOST: "h2"}
 
 
-class Policy:
-    """A policy that a test changes.
-
-    Attributes:
-        denied: the drivers that no node may report.
-        asked: node, driver and topology of each question.
-    """
-
-    def __init__(self) -> None:
-        self.denied: set[str] = set()
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-
-    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
-        self.asked.append((node, driver, dict(segments)))
-        return Verdict(allowed=driver not in self.denied, why="line 7 says no")
-
-
 class World:
     """The nodes of a hub, with one unique key."""
 
     def __init__(self, directory: Path, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> None:
         self._directory = directory
-        self.store, self.policy = Store(directory), Policy()
-        self.metrics = Metrics()
+        self.store, self.metrics = Store(directory), Metrics()
         self.changes: list[str] = []
         segments = UniqueSegments(self.store, UniqueKeys(keys))
-        judge = ReportJudge(segments, self.policy, metrics=self.metrics)
+        judge = ReportJudge(segments, self.metrics)
         self.nodes = Nodes(self.store, judge, max_nodes=10)
         self.nodes.subscribe(self.changes.append)
         self._links: dict[str, tuple[Link, Link]] = {}
         self._closed = False
 
-    async def come(self, node: str, *reports: DriverReport) -> None:
-        """A node connects and reports."""
-        self._links[node] = link_pair(Peer(), Peer(accepts=False), identity=Address("10.0.0.1:7", local=False))
+    async def come(self, node: str, *reports: DriverReport, rights: tuple[str, ...] = ()) -> None:
+        """A node connects with a certificate for these drivers, and reports."""
+        identity = Address("10.0.0.1:7", local=False, uris=tuple(f"csi-bridge:may-run:{each}" for each in rights))
+        self._links[node] = link_pair(Peer(), Peer(accepts=False), identity=identity)
         await settle()
         self.nodes.connect(introduce("edge", node, instance=f"i-{node}", boot=1), self._links[node][0])
-        self.nodes.report(node, reports)
+        if reports:
+            self.nodes.report(node, reports)
 
     async def leave(self, node: str) -> None:
         """A node's link ends."""
@@ -148,11 +131,17 @@ async def test_a_report_with_a_driver_that_has_no_usable_name_is_not_taken(world
     assert world.described("n1").drivers == [DRIVER]
 
 
-async def test_the_policy_is_asked_with_the_topology_and_its_word_is_the_reason(world: World) -> None:
-    world.policy.denied = {OTHER}
-    await world.come("n1", report(DRIVER, "n1", segments={"zone": "z"}), report(OTHER, "n1"))
-    assert set(map(str, world.policy.asked)) >= {str(("n1", DRIVER, {"zone": "z"})), str(("n1", OTHER, {}))}
-    assert world.refused("n1") == {OTHER: "line 7 says no"}
+def not_for(*rights: str) -> str:
+    return f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
+
+
+async def test_a_driver_that_the_certificate_does_not_name_is_refused(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1"), report(OTHER, "n1"), rights=(DRIVER, "f.example"))
+    assert world.refused("n1") == {OTHER: not_for(DRIVER, "f.example")}
+    assert world.described("n1").rights == [DRIVER, "f.example"]
+    assert world.conflicts("rights") == 1
+    with pytest.raises(ReportRefused):
+        world.nodes.check("n1", OTHER)
 
 
 async def test_a_node_has_only_its_own_node_segment_even_if_no_other_node_is_known(world: World) -> None:
@@ -236,40 +225,24 @@ async def test_a_refused_driver_that_counted_before_is_a_candidate_without_calls
     assert world.changes == [DRIVER, DRIVER]
 
 
-async def test_another_policy_judges_all_reports_again_also_those_of_nodes_away(world: World) -> None:
-    for node in ("n1", "n2"):
-        await world.come(node, report(DRIVER, node), report(OTHER, node))
-    await world.leave("n2")
-    world.policy.denied = {OTHER}
+async def test_a_narrower_certificate_counts_from_its_first_link_on_before_any_report(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1"), report(OTHER, "n1"))
+    await world.leave("n1")
     world.changes.clear()
-    world.nodes.judge_again()
-    for node in ("n1", "n2"):
-        assert world.refused(node) == {OTHER: "line 7 says no"}
-    assert world.changes == [OTHER] * 2
-    world.policy.denied = set()
-    world.nodes.judge_again()
-    assert world.refused("n1") == world.refused("n2") == {}
+    await world.come("n1", rights=(DRIVER,))
+    assert (world.refused("n1"), world.changes) == ({OTHER: not_for(DRIVER)}, [OTHER])
+    await world.leave("n1")
+    assert world.refused("n1") == {OTHER: not_for(DRIVER)}
+    await world.come("n1", rights=(DRIVER, OTHER))
+    assert world.refused("n1") == {}
 
 
-async def test_a_report_that_another_policy_allows_counts_without_a_new_one(world: World) -> None:
-    world.policy.denied = {DRIVER}
+async def test_after_a_restart_of_the_hub_the_certificate_counts_before_any_report(world: World) -> None:
     await world.come("n1", report(DRIVER, "n1"))
-    assert world.described("n1").drivers == []
-    world.policy.denied = set()
-    world.nodes.judge_again()
-    assert (world.described("n1").drivers, world.changes) == ([DRIVER], [DRIVER])
-    world.nodes.check("n1", DRIVER)
-
-
-async def test_a_hub_that_starts_with_another_policy_refuses_the_stored_reports(world: World, tmp_path: Path) -> None:
-    await world.come("n1", report(DRIVER, "n1"))
-    await world.close()
-    policy = Policy()
-    policy.denied = {DRIVER}
-    store = Store(tmp_path)
-    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), policy, metrics=Metrics())
-    assert Nodes(store, judge, max_nodes=10).why_refused(DRIVER, "n1") == "line 7 says no"
-    await store.close()
+    again = await world.restart()
+    await again.come("n1", rights=(OTHER,))
+    assert again.refused("n1") == {DRIVER: not_for(OTHER)}
+    await again.close()
 
 
 # -------------------- forgetting --------------------
@@ -302,8 +275,8 @@ async def test_a_refused_driver_can_be_forgotten_while_its_agent_reports_it(worl
     await world.come("n1", report(DRIVER, "n1"))
     with pytest.raises(OperatorRefused):
         world.nodes.forget("n1", DRIVER)
-    world.policy.denied = {DRIVER}
-    world.nodes.judge_again()
+    await world.leave("n1")
+    await world.come("n1", report(DRIVER, "n1"), rights=(OTHER,))
     world.nodes.forget("n1", DRIVER)
     assert not world.nodes.with_driver(DRIVER)
     with pytest.raises(ReportRefused):
@@ -363,12 +336,6 @@ async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_
     world.nodes.report("n1", [report(DRIVER, "n1")])
     assert "the report of driver d.example on edge node n1 is no longer refused" in caplog.messages
     assert audit_lines[1:] == [(Event.REPORT, "n1", "", {"driver": DRIVER})]
-
-
-async def test_of_a_denial_the_policys_metric_is_told(world: World) -> None:
-    world.policy.denied = {DRIVER}
-    await world.come("n1", report(DRIVER, "n1"))
-    assert registry_of(world.metrics).get_sample_value("csi_bridge_policy_denials_total", {"what": "report"}) == 1
 
 
 async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(world: World) -> None:

@@ -39,7 +39,7 @@ class World:
     def node(self, name: str = "n1", generation: int = 1, key: NodeKey | None = None) -> NodeKey:
         """A node with a certificate."""
         key = key or NodeKey()
-        signed = self.signer.sign(key.request, node=name, generation=generation)
+        signed = self.signer.sign(key.request, node=name, generation=generation, rights=("a.csi", "b.csi"))
         key.issued = Issued(signed.chain, b"", generation, 0, (), ())
         return key
 
@@ -50,10 +50,11 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_certificate_names_node_and_generation_and_is_for_clients(tmp_path: Path, *, strict: bool) -> None:
+def test_a_certificate_names_node_generation_and_drivers_and_is_for_clients(tmp_path: Path, *, strict: bool) -> None:
     world = World(tmp_path, strict=strict)
     peer = world.node("n1", 7).peer()
-    assert peer.uris == ("csi-bridge:node:n1", "csi-bridge:generation:7")
+    names = ("csi-bridge:node:n1", "csi-bridge:generation:7", "csi-bridge:may-run:a.csi", "csi-bridge:may-run:b.csi")
+    assert peer.uris == names
     assert (peer.common_names, peer.organizations) == (("system:node:n1",), ("system:nodes",))
     assert peer.purposes == ("1.3.6.1.5.5.7.3.2",)
     assert world.now + 999 <= peer.not_after <= world.now + 1_000
@@ -134,7 +135,7 @@ def test_another_request_is_refused(world: World, request_: bytes) -> None:
     with pytest.raises(RequestRefused):
         world.signer.read_request(request_)
     with pytest.raises(RequestRefused):
-        world.signer.sign(request_, node="n1", generation=1)
+        world.signer.sign(request_, node="n1", generation=1, rights=())
 
 
 def test_the_pin_is_of_the_ca_that_signed_the_hubs_certificate(world: World, tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_the_key_belongs_to_any_certificate_of_the_bundle(world: World, tmp_path
     other = Authority(tmp_path / "other", name="another CA")
     both = bundle(tmp_path / "both.pem", world.authority, other)
     signer = Signer(TlsFiles(both, world.files.cert, world.files.key), other.key_path, ttl_s=1_000.0)
-    signed = x509.load_pem_x509_certificate(signer.sign(NodeKey().request, node="n1", generation=1).chain)
+    signed = x509.load_pem_x509_certificate(signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain)
     signed.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
 
 
@@ -171,7 +172,7 @@ def test_an_intermediate_ca_is_in_the_chain(world: World, tmp_path: Path) -> Non
     sub = Authority(tmp_path / "sub", name="intermediate", parent=world.authority)
     both = bundle(tmp_path / "both.pem", world.authority, sub)
     signer = Signer(TlsFiles(both, world.files.cert, world.files.key), sub.key_path, ttl_s=1_000.0)
-    assert signer.sign(NodeKey().request, node="n1", generation=1).chain.count(b"BEGIN CERTIFICATE") == 2
+    assert signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain.count(b"BEGIN CERTIFICATE") == 2
 
 
 def test_the_hubs_names_are_those_of_its_certificate(world: World) -> None:
@@ -201,7 +202,7 @@ def test_an_expired_certificate_is_renewed_within_the_grace(world: World) -> Non
     node = world.node(generation=3)
     world.now += 1_000 + 10 * DAY_S
     peer = world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
-    assert (peer.uris, peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
+    assert (peer.uris[:2], peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
     with pytest.raises(CertificateRefused, match="longer than --renew-grace"):
         world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKEN = Token("5f", b"hash", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3)
-CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", ("a.csi",), b"pem")
+CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", b"pem")
 LOCK = Lock("n1", 1.0, 3, 0, "why")
 DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 
