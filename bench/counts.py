@@ -31,7 +31,6 @@ from bench.chain import NODE, Chain, Command, Form, chain, driver, lacks, run_lo
 from bench.counted import C  # noqa: E402
 from bench.figure import Figure, NotMeasured  # noqa: E402
 from bench.session_pair import Pair, function_calls  # noqa: E402
-from common.database_writer import RESERVE_AFTER_S  # noqa: E402
 from tests.kit.bridge import Bridge, Member  # noqa: E402
 from tests.kit.waiting import wait_for  # noqa: E402
 from tests.peers.build import build, module_of  # noqa: E402
@@ -43,8 +42,8 @@ _WARM_UP = 100
 _PAIRS = 300
 """Pairs of CreateVolume and DeleteVolume: so many that the first and the last steps do not matter."""
 
-_STARTS_S = RESERVE_AFTER_S + 1.0
-"""After this time the hub has filled the reserves of its databases, which takes thousands of system calls."""
+_STARTS_S = 2.0
+"""After this time the hub has ended the work of its start."""
 
 _SETTLE_S = 0.3
 """After the load, the hops still send their last acks and write their last log lines."""

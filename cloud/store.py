@@ -4,7 +4,6 @@ Rules:
 
 * `hub.db` follows the rules of `common.database`. No call waits for the disk: memory is the truth while the hub runs,
   and a `DatabaseWriter` retries a write that fails until it works.
-* It keeps a reserve, so that writes go on when the disk is full (`common.database_reserve`).
 * The store keeps its losses on disk (`cloud.losses`): a damaged database, stored reports that are unreadable, writes
   that still failed when the hub ended.
 """
@@ -19,7 +18,6 @@ from typing import NamedTuple
 
 from cloud.losses import Losses
 from common.database import Schema, lock, open_database
-from common.database_reserve import Reserve
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
 from common.reports import DriverReport, decode_reports, encode_reports
@@ -97,7 +95,6 @@ class Store:
             self._lock_file = lock(state_dir / "hub.lock")
             try:
                 self.losses = Losses(state_dir / "hub.losses")
-                reserve = Reserve(self._path)
                 database = self._open()
                 self.is_new = self._new_file.exists()
                 self.losses.create()
@@ -108,15 +105,12 @@ class Store:
             raise SettingsError("--state-dir", str(state_dir), "another hub is using it") from None
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
-        self._writer = DatabaseWriter(
-            self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s, reserve=reserve
-        )
+        self._writer = DatabaseWriter(self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s)
 
     @property
     def trouble(self) -> str:
-        """Why writing fails, or soon will; empty while it works."""
-        shortage = self._writer.shortage
-        return self._writer.trouble or (shortage and f"{self._path} goes on in its reserved room: {shortage}")
+        """Why writing fails; empty while it works."""
+        return self._writer.trouble
 
     def end_first_start(self) -> None:
         """Note that the hub has looked for earlier volumes."""

@@ -17,7 +17,6 @@ Rules:
   text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of
   the loss.
 * If a caller is cancelled, its write goes on.
-* With a reserve (`common.database_reserve`), writes go on for a while when the disk is full.
 * A write that `grows` fails while the disk has less room than `least_free_bytes`: that room is for other files.
 """
 
@@ -35,13 +34,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.database import transaction
-from common.database_reserve import Reserve
 from common.errors import BridgeError
 
 log = logging.getLogger("csi_bridge.database")
-
-RESERVE_AFTER_S = 1.0
-"""The time after a start when the reserve is filled."""
 
 RETRY_S = 5.0
 """The wait before a retry: people may make room on a full disk meanwhile."""
@@ -106,7 +101,6 @@ class DatabaseWriter:
 
     Attributes:
         trouble: why writing fails; empty while it works.
-        shortage: why the reserve cannot be filled again; empty while it is full enough.
     """
 
     def __init__(
@@ -120,8 +114,6 @@ class DatabaseWriter:
         connected: Callable[[], None] = lambda: None,
         trouble: str = "",
         retry_s: float = RETRY_S,
-        reserve: Reserve | None = None,
-        reserve_after_s: float = RESERVE_AFTER_S,
         least_free_bytes: int = 0,
     ) -> None:
         """Start the writer's thread.
@@ -136,14 +128,9 @@ class DatabaseWriter:
             connected: called on the loop after the first write of a connection that `connect` made.
             trouble: why the file could not be written.
             retry_s: between a write that failed and its retry.
-            reserve: the room that the database holds.
-            reserve_after_s: the time after which it is filled.
             least_free_bytes: with less free room on the disk, writes that grow fail.
         """
-        self._reserve, self._least_free_bytes = reserve, least_free_bytes
-        self._is_prepared = reserve is None
-        self._fill_at = time.monotonic() + reserve_after_s
-        """When the reserve may be filled: not at once, because a process has more urgent writes when it starts."""
+        self._least_free_bytes = least_free_bytes
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
         self._at_risk, self._connect, self._retry_s = at_risk, connect, retry_s
         self._connected = connected if connection is None else None
@@ -157,7 +144,6 @@ class DatabaseWriter:
         """Whether `put`s gather now, and whether a caller waits for one of the writes."""
         self._is_at_risk = False
         self.trouble = trouble
-        self.shortage = ""
         self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
         self._thread.start()
 
@@ -229,8 +215,6 @@ class DatabaseWriter:
         await asyncio.to_thread(self._thread.join)
         if self._connection is not None:
             self._connection.close()
-        if self._reserve is not None:
-            self._reserve.keep()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +235,7 @@ class DatabaseWriter:
         """Write until the writer is closed. Runs in the thread."""
         while True:
             with self._woken:
-                while not (self._once or self._is_due() or self._must_fill() or self._closing):
+                while not (self._once or self._is_due() or self._closing):
                     self._woken.wait(self._wait_s())
                 is_last = self._closing
                 retried, self._retried = self._retried, {}
@@ -261,7 +245,6 @@ class DatabaseWriter:
                 self._write(retried, once)
             if is_last:
                 return
-            self._fill_reserve()
             self._gather()
 
     def _gather(self) -> None:
@@ -274,15 +257,8 @@ class DatabaseWriter:
     def _is_due(self) -> bool:
         return bool(self._retried) and (self._gives_up or self._retry_at <= time.monotonic())
 
-    def _must_fill(self) -> bool:
-        """Whether the reserve is to be filled now although nothing is written."""
-        return (not self._is_prepared or bool(self.shortage)) and self._fill_at <= time.monotonic()
-
     def _wait_s(self) -> float | None:
-        due = [self._retry_at] if self._retried else []
-        if not self._is_prepared or self.shortage:
-            due.append(self._fill_at)
-        return max(min(due) - time.monotonic(), 0.0) if due else None
+        return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
 
     def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
         """Attempt all these writes once, and give their callers the results."""
@@ -322,29 +298,6 @@ class DatabaseWriter:
             errno.ENOSPC,
             f"the disk has {free_bytes >> 10} KiB left; the last {self._least_free_bytes >> 10} are for others",
         )
-
-    def _fill_reserve(self) -> None:
-        """Fill the reserve if it was never filled, or if half of it is used."""
-        if self._reserve is None or time.monotonic() < self._fill_at:
-            return
-        if self._connection is None:
-            self._fill_at = time.monotonic() + self._retry_s
-            return
-        try:
-            if not self._is_prepared:
-                self._is_prepared = True
-                self._reserve.prepare(self._connection)
-            elif self.shortage or self._reserve.is_low(self._connection):
-                self._reserve.fill(self._connection)
-        except sqlite3.Error as error:
-            self._fill_at = time.monotonic() + self._retry_s
-            if not self.shortage:
-                log.error("%s goes on in the room that it has reserved; make room on its disk: %s", self._path, error)  # noqa: TRY400  # not a bug
-            self.shortage = _text(error)
-        else:
-            if self.shortage:
-                log.info("%s has its reserved room again", self._path)
-            self.shortage = ""
 
     def _note_trouble(self, error: Exception | None) -> None:
         if error is None:

@@ -12,7 +12,6 @@ Rules:
 * A store that is alone on its file, under the state directory's lock, answers `look` from its memory. A store that
   shares the file reads the rows.
 * Memory gets a change after its commit; a change of the group `…_later` at once, and the disk when that works.
-* A store that is alone keeps a reserve, so that creates go on when the disk is full (`common.database_reserve`).
 * A database that was lost is one of the losses (`cloud.losses`), and so is a `…_later` change that fails until the hub
   ends.
 """
@@ -46,7 +45,6 @@ from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from cloud.placement.sqlite_rows import SCHEMA, SqliteRows, row_of
 from common.database import open_database
-from common.database_reserve import Reserve
 from common.database_writer import RETRY_S, DatabaseWriter, Statement, WriteFailed
 from common.errors import PlacementNotKept, SettingsError
 
@@ -122,7 +120,6 @@ class SqliteClaims:
         self._epochs = itertools.count(1)
         try:
             self.losses = Losses(state_dir / "placement.losses")
-            reserve = Reserve(self._path) if alone else None
             opened = open_database(self._path, SCHEMA, check=self._read, full=True)
             if opened.damaged is not None:
                 self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
@@ -131,9 +128,7 @@ class SqliteClaims:
             self.losses.create()
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
-        self._writer = DatabaseWriter(
-            self._path, opened.connection, at_risk=self.losses.put_at_risk, retry_s=retry_s, reserve=reserve
-        )
+        self._writer = DatabaseWriter(self._path, opened.connection, at_risk=self.losses.put_at_risk, retry_s=retry_s)
 
     def lost(self) -> tuple[str, ...]:
         """The losses that no operator has settled."""

@@ -2,8 +2,7 @@
 
 Rules:
 
-* The file follows the rules of `common.database`, with `full`: a denial that was confirmed outlives a power cut. It
-  keeps a reserve, so that an operator can deny a node when the disk is full (`common.database_reserve`).
+* The file follows the rules of `common.database`, with `full`: a denial that was confirmed outlives a power cut.
 * Memory is what the hub asks. A change that a caller awaits is on the disk before it is in memory; if the disk takes
   nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` and `put_lock` change memory at once
   and are written soon, as does `revoke_token`: a hello is decided without the disk.
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Final
 
 from common.database import Schema, connect
-from common.database_reserve import Reserve
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
 
@@ -192,7 +190,6 @@ class TrustStore:
         self.locks: dict[str, Lock] = {}
         self.denials: dict[tuple[DenialKind, str], Denial] = {}
         try:
-            reserve = Reserve(self._path)
             database = connect(self._path, SCHEMA, check=self._read, full=True).connection
         except (sqlite3.OperationalError, OSError) as error:
             raise SettingsError("--state-dir", str(state_dir), f"{self._path} cannot be used: {error}") from error
@@ -207,14 +204,12 @@ class TrustStore:
             database,
             meanwhile="no node can join, and no certificate is renewed",
             retry_s=retry_s,
-            reserve=reserve,
         )
 
     @property
     def trouble(self) -> str:
-        """Why writing fails, or soon will; empty while it works."""
-        shortage = self._writer.shortage
-        return self._writer.trouble or (shortage and f"{self._path} goes on in its reserved room: {shortage}")
+        """Why writing fails; empty while it works."""
+        return self._writer.trouble
 
     async def close(self) -> None:
         """Finish the writes that wait, then close the file."""

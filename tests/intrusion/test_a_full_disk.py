@@ -1,15 +1,17 @@
-"""The hub's disk is full: creates and deletes go on, and facts wait at their nodes."""
+"""The hub's disk is full: it refuses creates, forgets no volume, and still shuts out a stolen node."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.csi import csi_pb2 as csi
+from common.status import Code
+from common.topology import NODE_SEGMENT
 from tests.kit import needs
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact
@@ -54,47 +56,77 @@ def bridge(disk: Path, short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
 
 
 @pytest.fixture
-def sidecar(bridge: Bridge, short_dir: Path) -> Iterator[Sidecar]:
-    """A sidecar of a driver whose nodes have storage of their own: the hub writes each name before a create."""
+def vendor(short_dir: Path) -> Iterator[Vendor]:
     with Vendor(short_dir / "v.sock") as vendor:
-        bridge.start_agent("n1", vendor.socket)
-        sidecar = bridge.start_proxy("vendor.test", "--placement=local").sidecar()
-        wait_for(lambda: sidecar.call("CreateVolume", create("first")).ok, what="the first create")
-        yield sidecar
+        yield vendor
 
 
-def fill(disk: Path) -> None:
-    """Write until the disk takes no byte more."""
-    wait_for(
-        lambda: all((disk / f"{name}.db-wal").stat().st_size >= 2 << 20 for name in ("hub", "placement", "trust")),
-        what="reserve of all three databases",
-    )
-    hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for size in (1 << 20, 4096, 1):
-        with contextlib.suppress(OSError):
-            while os.write(hog, bytes(size)):
-                pass
+@pytest.fixture
+def sidecar(bridge: Bridge, vendor: Vendor) -> Sidecar:
+    """A sidecar of a driver whose nodes have storage of their own: the hub writes each name before a create."""
+    bridge.start_agent("n1", vendor.socket)
+    sidecar = bridge.start_proxy("vendor.test", "--placement=local").sidecar()
+    wait_for(lambda: sidecar.call("CreateVolume", create("first")).ok, what="the first create")
+    return sidecar
+
+
+def fill(disk: Path, *, but_bytes: int = 0) -> None:
+    """Write until the disk takes no more than so many bytes."""
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT)
+    os.posix_fallocate(hog, 0, free - but_bytes)
     os.close(hog)
 
 
-def test_creates_and_deletes_go_on_when_the_hubs_disk_is_full(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
-    fill(disk)
-    for number in range(20):
-        outcome = sidecar.call("CreateVolume", create(f"v{number}"))
-        assert outcome.ok, outcome.refusal
-        assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id=f"id-of-v{number}")).ok
+def make_room(disk: Path) -> None:
+    (disk / "hog").unlink()
 
 
-def test_an_operator_denies_a_node_when_the_hubs_disk_is_full(bridge: Bridge, disk: Path) -> None:
-    fill(disk)
-    told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")
-    assert (told.returncode, told.stderr) == (0, "")
-
-
-def test_facts_wait_at_their_nodes_when_the_hubs_disk_is_full_and_the_hub_says_so(
-    bridge: Bridge, sidecar: Sidecar, disk: Path
+def test_a_create_is_refused_before_it_is_sent_while_the_hub_cannot_record_it(
+    sidecar: Sidecar, vendor: Vendor, disk: Path
 ) -> None:
     fill(disk)
+    code, why = sidecar.call("CreateVolume", create("refused")).refusal
+    assert (code, "make room on the disk" in why) == (Code.UNAVAILABLE, True)
+    assert [call.request.name for call in vendor.calls("CreateVolume")] == ["first"]
+    make_room(disk)
+    assert sidecar.call("CreateVolume", create("refused")).ok
+
+
+def test_no_volume_is_forgotten_whose_success_cannot_be_recorded(
+    bridge: Bridge, sidecar: Sidecar, vendor: Vendor, short_dir: Path, disk: Path
+) -> None:
+    gate = vendor.hold("CreateVolume")
+    with ThreadPoolExecutor(1) as pool:
+        made = pool.submit(sidecar.call, "CreateVolume", create("made"))
+        vendor.wait_for_call("CreateVolume", 2)
+        fill(disk)
+        gate.set()
+        assert made.result().refusal[0] == Code.UNAVAILABLE
+    bridge.hub.kill()
+    make_room(disk)
+    bridge.hub.start()
+    with Vendor(short_dir / "other.sock") as other:
+        bridge.start_agent("n2", other.socket)
+        bridge.wait_routed(sidecar)
+        at_n2 = create("made", accessibility_requirements=only("n2"))
+        wait_for(lambda: "n1" in sidecar.call("CreateVolume", at_n2).refusal[1], what="a refusal that names n1")
+        assert other.calls("CreateVolume") == []
+    wait_for(lambda: sidecar.call("CreateVolume", create("made")).ok, what="the retry")
+    assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id="id-of-made")).ok
+
+
+def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
+    fill(disk)
+    told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")
+    assert (told.returncode, "is denied only until the hub stops" in told.stderr) == (1, True)
+    assert any("deny it again" in problem for problem in hub_state(bridge.hub.uds)["problems"])
+
+
+def test_facts_leave_room_on_the_hubs_disk_for_creates_and_the_hub_says_so(
+    bridge: Bridge, sidecar: Sidecar, disk: Path
+) -> None:
+    fill(disk, but_bytes=12 << 20)
     with Stranger(bridge.hub.address) as stranger:
         teller = FactTeller(stranger, "n2")
         teller.send(claim_fact("c1", padding=1_000))
@@ -105,8 +137,17 @@ def test_facts_wait_at_their_nodes_when_the_hubs_disk_is_full_and_the_hub_says_s
         assert sidecar.call("CreateVolume", create("beside")).ok
 
 
-def test_creates_go_on_after_a_restart_on_a_full_disk(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
+def test_a_hub_that_stops_on_a_full_disk_has_all_volumes_when_there_is_room(
+    bridge: Bridge, sidecar: Sidecar, disk: Path
+) -> None:
     fill(disk)
     bridge.hub.stop()
+    make_room(disk)
     bridge.hub.start()
-    wait_for(lambda: sidecar.call("CreateVolume", create("again")).ok, what="create after the restart")
+    first = csi.DeleteVolumeRequest(volume_id="id-of-first")
+    wait_for(lambda: sidecar.call("DeleteVolume", first).ok, what="deletion after the restart")
+
+
+def only(node: str) -> csi.TopologyRequirement:
+    term = csi.Topology(segments={NODE_SEGMENT: node})
+    return csi.TopologyRequirement(requisite=[term], preferred=[term])
