@@ -9,29 +9,15 @@ Rules:
   Any sign of life ends it: of a node with a kubelet, its agent's link is one, too.
 """
 
-from typing import Protocol
-
+from cloud.edge_nodes import Nodes
 from cloud.mounts import Mounts
 from common.errors import timestamp
-
-
-class Links(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that knows links."""
-
-    def knows(self, name: str) -> bool:
-        """Whether a node has ever connected."""
-
-    def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is connected."""
-
-    def away_since(self, name: str) -> float | None:
-        """Since when a node that has ever connected is away; None if it is connected."""
 
 
 class Absences:
     """The absences of all nodes, by their links and their Nodes."""
 
-    def __init__(self, links: Links, mounts: Mounts) -> None:
+    def __init__(self, links: Nodes, mounts: Mounts) -> None:
         self._links, self._mounts = links, mounts
 
     def knows(self, node: str) -> bool:

@@ -1,9 +1,9 @@
 """The references of a cluster: read from the API server, not from the hub's copy, which may be some seconds behind."""
 
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import RESOURCES, KubeError, Page, Resource
+from cloud.kube import RESOURCES, Kube, KubeError
 from cloud.placement.requests import SNAPSHOT, VOLUME
 from cloud.references import (
     CONTENT,
@@ -23,17 +23,10 @@ _PAGE: Final = 250
 """Objects in one part of a list: they take the loop some ten milliseconds."""
 
 
-class ListApi(Protocol):
-    """The part of `cloud.kube.Kube` that lists."""
-
-    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
-        """A part of a list."""
-
-
 class ClusterReferences:
     """Reads the references of a cluster (`references.ReferenceReader`)."""
 
-    def __init__(self, api: ListApi, source: Source) -> None:
+    def __init__(self, api: Kube, source: Source) -> None:
         """With the API server, and the hub's copy of its claims."""
         self._api, self._source = api, source
 

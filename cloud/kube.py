@@ -371,6 +371,20 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await connector.close(abort_ssl=True)
 
 
+async def find(kube: Kube, resource: Resource, name: str, namespace: str = "") -> Body | None:
+    """An object; None if there is none.
+
+    Raises:
+        KubeError: the API server refused, or did not answer.
+    """
+    try:
+        return await kube.get(resource, name, namespace)
+    except KubeError as error:
+        if not error.is_missing:
+            raise
+        return None
+
+
 def _trust_as_kubectl(context: ssl.SSLContext) -> None:
     """Trust the certificates that Go's crypto/x509 trusts. Python's defaults changed in 3.13, in both directions.
 

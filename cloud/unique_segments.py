@@ -17,11 +17,11 @@ Rules:
   disputed: it belongs to the node of that name, else to none until an operator forgets the other ones.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from cloud.store import StoredSegment
+from cloud.store import Store, StoredSegment
 from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -53,26 +53,10 @@ class UniqueKeys:
         return ",".join(self.keys)
 
 
-class SegmentStore(Protocol):
-    """Keeps the segments on disk (`cloud.store.Store`)."""
-
-    def segments(self) -> list[StoredSegment]:
-        """All segments that were on disk."""
-
-    def save_segment(self, segment: StoredSegment) -> None:
-        """Write a segment soon."""
-
-    def drop_segment(self, segment: StoredSegment) -> None:
-        """Remove a segment soon."""
-
-    async def move_segments(self, node: str, successor: str, more: Sequence[StoredSegment]) -> None:
-        """Give all segments of a node to its successor, and some more. Raises WriteFailed: nothing is written."""
-
-
 class UniqueSegments:
     """The owner of each unique segment."""
 
-    def __init__(self, store: SegmentStore, unique: UniqueKeys) -> None:
+    def __init__(self, store: Store, unique: UniqueKeys) -> None:
         """The segments of the store, with these keys."""
         self._store, self._keys = store, frozenset(unique.keys) - {NODE_SEGMENT}
         self._owners: dict[Segment, str] = {}

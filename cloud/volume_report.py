@@ -15,13 +15,14 @@ A volume has one entry for each node that uses it, or one entry without a node:
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body
+from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_table import FactTable
 from common.node_selector import choices, selects
-from common.objects import Ref
 from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
 from common.topology import NODE_SEGMENT
@@ -36,27 +37,6 @@ _ATTACHMENT = "VolumeAttachment"
 _NODE = "Node"
 _HOSTNAME = "kubernetes.io/hostname"
 """A node without a Node object counts as having its name as this label."""
-
-
-class Objects(Protocol):
-    """The objects (`cloud.sources.source.Source`)."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all objects are there."""
-
-    def refs(self, kind: str) -> Iterable[Ref]:
-        """All objects of a kind, in any order."""
-
-    def body(self, ref: Ref) -> Body | None:
-        """The body of an object; None if there is none."""
-
-
-class Facts(Protocol):
-    """The facts that the nodes told (`cloud.sync.fact_table.FactTable`)."""
-
-    def of(self, node: str) -> Mapping[Ref, Fact]:
-        """A node's facts."""
 
 
 @dataclass(slots=True)
@@ -76,7 +56,7 @@ def report_placed(placed: Placed, *, state: str = "known") -> Iterator[VolumeSta
         yield from _unused(_volume(handle, driver), nodes, state)
 
 
-def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[VolumeStatus]:
+def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeStatus]:
     """The entries of all PersistentVolumes of CSI drivers by name, then of volumes without a PersistentVolume.
 
     Args:
@@ -140,7 +120,7 @@ def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
     return found
 
 
-def _attached(source: Objects) -> Mapping[str, list[tuple[str, _Use]]]:
+def _attached(source: Source) -> Mapping[str, list[tuple[str, _Use]]]:
     """The uses of each PersistentVolume that its VolumeAttachments tell."""
     found = defaultdict(list)
     for ref in source.refs(_ATTACHMENT):
@@ -157,7 +137,7 @@ def _attached(source: Objects) -> Mapping[str, list[tuple[str, _Use]]]:
     return found
 
 
-def _wanted(source: Objects, facts: Facts) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
+def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
     """The uses of each claim that pods tell, by the claim's namespace and name."""
     found = defaultdict(list)
     for ref in source.refs(_POD):
@@ -214,7 +194,7 @@ def _all(names: Iterable[str], state: VolumeState, reason: str = "") -> Mapping[
 class _Nodes:
     """Finds nodes by name and by label. A node without a Node object has only its name."""
 
-    def __init__(self, source: Objects) -> None:
+    def __init__(self, source: Source) -> None:
         bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
         self._labels = {name: body.get("metadata", {}).get("labels") or {} for name, body in bodies.items()}
         self._by_label: dict[str, dict[str, set[str]]] = {}

@@ -21,16 +21,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from cloud.abandon.own_storage import Owner, Records, own_contents, own_groups, own_volumes, part, segments_of
 from cloud.abandon.release import NotReleased, Pass
 from cloud.kinds.fields import Body as Part
 from cloud.kinds.pods import claim_names, node_of
-from cloud.kube import RESOURCES, Body, KubeError, Page, Resource
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.sources.source import Source
 from cloud.upsync.ownership import is_made
-from cloud.upsync.write_api import WriteApi, find
 from common.operator_orders import BLOCKS, GOES, KEPT, RELEASED, Released
 
 _PAGE: Final = 250
@@ -47,13 +46,6 @@ _SIDECARS: Final = (
 _REASON: Final = "NodeAbandoned"
 
 
-class Api(WriteApi, Protocol):
-    """The part of `cloud.kube.Kube` that a release uses."""
-
-    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
-        """A part of a list."""
-
-
 class _Cluster(NamedTuple):
     """What the API server has of a node's own storage."""
 
@@ -66,7 +58,7 @@ class _Cluster(NamedTuple):
 class ClusterRelease:
     """Releases in a cluster (`Release`)."""
 
-    def __init__(self, api: Api, source: Source, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, api: Kube, source: Source, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """With the API server, and the hub's copy of its pods."""
         self._api, self._source, self._now = api, source, now
 
@@ -147,7 +139,7 @@ def _of_node(body: Body) -> tuple[str, str]:
 class _Steps:
     """The steps of one pass."""
 
-    def __init__(self, api: Api, node: str, done: Pass, *, is_dry: bool, now: Callable[[], datetime]) -> None:
+    def __init__(self, api: Kube, node: str, done: Pass, *, is_dry: bool, now: Callable[[], datetime]) -> None:
         self._api, self._node, self._done, self._is_dry, self._now = api, node, done, is_dry, now
         self._noted: set[str] = set()
 

@@ -16,8 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from cloud.edge_nodes import Nodes
 from cloud.leaks.tally import Tally
 from cloud.leaks.verdicts import (
     DOUBT,
@@ -33,7 +34,6 @@ from cloud.leaks.verdicts import (
     referring,
     strays,
 )
-from cloud.node_call import Call, Caller, Reply
 from cloud.placement.decisions import Fit
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import Unlisted, each_page
@@ -72,22 +72,6 @@ _NAMED: Final = 5
 
 _TEXT_CHARS: Final = 500
 """A vendor's words are cut here."""
-
-
-class Nodes(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that an audit needs."""
-
-    def drivers(self) -> list[str]:
-        """The drivers that some node has reported."""
-
-    def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is connected."""
-
-    def check(self, name: str, driver: str) -> None:
-        """Raise an error if a call of a driver could not be sent to a node now."""
-
-    def call(self, name: str, call: Call, caller: Caller) -> Reply:
-        """Send a call to a node. The caller gets the answer."""
 
 
 class LeakAudit:

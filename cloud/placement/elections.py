@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
+from cloud.edge_nodes import Nodes
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
 from cloud.placement.claim_store import ClaimStore, Hold
 from cloud.placement.fleet import Fleet
@@ -45,25 +46,6 @@ MARGIN_S: Final = 5.0
 
 DRIFT: Final = 1.01
 """The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
-
-
-class Nodes(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that elections need."""
-
-    def seat(self, name: str, driver: str) -> Seat:
-        """A node as a candidate."""
-
-    def lease_s(self, name: str) -> int:
-        """The lease that a connected node's agent announces; 0: none."""
-
-    def machine(self, name: str) -> str:
-        """The instance of a node's agent that was connected last; empty if the node is not known."""
-
-    def left(self, name: str, machine: str = "") -> tuple[float, float] | None:
-        """When a node, or a machine of its name, left: in seconds of the monotonic clock and since the epoch.
-
-        None while it is connected.
-        """
 
 
 class Elections:

@@ -1,12 +1,13 @@
 """A driver's fleet: the nodes that run it, and the parts of their reports that placement uses."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from cloud.edge_nodes import Nodes
 from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
 from cloud.placement.requests import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
@@ -27,22 +28,6 @@ from common.topology import segment_of
 
 _CONTROLLER_SERVICE = PluginCapability.Service.CONTROLLER_SERVICE
 _LISTS = frozenset(listing.capability for listing in LISTINGS.values())
-
-
-class Nodes(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that a fleet needs."""
-
-    def with_driver(self, driver: str) -> Collection[str]:
-        """The nodes that have reported a driver, connected or not."""
-
-    def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """A node's report of a driver."""
-
-    def why_refused(self, driver: str, name: str) -> str:
-        """Why a node gets no call of a driver that it reports; empty if it gets them."""
-
-    def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is connected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ import hashlib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from cloud.placement.capabilities import has_topology, lacking, voted
+from cloud.store import Store
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import NODE_GET_INFO, DriverReport
@@ -20,16 +21,6 @@ _SHOWN: Final = 20
 """A line names at most this many capabilities."""
 
 NOTHING: Final[frozenset[str]] = frozenset()
-
-
-class OfferStore(Protocol):
-    """Keeps the offers on disk (`cloud.store.Store`)."""
-
-    def offers(self) -> Mapping[str, DriverReport]:
-        """The offer of each driver that was on disk."""
-
-    def save_offer(self, driver: str, offer: DriverReport | None) -> None:
-        """Write or remove an offer soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +54,7 @@ class Ballot:
 class Offers:
     """The offers of all drivers."""
 
-    def __init__(self, store: OfferStore, metrics: Metrics) -> None:
+    def __init__(self, store: Store, metrics: Metrics) -> None:
         """The offers of the store."""
         self._store, self._metrics = store, metrics
         self._earlier = dict(store.offers())

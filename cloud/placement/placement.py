@@ -17,12 +17,11 @@ Rules:
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
+from cloud.edge_nodes import Nodes
 from cloud.election import ElectionRules
 from cloud.node_call import Call, Caller, Reply
-from cloud.placement import elections
-from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import with_topology
 from cloud.placement.capacity import largest
@@ -57,16 +56,6 @@ from common.reports import DriverReport
 
 _TRIES: Final = 5
 """How often the hub decides again, after another create has taken the name. From then on the name has a node."""
-
-
-class Nodes(fleets.Nodes, elections.Nodes, Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that placement needs."""
-
-    def check(self, name: str, driver: str) -> None:
-        """Raise an error if a driver's call could not be sent to a node now."""
-
-    def call(self, name: str, call: Call, caller: Caller) -> Reply:
-        """Send a call to a node. The caller gets the answer."""
 
 
 class Placement:

@@ -16,8 +16,8 @@ Rules:
 
 import logging
 from collections.abc import Mapping
-from typing import Protocol
 
+from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import Fact, check_ref, read_fact
 from cloud.sync.fact_table import FactTable
 from common.objects import Object, Ref, Stamp
@@ -25,20 +25,10 @@ from common.objects import Object, Ref, Stamp
 log = logging.getLogger("csi_bridge.hub.facts")
 
 
-class NodeClosures(Protocol):
-    """Tells which objects each node has (`closures.Closures`)."""
-
-    def may_concern(self, node: str, ref: Ref) -> bool:
-        """Whether the object is or was in the node's closure. True if that is not known yet."""
-
-    def forget(self, node: str) -> None:
-        """Forget the objects that were in a node's closure."""
-
-
 class FactSink:
     """Takes the facts of all nodes."""
 
-    def __init__(self, closures: NodeClosures, table: FactTable) -> None:
+    def __init__(self, closures: Closures, table: FactTable) -> None:
         self._closures, self._table = closures, table
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:

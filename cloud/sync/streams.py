@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from cloud.sync.closures import Closures
 from common.digest import Digest
 from common.errors import NotCarried, RemoteProtocolError
 from common.link import Stream
@@ -43,29 +44,6 @@ _MOST_STREAMS = 4
 
 _MOST_REFUSALS = 10
 """The refusals of one stream that are logged: a node could fill the hub's disk with them."""
-
-
-class Closures(Protocol):
-    """The closures of all nodes (`cloud.sync.closures.Closures`)."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the source has delivered every object once."""
-
-    def is_known(self, node: str) -> bool:
-        """Whether all objects for the node are known."""
-
-    def is_unknown(self, node: str, ref: Ref) -> bool:
-        """Whether an object concerns the node, and the source does not know it."""
-
-    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The state of each object for the node, in the order for sending."""
-
-    def read(self, ref: Ref) -> Object | None:
-        """An object in its present state."""
-
-    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when the node's closure has changed or become ready. Returns a function that ends this."""
 
 
 class FactSink(Protocol):

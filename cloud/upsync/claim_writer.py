@@ -12,10 +12,10 @@ It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by r
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.write_api import WriteApi
+from cloud.kube import RESOURCES, Body, Kube, KubeError
+from cloud.sync.closures import Closures
 from common.objects import Ref
 from common.quantity import parse_bytes
 
@@ -36,21 +36,10 @@ _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "C
 """The conditions that the kubelet removes when a volume has its size (knownResizeConditions)."""
 
 
-class NodeClosures(Protocol):
-    """The part of `cloud.sync.closures.Closures` that a claim writer uses."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether an object that is missing in a closure is known to be gone."""
-
-    def holds(self, node: str, ref: Ref) -> bool:
-        """Whether the object is in the node's closure."""
-
-
 class ClaimWriter:
     """Writes the nodes' facts about claims."""
 
-    def __init__(self, api: WriteApi, closures: NodeClosures) -> None:
+    def __init__(self, api: Kube, closures: Closures) -> None:
         """A writer that has written nothing yet.
 
         Args:

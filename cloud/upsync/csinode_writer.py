@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import remember_drivers, written_drivers
-from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
@@ -32,7 +31,7 @@ _GRACE_S: Final = 120.0
 class CSINodeWriter:
     """Writes the nodes' facts about their drivers."""
 
-    def __init__(self, api: WriteApi, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:
         """A writer that has written nothing yet.
 
         Args:

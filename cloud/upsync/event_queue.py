@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError
 from cloud.upsync.event_writer import is_void
-from cloud.upsync.write_api import WriteApi
 from cloud.upsync.write_queue import WriteQueue
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -64,7 +63,7 @@ def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text:
 class EventQueue:
     """Events on their way to the API server. `add` from the loop; `close` ends it."""
 
-    def __init__(self, api: WriteApi) -> None:
+    def __init__(self, api: Kube) -> None:
         """Without Events."""
         self._api = api
         self._waiting: dict[str, Body] = {}

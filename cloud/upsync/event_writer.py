@@ -14,8 +14,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.write_api import WriteApi
+from cloud.kube import RESOURCES, Body, Kube, KubeError
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -35,7 +34,7 @@ _ENDING: Final = "being terminated"
 class EventWriter:
     """Writes the nodes' events."""
 
-    def __init__(self, api: WriteApi) -> None:
+    def __init__(self, api: Kube) -> None:
         """A writer that has written nothing yet."""
         self._api = api
 

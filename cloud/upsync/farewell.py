@@ -10,9 +10,8 @@ Rules:
 
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import is_made
-from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 KIND: Final = "Farewell"
@@ -24,7 +23,7 @@ _NODES: Final = RESOURCES["Node"]
 class Farewell:
     """Deletes the Nodes of nodes that are gone for good."""
 
-    def __init__(self, api: WriteApi) -> None:
+    def __init__(self, api: Kube) -> None:
         """A farewell that has deleted nothing yet."""
         self._api = api
 

@@ -11,10 +11,9 @@ Rules:
 
 from typing import Final
 
-from cloud.kube import RESOURCES, Body
+from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import is_made, unmarked
-from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 
 KIND: Final = "Kubelet"
@@ -24,7 +23,7 @@ KIND: Final = "Kubelet"
 class HandOver:
     """Hands nodes over to their kubelets."""
 
-    def __init__(self, api: WriteApi) -> None:
+    def __init__(self, api: Kube) -> None:
         """A hand-over that has changed nothing yet."""
         self._api = api
 

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import is_made
-from cloud.upsync.write_api import WriteApi, find
 from common.backoff import Backoff
 from common.errors import timestamp
 
@@ -85,7 +84,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        api: WriteApi,
+        api: Kube,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,

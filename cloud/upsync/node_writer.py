@@ -21,11 +21,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body
+from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
-from cloud.upsync.write_api import WriteApi, find
 from common.objects import Ref
 from common.quantity import parse_bytes
 from common.topology import NODE_SEGMENT
@@ -45,7 +44,7 @@ class NodeWriter:
 
     def __init__(
         self,
-        api: WriteApi,
+        api: Kube,
         in_use: InUse,
         *,
         labels: Mapping[str, str] | None = None,

@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.ownership import is_made
-from cloud.upsync.write_api import WriteApi, find
 from common.errors import timestamp
 from common.objects import Ref
 from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
@@ -48,7 +47,7 @@ _LEAST_REASON_CHARS: Final = 60
 class PodWriter:
     """Writes the nodes' facts about their pods."""
 
-    def __init__(self, api: WriteApi, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, api: Kube, *, now: Callable[[], float] = time.time) -> None:
         """A writer that has written nothing yet.
 
         Args:

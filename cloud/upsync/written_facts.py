@@ -23,14 +23,17 @@ Rules:
 import asyncio
 import logging
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 from cloud.kinds.fields import Body
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import KubeError
-from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
+from cloud.sync.fact_kinds import NODE_KINDS, read_fact
+from cloud.sync.fact_table import FactTable
+from cloud.sync.facts import FactSink
 from cloud.upsync import farewell, handover
+from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
 from common.objects import Object, Ref, Stamp
@@ -42,35 +45,6 @@ _MOST_EVENTS: Final = 1_000
 
 Key = tuple[str, Ref]
 """A node, and the object of one of its facts; or a task for the node (`farewell.KIND`, `handover.KIND`)."""
-
-
-class Sink(Protocol):
-    """Stores facts (`cloud.sync.facts.FactSink`)."""
-
-    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The stored facts of a node, without its events."""
-
-    async def store(self, node: str, obj: Object) -> bool:
-        """Store a fact. Returns False if it does not count: it is about an object that the node may never have had.
-
-        Errors as in `cloud.sync.streams.FactSink`.
-        """
-
-    async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """Drop a fact that the node has withdrawn."""
-
-    async def void(self, node: str) -> None:
-        """Drop all facts of the node."""
-
-
-class Files(Protocol):
-    """The stored facts (`cloud.sync.fact_table.FactTable`)."""
-
-    def of(self, node: str) -> Mapping[Ref, Fact]:
-        """A node's facts, without its events."""
-
-    def nodes(self) -> Iterator[str]:
-        """The nodes with stored facts."""
 
 
 class Writer(Protocol):
@@ -90,25 +64,15 @@ class Writer(Protocol):
         """The problems that an operator should know, in sentences."""
 
 
-class Hearts(Protocol):
-    """The heartbeats of nodes (`cloud.upsync.heartbeats.Heartbeats`)."""
-
-    def up(self, node: str) -> None:
-        """Begin a node's heartbeats: the node has connected."""
-
-    def down(self, node: str) -> None:
-        """End a node's heartbeats: the node has disconnected."""
-
-
 class WrittenFacts:
     """Takes the nodes' facts (`cloud.sync.streams.FactSink`), stores them and queues them for their writers."""
 
     def __init__(
         self,
-        sink: Sink,
-        files: Files,
+        sink: FactSink,
+        files: FactTable,
         writers: Mapping[str, Writer],
-        hearts: Hearts,
+        hearts: Heartbeats,
         in_use: InUse,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -15,18 +15,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cloud.kinds import nodes, tokens
 from cloud.kinds.fields import FieldError, Fields
 from cloud.kinds.kind_rules import check_metadata, trimmed
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import RESOURCES, KubeError
+from cloud.kube import RESOURCES, Kube, KubeError
 from cloud.sources.cluster.on_demand import OnDemand
-from cloud.sources.cluster.reflector import ListWatchApi, Reflector
-from cloud.sources.cluster.secret_reader import SecretApi, SecretReader
-from cloud.sources.cluster.token_minter import TokenApi, TokenMinter
+from cloud.sources.cluster.reflector import Reflector
+from cloud.sources.cluster.secret_reader import SecretReader
+from cloud.sources.cluster.token_minter import TokenMinter
 from cloud.sources.manifests.manifest_objects import item_of
 from cloud.sources.source import Item, Objects
 from common.objects import Ref
@@ -42,16 +42,12 @@ _DISPENSABLE: Final = "StorageClass"
 """A kind that the hub's role of an earlier version does not allow. Then it is unknown, and nodes get all others."""
 
 
-class ClusterApi(ListWatchApi, SecretApi, TokenApi, Protocol):
-    """The part of `cloud.kube.Kube` that a cluster uses."""
-
-
 class Cluster(Objects):
     """A source (`source.Source`) that follows an API server. `run()` does the work."""
 
     def __init__(
         self,
-        api: ClusterApi,
+        api: Kube,
         *,
         unready: Callable[[str], None] = lambda _node: None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -14,10 +14,10 @@ Rules:
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from cloud.kube import KubeError, Page, Resource
+from cloud.kube import Kube, KubeError, Resource
 from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
@@ -34,16 +34,6 @@ _BACKOFF: Final = Backoff(
     jitter=lambda longest_s: longest_s * random.uniform(0.5, 1.0),  # noqa: S311  # no secret
 )
 """The waits between tries. client-go's reflector begins with 0.8 s and ends with 30 s."""
-
-
-class ListWatchApi(Protocol):
-    """The part of `cloud.kube.Kube` that a reflector uses."""
-
-    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
-        """A part of a list."""
-
-    def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """The events after a version; the first one says that the watch is open."""
 
 
 class Copy(Protocol):
@@ -74,7 +64,7 @@ class Reflector:
 
     def __init__(
         self,
-        api: ListWatchApi,
+        api: Kube,
         resource: Resource,
         copy: Copy,
         *,

@@ -1,25 +1,18 @@
 """A secret reader: reads one Secret, for `on_demand`."""
 
-from typing import Final, Protocol
+from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, Kube, KubeError
 from common.objects import Ref
 
 REFRESH_S: Final = 60.0
 """The time between two reads of one Secret, as in a kubelet that does not watch Secrets."""
 
 
-class SecretApi(Protocol):
-    """The part of `cloud.kube.Kube` that a secret reader uses."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-
 class SecretReader:
     """Reads Secrets (`on_demand.Getter`)."""
 
-    def __init__(self, api: SecretApi) -> None:
+    def __init__(self, api: Kube) -> None:
         self._api = api
 
     async def get(self, ref: Ref) -> tuple[Body | None, float]:

@@ -9,10 +9,10 @@ Rules:
 """
 
 import random
-from typing import Final, Protocol
+from typing import Final
 
 from cloud.kinds.tokens import TokenRequest
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, Kube, KubeError
 from common.objects import Ref
 
 _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
@@ -27,17 +27,10 @@ _JITTER_S: Final = 10.0
 """Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart."""
 
 
-class TokenApi(Protocol):
-    """The part of `cloud.kube.Kube` that a token minter uses."""
-
-    async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
-        """Make a subresource of an object."""
-
-
 class TokenMinter:
     """Gets tokens (`on_demand.Getter`) for the pods that want them."""
 
-    def __init__(self, api: TokenApi) -> None:
+    def __init__(self, api: Kube) -> None:
         """No pod wants tokens yet."""
         self._api = api
         self._requests: dict[Ref, TokenRequest] = {}

@@ -396,7 +396,7 @@ class World:
 
 
 class Reported:
-    """Nodes that have reported a driver, all connected (`cloud.placement.fleet.Nodes`)."""
+    """Nodes that have reported a driver, all connected (`cloud.edge_nodes.Nodes`)."""
 
     def __init__(self, reports: dict[str, DriverReport]) -> None:
         self._reports = reports
@@ -415,7 +415,7 @@ class Reported:
 
 
 class StoredOffers:
-    """A disk for offers (`cloud.placement.offers.OfferStore`)."""
+    """A disk for offers (`cloud.store.Store`)."""
 
     def __init__(self) -> None:
         self.kept: dict[str, DriverReport] = {}
