@@ -332,10 +332,11 @@ def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
 @cli.command(settings=asking("ALLOW"))
 @click.argument("subject", metavar="NODE|SERIAL")
 def allow(settings: OperatorSettings, subject: str) -> None:
-    """Undo a denial, or unlock a node.
+    """Undo a denial.
 
-    A NODE is locked when a replaced certificate of it appears again: somebody has a copy of its keys. First find out
-    which machine is the node. SERIAL is as of `deny`.
+    A NODE that has joined gets its name back, and none of its certificates of before: it joins again with a new token.
+    Of a NODE that is not denied, `status` no longer shows that a replaced certificate of it appeared. SERIAL is as of
+    `deny`.
     """
     from cli import order
 

@@ -11,7 +11,6 @@ from cloud.election import node_set
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
 from cloud.served_driver import served_driver
-from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
@@ -136,12 +135,6 @@ HUB_OPTIONS = Options(
     ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
-        "--driver-listen",
-        type=ADDRESS,
-        help="Address for proxy drivers on other hosts (wss). With it --listen takes edge agents only. Unset: --listen "
-        "takes both.",
-    ),
-    option(
         "--state-dir",
         type=PATH,
         default="/var/lib/csi-bridge/hub",
@@ -265,12 +258,6 @@ HUB_OPTIONS = Options(
         default="10m",
         help="A volume that may be younger is no leak: its PersistentVolume may not be written yet.",
     ),
-    _tls(
-        "--tls-crl",
-        type=PATH,
-        help="PEM file of the revocation lists (CRLs) of the CAs in --tls-ca. When it changes, the hub reads it again, "
-        "and ends the links of revoked certificates.",
-    ),
     _join(
         "--ca-key",
         type=PATH,
@@ -295,14 +282,6 @@ HUB_OPTIONS = Options(
         default="1440h",
         help="Time after a certificate's end in which its node can renew it at --join-listen. Later it has to join "
         "again.",
-    ),
-    _join(
-        "--on-copy",
-        type=click.Choice([each.value for each in OnCopy]),
-        default="lock",
-        help="What happens when a certificate appears that its node has replaced: somebody has copied the node's keys. "
-        "lock: all certificates of the node are refused until you decide (csi-bridge allow, or a new token). alarm: "
-        "only the replaced one is refused.",
     ),
     _join(
         "--hub-address",

@@ -9,7 +9,6 @@ The hub:
 
 * `hub_settings`: its flags.
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
-* `role_port`: a listener for one role.
 * `admission`, `refusals`: checks each peer; the refused ones.
 * `trust`, `trust_part`, `join_part`: judges peers by certificates and denials; lets nodes join.
 * `peer_ends`: when the peers' certificates end.

@@ -29,7 +29,7 @@ from cloud.node_call import Call, Caller, NodeCall
 from cloud.report_judge import Refused, ReportJudge, topology_of
 from cloud.store import Store, StoredNode
 from cloud.visit import Visit
-from common.enrolment import rights_in
+from common.enrolment import generation_of, rights_in
 from common.errors import (
     Draining,
     DriverMissing,
@@ -46,6 +46,7 @@ from common.messages import Hello, Reason
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
+from common.peer import Peer
 from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.uplink import LONGEST_REDIAL_S
 
@@ -74,10 +75,6 @@ thousands."""
 _MOST_SOON = 4
 """Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
 never stop."""
-
-
-Follows = Callable[[str, str, str], bool]
-"""Whether a node (its name), while it is connected with a key, may connect with another key, too."""
 
 
 @dataclass(slots=True)
@@ -125,7 +122,6 @@ class Nodes:
         judge: ReportJudge,
         *,
         max_nodes: int,
-        follows: Follows = lambda _node, live, key: live == key,
     ) -> None:
         """The nodes of the store, none of them connected.
 
@@ -133,10 +129,8 @@ class Nodes:
             store: keeps them on disk.
             judge: judges their reports.
             max_nodes: with so many nodes known, a new one is refused; a known one never is.
-            follows: says whether a node that is connected with a key may show another one.
         """
         self._store = store
-        self._follows = follows
         self._subscribers: list[Callable[[str], None]] = []
         self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
@@ -504,8 +498,8 @@ class Nodes:
         here, there = live.link.peer_identity, link.peer_identity
         why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
         if hello.instance == stored.instance:
-            if not self._follows(name, here.key, there.key):
-                more = ": its key is another one, not issued to the connected agent"
+            if not _follows(here, there):
+                more = ": its key is another one, and its certificate is no later one"
             elif hello.boot < stored.boot:
                 raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
             elif hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
@@ -556,6 +550,16 @@ class Nodes:
         visit.ended = visit.ended or time.time()
         node.visit, node.left, node.has_shut_down = None, _now(), visit.link.draining
         self._connected -= 1
+
+
+def _follows(live: Peer, shown: Peer) -> bool:
+    """Whether the agent that is connected by one certificate may be the holder of another one, which counts by itself.
+
+    The hub has issued it later (`cloud.trust.generations`), or both come from files, and this one begins later.
+    """
+    if shown.key == live.key:
+        return True
+    return (generation_of(shown.uris), shown.not_before) > (generation_of(live.uris), live.not_before)
 
 
 def _now() -> tuple[float, float]:

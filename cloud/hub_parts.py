@@ -71,7 +71,7 @@ class HubParts:
             metrics: counts its links and calls.
         """
         judge = ReportJudge(segments, metrics)
-        self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes, follows=trust.credentials.follows)
+        self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes)
         self.placement = Placement(
             self.nodes,
             claims,
@@ -128,7 +128,6 @@ class HubParts:
             insecure=settings.tls_cert is None,
         )
         trust.denials.on_change = self.hub.end_unfit
-        trust.generations.on_locked = self.hub.end_node
         show_first_ends(metrics, self.hub.peer_terms)
         self.ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self.pages = HubPages(

@@ -16,7 +16,6 @@ from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.placement.sqlite_claims import SqliteClaims
-from cloud.role_port import RolePort
 from cloud.served_drivers import serving
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -28,11 +27,9 @@ from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
-from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind
 from common.metrics import Metrics
-from common.parsers import HostPort
 from common.tasks import supervised
 from common.tls import TlsIdentity
 from common.version import SOFTWARE, introduce
@@ -100,12 +97,13 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
+    metrics = Metrics()
     trust_store = TrustStore(settings.state_dir)
     opened.push_async_callback(trust_store.close)
-    trust = TrustPart(settings, trust_store)
+    trust = TrustPart(settings, trust_store, metrics)
     segments = UniqueSegments(store, settings.unique_topology)
     sync = await opened.enter_async_context(_sync_part(settings, segments))
-    claims, metrics = SqliteClaims(settings.state_dir), Metrics()
+    claims = SqliteClaims(settings.state_dir)
     parts = HubParts(settings, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
     opened.push_async_callback(parts.placement.close)  # and with it the claims
     cluster = sync.source if sync.release is not None else None  # no provisioner writes into a directory of manifests
@@ -187,11 +185,11 @@ def _listeners(
     settings: HubSettings, tls: TlsIdentity | None, hello: Hello, parts: HubParts, join: JoinPart | None
 ) -> Iterator[Listener]:
     limits = settings.limits()
-    for flag, address, handler in _ports(settings, parts.hub):
+    if settings.listen is not None:
         yield Listener(
-            listen_tcp(address, flag=flag),
+            listen_tcp(settings.listen, flag="--listen"),
             hello,
-            handler,
+            parts.hub,
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
@@ -213,11 +211,3 @@ def _listeners(
         pages=parts.pages.pages(),
         on_failed=parts.hub.failed,
     )
-
-
-def _ports(settings: HubSettings, hub: Hub) -> Iterator[tuple[str, HostPort, LinkHandler]]:
-    """Yield the flag and the address of each port for peers from the network, and the handler of its links."""
-    if settings.listen is not None:
-        yield "--listen", settings.listen, hub if settings.driver_listen is None else RolePort(hub, Role.EDGE)
-    if settings.driver_listen is not None:
-        yield "--driver-listen", settings.driver_listen, RolePort(hub, Role.DRIVER)

@@ -27,7 +27,6 @@ class HubSettings(ProcessSettings):
     uds_allow_uid: tuple[int, ...]
     serve: tuple[ServedDriver, ...]
     listen: HostPort | None
-    driver_listen: HostPort | None
     state_dir: Path
     require_rights: bool
     manifests: Path | None
@@ -46,28 +45,22 @@ class HubSettings(ProcessSettings):
     seal_key: Path | None
     audit_every_s: float
     audit_grace_s: float
-    tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float
     join_listen: HostPort | None
     renew_grace_s: float
-    on_copy: str
     hub_address: tuple[Endpoint, ...]
     join_address: tuple[Endpoint, ...]
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        for flag, address in (("--listen", self.listen), ("--driver-listen", self.driver_listen)):
-            if address is None or self.tls_cert is not None:
-                continue
+        if self.listen is not None and self.tls_cert is None:
             if not self.insecure:
                 why = "needs --tls-ca, --tls-cert and --tls-key (or --insecure on a loopback address)"
-                raise SettingsError(flag, address, why)
-            if not is_loopback(address.host):
-                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
-        if self.tls_crl is not None and self.tls_ca is None:
-            raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
+                raise SettingsError("--listen", self.listen, why)
+            if not is_loopback(self.listen.host):
+                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")

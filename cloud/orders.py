@@ -20,7 +20,6 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.denials import serial_of
 from cloud.trust_part import TrustPart
-from common.database_writer import WriteFailed
 from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
 from common.operator_orders import Allow, Deny, Done, Order
@@ -68,7 +67,7 @@ class Orders:
             placement: the names and ids that nodes have.
             reports: the watches that may have something to send after `trust`.
             sync: the facts that nodes have told.
-            trust: the denials, and the locks of nodes whose keys were copied.
+            trust: the denials, and the replaced certificates that appeared.
             calls: the failed calls of nodes.
             losses: the lost reports of nodes.
         """
@@ -122,18 +121,12 @@ class Orders:
         return Done(said=said)
 
     async def _allow(self, order: Allow, by: str) -> Done:
-        """Undo a denial, and unlock a node after a copy of its keys was seen."""
+        """Undo a denial, or show no longer that a replaced certificate of a node appeared."""
         said = [await self._trust.denials.allow(order, by)]
-        try:
-            if await self._trust.generations.allow(order.subject):
-                audit.add(Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes")
-                said.append(f"edge node {order.subject} is unlocked; replaced certificates of it stay refused")
-        except WriteFailed as error:
-            raise OperatorRefused(
-                f"edge node {order.subject} stays locked", f"the decision cannot be written to the disk: {error}"
-            ) from error
+        if self._trust.generations.settle(order.subject):
+            said.append(f"the replaced certificate of edge node {order.subject} is shown no longer, and stays refused")
         if not any(said):
-            raise OperatorRefused(f"{order.subject} is not allowed", "it is neither denied nor locked")
+            raise OperatorRefused(f"{order.subject} is not allowed", "it is not denied")
         return Done(said=[line for line in said if line])
 
     async def serve_forget(self, stream: Stream) -> None:

@@ -8,10 +8,10 @@ from cloud.trust.audit import Event
 from cloud.trust.authorities import Authorities
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
-from cloud.trust.generations import Generations, OnCopy
-from cloud.trust.revocations import Revocations
+from cloud.trust.generations import Generations
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
+from common.metrics import Metrics
 
 
 class TrustPart:
@@ -25,7 +25,7 @@ class TrustPart:
         tokens: the invitations to join.
     """
 
-    def __init__(self, settings: HubSettings, store: TrustStore) -> None:
+    def __init__(self, settings: HubSettings, store: TrustStore, metrics: Metrics) -> None:
         """Read the files that the settings name.
 
         Raises:
@@ -33,12 +33,10 @@ class TrustPart:
         """
         self.store = store
         self.denials = Denials(store)
-        self.generations = Generations(store, on_copy=OnCopy(settings.on_copy))
-        self._revocations = Revocations(settings.tls_crl, settings.tls_ca)
+        self.generations = Generations(store, metrics)
         self._authorities = Authorities(settings.tls_ca)
         self.credentials = Credentials(
             self.denials,
-            self._revocations,
             self.generations,
             self._authorities,
             require_rights=settings.require_rights,
@@ -46,14 +44,8 @@ class TrustPart:
         self.tokens = Tokens(store)
 
     async def read_again(self) -> bool:
-        """Read the CAs and the revocation list again if they have changed. Returns True if fewer certificates count."""
-        fewer = False
-        if self._revocations.has_changed():
-            more = await asyncio.to_thread(self._revocations.reload)
-            if more is not None:
-                audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
-                fewer = True
+        """Read the CAs again if they have changed. Returns True if fewer certificates count."""
         if self._authorities.has_changed() and (gone := await asyncio.to_thread(self._authorities.reload)):
             audit.add(Event.CERTIFICATES, who="hub", read="--tls-ca", taken_out=gone)
-            fewer = True
-        return fewer
+            return True
+        return False

@@ -114,15 +114,10 @@ class Hub:
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
-    def greeted(self, link: Link, *, only: Role | None = None) -> None:
-        """Admit a peer whose hello has come, or refuse it and send it the reason.
-
-        Args:
-            link: its link.
-            only: the only role that its listener takes; None: any role.
-        """
+    def greeted(self, link: Link) -> None:
+        """Admit a peer whose hello has come, or refuse it and send it the reason."""
         try:
-            link.context = self._admit(link, only)
+            link.context = self._admit(link)
         except HandshakeRefused as refusal:
             said = link.peer
             log.warning(
@@ -172,13 +167,10 @@ class Hub:
                 software=link.peer.software,
             )
 
-    def _admit(self, link: Link, only: Role | None) -> Admitted:
+    def _admit(self, link: Link) -> Admitted:
         if self._draining:
             raise HandshakeRefused(Reason.DRAINING, "the hub is shutting down")
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
-        if only not in (None, role):
-            flag = "--listen" if role is Role.EDGE else "--driver-listen"
-            raise HandshakeRefused(Reason.ROLE, f"this port of the hub takes no {role}; it has the port of {flag}")
         self._check(role, link)
         if role is Role.EDGE:
             self._credentials.check_node(link.peer.name, link.peer_identity)
@@ -226,13 +218,6 @@ class Hub:
         if self._credentials.is_past(self._first_end):
             self.end_unfit()
             self._first_end = min((_end_of(link) for link in self._links), default=math.inf)
-
-    def end_node(self, node: str, why: str) -> None:
-        """End the links of a node that is locked from now on."""
-        for link in list(self._links):
-            if link.context.role is Role.EDGE and link.peer.name == node:
-                told = f"the hub denies edge {node}: ask its operator"
-                self._end(link, HandshakeRefused(Reason.DENIED, told, shown=why))
 
     def _end(self, link: Link, unfit: HandshakeRefused) -> None:
         role, name, address = link.context.role, link.peer.name, link.peer_identity.address

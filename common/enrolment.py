@@ -4,7 +4,7 @@
     CA       join listener, unverified     AskCa            CaCertificates
     JOIN     join listener                 Join             Issued or Refused
     RENEW    join listener                 Renew            Issued or Refused
-    RENEW    an admitted agent's link      Renew, NextKey   Issued, Noted or Refused
+    RENEW    an admitted agent's link      Renew            Issued or Refused
 
 Rules:
 
@@ -63,9 +63,9 @@ class RefusedFor(StrEnum):
     CERTIFICATE = "certificate"
     """The present certificate is not one that this hub renews: an unknown CA, no generation, or past the grace."""
     DENIED = "denied"
-    """An operator or a revocation list denies the node or its certificate."""
+    """An operator denies the node or its certificate."""
     COPY = "copy"
-    """The present key was replaced by a later one, or the node is locked because of a copy."""
+    """A later certificate of the node has replaced the present one."""
     NO_CA_KEY = "no-ca-key"
     """The hub signs no certificates: it runs without --ca-key. Certificates come from files."""
     BUSY = "busy"
@@ -122,17 +122,6 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
-class NextKey:
-    """The agent's certificates come from files, and it will dial again with this key. The answer is `Noted`.
-
-    Attributes:
-        key: the key's fingerprint (`fingerprint`).
-    """
-
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
 class Issued:
     """A certificate.
 
@@ -154,11 +143,6 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
-    """The hub will accept the next key beside the present one."""
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
     """The hub issues no certificate.
 
@@ -173,10 +157,10 @@ class Refused:
     retry_s: int = 0
 
 
-Request = AskCa | Join | Renew | NextKey
+Request = AskCa | Join | Renew
 """Every message of an agent."""
 
-Answer = CaCertificates | Issued | Noted | Refused
+Answer = CaCertificates | Issued | Refused
 """Every message of a hub."""
 
 TYPES: dict[int, type[Request | Answer]] = {
@@ -184,10 +168,8 @@ TYPES: dict[int, type[Request | Answer]] = {
     1: CaCertificates,
     2: Join,
     3: Renew,
-    4: NextKey,
-    5: Issued,
-    6: Noted,
-    7: Refused,
+    4: Issued,
+    5: Refused,
 }
 """The type number of each message."""
 

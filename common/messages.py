@@ -103,7 +103,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     """The peer's certificate has ended."""
     DENIED = "denied"
-    """An operator or a revocation list denies the peer's name or certificate."""
+    """An operator denies the peer's name or certificate, or a later certificate has replaced it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 """The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
 
-CONFLICTS: Final = ("name", "rights", "segment", "unreadable", "capability", "id")
+CONFLICTS: Final = ("name", "rights", "copy", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
 
 LEAKS: Final = ("orphan", "ghost", "stray", "doubt")

@@ -48,7 +48,7 @@ from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
 from edge.registry.driver_services import find_driver, services, told_reports
-from edge.renewal import Renewal, announce
+from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
 
 log = logging.getLogger("csi_bridge.edge")
@@ -363,7 +363,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         if renewal is not None:
             tasks.start(renewal.run(uplink), name="renewal of the certificate")
         elif (files := settings.tls_files()) is not None:
-            tasks.start(follow(uplink, files, announce), name="rotation of the certificate")
+            tasks.start(follow(uplink, files), name="rotation of the certificate")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
         with contextlib.suppress(TimeoutError):

@@ -15,8 +15,8 @@ Rules:
   same request again.
 * A join makes a key of its own, and the requests of before end with it: whoever had a copy of the directory has none of
   the keys that come now.
-* A certificate is on the disk before the agent uses it, and from then on the agent uses no older one: the hub takes a
-  key that a newer one has replaced for a copy of this directory.
+* A certificate is on the disk before the agent uses it, and from then on the agent uses no older one: the hub
+  refuses a key that a newer one has replaced.
 """
 
 import hashlib
@@ -236,18 +236,6 @@ class Identity:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._folder.chmod(0o700)
         sync_directory(self._folder.parent)
-
-
-def key_of(cert: Path) -> str:
-    """The fingerprint of the key in a certificate file.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
-    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
-    if not (key := with_certificate("", certificate.public_bytes(_DER)).key):
-        raise ValueError(f"the certificate in {cert} cannot be read")
-    return key
 
 
 def _check(issued: Issued, node: str, key: ec.EllipticCurvePrivateKey, now: float) -> None:

@@ -12,7 +12,7 @@ Rules:
   certificate counts. So the agent dials whatever the join listener answers. If a dial failed, and the certificate is
   due or begins in the future by this clock, the agent asks there, too.
 * A hub whose certificates end at once, or end at once by a clock that is ahead, is asked less and less often.
-* `edge join` may run beside the agent. The agent then announces the new key on its link, and moves to it.
+* `edge join` may run beside the agent. The agent then moves its link to the new key.
 * If the hub refuses, the agent goes on with its certificate, tells the reason, and asks again.
 """
 
@@ -25,15 +25,14 @@ from collections.abc import Awaitable, Callable
 from common.backoff import Backoff
 from common.certificate_ends import Term
 from common.endpoint import hub_endpoint
-from common.enrolment import Issued, NextKey, Noted, RefusedFor, Renew
+from common.enrolment import Issued, RefusedFor, Renew
 from common.errors import DialError, HandshakeRefused, NotCarried, SettingsError, timestamp
 from common.limits import Limits
 from common.link import Link
 from common.messages import Kind
-from common.tls import TlsFiles
 from common.uplink import Uplink
 from edge.enrolment import ask, ask_at, verified
-from edge.identity import Identity, key_of
+from edge.identity import Identity
 
 log = logging.getLogger("csi_bridge.edge.renewal")
 
@@ -130,8 +129,8 @@ class Renewal:
                     wait_s = max(wait_s, self._rests_until - self._monotonic())
                     if wait_s <= 0:
                         await self._renew(lambda question: _ask_on(uplink.link, question), signed=False)
-                    elif uplink.link is not None and uplink.is_outdated:
-                        await self._follow_join(uplink, uplink.link)
+                    elif uplink.link is not None and uplink.is_outdated:  # `edge join` has stored one beside this agent
+                        uplink.move()
             except (DialError, HandshakeRefused) as error:
                 self._note(error)
                 failures += 1
@@ -149,15 +148,6 @@ class Renewal:
         except (OSError, ValueError) as error:
             why = f"{self._identity.files.cert} cannot be read: {error}; join again with a new token"
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
-
-    async def _follow_join(self, uplink: Uplink, link: Link) -> None:
-        """Move to the certificate that `edge join` has stored beside this agent."""
-        try:
-            await announce(link, self._identity.files)
-        except (OSError, ValueError, NotCarried) as error:
-            raise DialError(_THE_HUB, f"it has not heard of the certificate of a new join: {error}") from error
-        if uplink.is_outdated:  # still: after a renewal, the uplink moves by itself
-            uplink.move()
 
     def _has_failed(self) -> bool:
         """Whether the last dial was in vain: the uplink has no link, and has had none since then."""
@@ -234,13 +224,3 @@ async def _ask_on(link: Link | None, question: Renew) -> Issued:
     if link is None:  # the next dial renews a certificate that has ended
         raise DialError(_THE_HUB, "there is no link")
     return await ask(link, Kind.RENEW, question, Issued)
-
-
-async def announce(link: Link, files: TlsFiles) -> None:
-    """Tell the hub the key with which this agent will dial next. Certificates in files come from elsewhere.
-
-    Raises:
-        DialError, HandshakeRefused: the hub has not noted it.
-        NotCarried: the hub is older, and needs no announcement.
-    """
-    await ask(link, Kind.RENEW, NextKey(await asyncio.to_thread(key_of, files.cert)), Noted)

@@ -3,8 +3,8 @@
 Read in this order:
 
 * `audit`: the events, as lines of a logger of its own.
-* `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
-* `denials`, `revocations`: nodes and certificates that may not connect, by an operator's word and by a CA's.
+* `trust_store`: tokens, certificates and denials, in memory and on disk.
+* `denials`: nodes and certificates that may not connect, by an operator's word.
 * `authorities`: the CAs themselves, and the end of links when one is taken out.
 * `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.
 * `join_rate`, `enrolment`, `join_links`: how often strangers may come; the answers to nodes that join or renew; the

@@ -38,9 +38,9 @@ class Event(StrEnum):
     RENEWAL = "renewal"
     """A node got its next certificate, or its next key authenticated for the first time."""
     COPY = "copy"
-    """A key that is void by a renewal appeared again."""
+    """A certificate that a later one has replaced appeared."""
     DENIAL = "denial"
-    """An operator or a revocation list denied a node or a certificate."""
+    """An operator denied a node or a certificate."""
     ALLOWANCE = "allowance"
     """An operator allowed a node or a certificate again."""
     FENCE = "fence"
@@ -50,7 +50,7 @@ class Event(StrEnum):
     REPORT = "report"
     """A node's report of a driver was refused, or is no longer refused."""
     CERTIFICATES = "certificates"
-    """The hub read another CA, certificate or revocation list."""
+    """The hub read other CAs."""
 
 
 _BY_PEERS: Final = frozenset(

@@ -1,6 +1,6 @@
 """The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
 
-A certificate counts until it ends, unless an operator denies it or its node, its CA has revoked it, or its CA was taken
+A certificate counts until it ends, unless an operator denies it or its node, or its CA was taken
 out of `--tls-ca`. Of a node that has joined, a later generation replaces it. `cloud.admission` compares the names in it
 before.
 """
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
-from cloud.trust.revocations import Revocations
 from common.enrolment import rights_in
 from common.errors import HandshakeRefused
 from common.messages import Reason
@@ -24,7 +23,6 @@ class Credentials:
     def __init__(
         self,
         denials: Denials,
-        revocations: Revocations,
         generations: Generations,
         authorities: Authorities,
         *,
@@ -35,13 +33,12 @@ class Credentials:
 
         Args:
             denials: the nodes and certificates that an operator denies.
-            revocations: the certificates that their CAs have revoked.
             generations: the certificates of nodes that have joined.
             authorities: the CAs of `--tls-ca`.
             require_rights: a node's certificate must name its drivers.
             now: the time, in seconds since the epoch.
         """
-        self._denials, self._revocations, self._generations, self._now = denials, revocations, generations, now
+        self._denials, self._generations, self._now = denials, generations, now
         self._authorities, self._require_rights = authorities, require_rights
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
@@ -65,8 +62,7 @@ class Credentials:
                 Reason.EXPIRED,
                 f"the CA of {role} {name} was taken out of the hub's --tls-ca; connect with a new certificate",
             )
-        issuer = peer.issuer if self._revocations.has_lists else b""  # which takes time to read
-        why = self.denied(name if is_node else "", peer.serial, issuer)
+        why = self.denied(name if is_node else "", peer.serial)
         if why:
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
@@ -74,8 +70,7 @@ class Credentials:
         """Check at the hello of a node that no later certificate has replaced its own, and that it has its rights.
 
         Raises:
-            HandshakeRefused: it is replaced, or the node is locked because of a copy; or it
-                names no drivers, and must.
+            HandshakeRefused: it is replaced, or names no drivers and must.
         """
         if self._require_rights and not rights_in(peer.uris):
             raise HandshakeRefused(
@@ -91,31 +86,23 @@ class Credentials:
         if peer.certificate:
             self._generations.authenticated(node, peer)
 
-    def follows(self, node: str, live: str, key: str) -> bool:
-        """Whether a node that is connected with the key `live` may show `key` on a second link."""
-        return self._generations.follows(node, live, key)
-
     def is_past(self, moment: float) -> bool:
         """Whether a moment, in seconds since the epoch, is past."""
         return moment <= self._now()
 
-    def denied(self, node: str, serial: int, issuer: bytes = b"") -> str:
+    def denied(self, node: str, serial: int) -> str:
         """Why a node or its certificate is denied, for operators; empty if it is not.
 
         Args:
             node: the node's name; empty for another peer.
             serial: the certificate's serial number; 0 without one.
-            issuer: the DER of the certificate's issuer; empty: any CA.
         """
         denial = self._denials.find(node, serial)
         if denial is not None:
             return f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
-        if serial and self._revocations.is_revoked(serial, issuer):
-            return f"the revocation list has the certificate serial={serial:X}"
         return ""
 
     def problems(self) -> Iterable[str]:
         """Problems that operators have to settle, a sentence each."""
         yield from self._denials.problems()
-        yield from self._revocations.problems()
         yield from self._generations.problems()

@@ -4,6 +4,8 @@ Rules:
 
 * A denial counts at once, in memory. The order has succeeded only when the disk has it, too.
 * It lasts until `allow`, across restarts of the hub, and also after `forget`.
+* `allow` gives a node its name back, and none of the certificates that the hub had issued: copies of its keys stay
+  out, and the node joins again. A node with certificates from files comes back with them.
 * A node is denied by its name, with every certificate. A certificate is denied by its serial number, with every name.
 """
 
@@ -11,10 +13,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import Denial, DenialKind, TrustStore
+from cloud.trust.trust_store import Denial, DenialKind, State, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
@@ -108,8 +111,10 @@ class Denials:
         denial = self._store.denials.get((kind, value)) or self._unsaved.get((kind, value))
         if denial is None:
             return ""
+        known = self._store.certificates.get(value, {}) if kind is DenialKind.NODE else {}
+        void = [replace(it, state=State.VOID, chain=b"") for it in known.values() if it.state is not State.VOID]
         try:
-            await self._store.remove_denial(kind, value)
+            await self._store.remove_denial(kind, value, void)
         except WriteFailed as error:
             raise OperatorRefused(
                 f"{in_words(denial)} stays denied", f"the decision cannot be written to the disk: {error}"
@@ -117,7 +122,8 @@ class Denials:
         self._unsaved.pop((kind, value), None)
         audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
-        return f"{in_words(denial)} is no longer denied"
+        joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value})"
+        return f"{in_words(denial)} is no longer denied{joins if void else ''}"
 
     def problems(self) -> Iterable[str]:
         """Denials that a restart of the hub would lose, a sentence each."""

@@ -16,7 +16,6 @@ Rules:
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ from common.enrolment import (
     CaCertificates,
     Issued,
     Join,
-    NextKey,
-    Noted,
     Refused,
     RefusedFor,
     Renew,
@@ -67,8 +64,6 @@ RENEWALS_A_SECOND: Final = 1.0
 """Requests on one link. An agent renews every few days; one that repeats a request waits much longer."""
 
 _BURST: Final = 5.0
-
-_FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
 
 _ENOUGH: Final = 0.5
 """The part of a pending certificate's life that must be left for it to be sent again as it is."""
@@ -110,7 +105,7 @@ class Enrolment:
         signer: Signer,
         terms: Terms,
         *,
-        denied: Callable[[str, int, bytes], str],
+        denied: Callable[[str, int], str],
         knows: Callable[[str], bool],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -122,8 +117,8 @@ class Enrolment:
             generations: the rules for certificates.
             signer: has the CA, and its key if the hub signs.
             terms: of the certificates.
-            denied: the reason why a node (name) or certificate (serial number, and issuer; 0 for none) is denied; empty
-                if it is not.
+            denied: the reason why a node (name) or certificate (serial number; 0 for none) is denied; empty if it is
+                not.
             knows: whether a node of that name has ever connected.
             now: in seconds since the epoch.
         """
@@ -150,8 +145,6 @@ class Enrolment:
             case Renew():
                 stream.detach()  # a certificate that is stored and not sent is found again by its key
                 answer = await self._answer(self._renew_on_link(node, peer, asked), who, peer)
-            case NextKey():
-                answer = await self._answer(self._note_next(node, peer, asked), who, peer)
             case _:
                 raise NotCarried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
         return self._end(stream, answer)
@@ -210,9 +203,8 @@ class Enrolment:
         if not _generation(peer):
             why = "this certificate was not issued by the hub; renew it where it came from, or let the node join"
             raise _Refusal(RefusedFor.CERTIFICATE, why)
-        if self._generations.locked(node) is not None or not self._generations.counts(node, peer):
-            # No alarm: TLS took this key before a later one replaced it.
-            raise _Refusal(RefusedFor.COPY, "a later certificate has replaced this one, or the node is locked")
+        if not self._generations.counts(node, peer):  # no copy: TLS took this key before a later one replaced it
+            raise _Refusal(RefusedFor.COPY, "a later certificate has replaced this one")
         return await self._renew(node, peer, asked)
 
     async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
@@ -222,7 +214,7 @@ class Enrolment:
         if len(names) != 1 or not _generation(shown):
             raise _Refusal(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
         node = names[0]
-        self._check_denied(node, shown.serial, shown.issuer)
+        self._check_denied(node, shown.serial)
         if self._generations.is_repeat(node, self._request_key(asked.request)):
             raise _Refusal(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
@@ -244,12 +236,6 @@ class Enrolment:
             Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial
         )  # fmt: skip
         return self._issued(made)
-
-    async def _note_next(self, node: str, peer: Peer, asked: NextKey) -> Noted:
-        if not _FINGERPRINT.fullmatch(asked.key):
-            raise _Refusal(RefusedFor.REQUEST, "a key's fingerprint has 64 hex digits")
-        self._generations.announce(node, peer.key, asked.key)
-        return Noted()
 
     # ---- parts of an answer ------------------------------------------------------------------------------------------
 
@@ -315,8 +301,8 @@ class Enrolment:
             why = "the hub signs no certificates (it runs without --ca-key); give the agent its files"
             raise _Refusal(RefusedFor.NO_CA_KEY, why)
 
-    def _check_denied(self, node: str, serial: int = 0, issuer: bytes = b"") -> None:
-        if self._denied(node, serial, issuer):
+    def _check_denied(self, node: str, serial: int = 0) -> None:
+        if self._denied(node, serial):
             raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_name_is_free(self, node: str, token: Token) -> None:

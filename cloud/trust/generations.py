@@ -1,38 +1,33 @@
-"""The generations of a node's certificate: which one counts, and how a copy of a node's keys is found out.
+"""The generations of a node's certificate: which one counts, and how a copy of a node's keys is seen.
 
 Rules:
 
 * Each certificate that the hub issues to a node has the next generation of this node. It is pending until its key
   authenticates, and current from then on; the earlier ones are void then. So a lost answer locks no node out: the
   present key counts until the agent has used the next one, and the agent uses it only after it is on its disk.
-* A void key that appears is a copy of the node's keys: an agent never goes back. With `OnCopy.LOCK` all certificates of
-  the node are refused from then on, and its links end, until an operator decides: `csi-bridge allow NODE`, or a new
-  token for this node, with which it joins again. The lock revokes the earlier ones, so that no clock decides whether a
-  token is new. With `OnCopy.ALARM` the void key is refused, and the node goes on.
-* After `allow`, void keys up to the generation of that copy are refused, and lock the node no more. After a node has
-  joined again, so are all earlier ones: the old machine may still run.
-* A key that TLS took before the next one authenticated is no copy: the network delayed the hello of the agent's last
-  link. It is refused, and nothing is locked. Else whoever can delay packets could lock a node without any key.
-* A generation above all that the hub knows becomes the current one: the CA has signed it, so the hub has lost its
-  record (it was restored from a backup). Two keys of one generation are a copy.
+* A void key that appears is refused. The hub shows it, because an agent never goes back: either its state directory
+  was restored from a copy, or somebody else has its keys. The newest key goes on, whoever has it.
+* A generation above all that the hub knows counts: the CA has signed it, so the hub has lost its record (it was
+  restored from a backup). Of two keys of one generation, the one that the hub has a record of counts.
 * A node that has joined is admitted with its generations alone. A certificate without one, from files, is refused.
 * Certificates of nodes that have never joined have no generation, and no rules here.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import Certificate, Lock, State, TrustStore
+from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
 from common.fault_points import reach
 from common.messages import Reason
+from common.metrics import Metrics
+from common.peer import Peer
 
 log = logging.getLogger("csi_bridge.hub.generations")
 
@@ -43,98 +38,44 @@ MOST_PENDING: Final = 4
 """A node that asks for more certificates without using them loses the oldest of those."""
 
 
-class OnCopy(StrEnum):
-    """The consequence of a copy (`--on-copy`)."""
-
-    LOCK = "lock"
-    ALARM = "alarm"
-
-
-class Shown(Protocol):
-    """A certificate that a peer has proved to hold the key of. `common.peer.Peer` is one."""
-
-    @property
-    def address(self) -> str:
-        """The peer's address, for logs."""
-
-    @property
-    def uris(self) -> tuple[str, ...]:
-        """Its URIs."""
-
-    @property
-    def serial(self) -> int:
-        """Its serial number."""
-
-    @property
-    def key(self) -> str:
-        """The fingerprint of its key."""
-
-    @property
-    def not_after(self) -> float:
-        """Its end, in seconds since the epoch."""
-
-    @property
-    def proved_at(self) -> float:
-        """When it proved the key, in seconds of the monotonic clock; infinity for now."""
-
-
 class Generations:
-    """Judges the certificates of nodes, and keeps their generations in the trust store.
+    """Judges the certificates of nodes, and keeps their generations in the trust store."""
 
-    Attributes:
-        on_locked: called with a node and a sentence when the node is locked: its links must end.
-    """
-
-    def __init__(
-        self,
-        store: TrustStore,
-        *,
-        on_copy: OnCopy,
-        now: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, store: TrustStore, metrics: Metrics) -> None:
         """For one hub.
 
         Args:
-            store: keeps certificates and locks.
-            on_copy: the consequence of a copy.
-            now: the time, in seconds since the epoch.
-            monotonic: the clock of the moments at which keys authenticate, in seconds.
+            store: keeps the certificates.
+            metrics: counts the void ones that appear.
         """
-        self._store, self._on_copy, self._now, self._monotonic = store, on_copy, now, monotonic
-        self._changed_at: dict[str, float] = {}
-        """By node: when its current key authenticated, in seconds of the monotonic clock. A link from before this hub
-        started does not exist, so nothing of it is stored."""
-        self._alarms: dict[str, tuple[str, str]] = {}
-        """By node: the serial of the last copy that did not lock it, and a sentence about it."""
-        self._announced: dict[str, tuple[str, str]] = {}
-        """By node: the key of its link, and the key that its agent will show next."""
-        self.on_locked: Callable[[str, str], None] = lambda _node, _why: None
+        self._store, self._metrics = store, metrics
+        self._copies: dict[str, tuple[str, str]] = {}
+        """By node: the serial of the last void certificate that appeared, and a sentence about it."""
 
     # ---- certificates that appear ------------------------------------------------------------------------------------
 
-    def examine(self, node: str, shown: Shown) -> None:
+    def examine(self, node: str, shown: Peer) -> None:
         """Check that a node's certificate counts. Call it before the node is admitted.
 
         Raises:
-            HandshakeRefused: it does not; a copy has been noted.
+            HandshakeRefused: it does not; a void one has been noted.
         """
-        generation = _generation(shown)
-        lock = self._store.locks.get(node)
-        if lock is not None and lock.locked_at and not self._is_after(lock, generation):
-            raise HandshakeRefused(Reason.DENIED, _locked(lock))
-        if not self.counts(node, shown):
-            if not generation:
-                raise HandshakeRefused(
-                    Reason.CERTIFICATE,
-                    f"edge node {node} has joined, and this certificate has no generation: an agent that has joined "
-                    f"uses the certificate that the hub issued; join again to replace it",
-                )
-            if shown.proved_at < self._changed_at.get(node, 0.0):
-                raise HandshakeRefused(Reason.DENIED, _replaced(node))
-            raise HandshakeRefused(Reason.DENIED, self._note_copy(node, generation, shown))
+        if self.counts(node, shown):
+            return
+        if not _generation(shown):
+            raise HandshakeRefused(
+                Reason.CERTIFICATE,
+                f"edge node {node} has joined, and this certificate has no generation: an agent that has joined "
+                f"uses the certificate that the hub issued; join again to replace it",
+            )
+        self._note_copy(node, shown)
+        raise HandshakeRefused(
+            Reason.DENIED,
+            f"a later certificate of edge node {node} has replaced this one; if another machine has this node's keys, "
+            f"run csi-bridge deny {node} on the hub's host; then join again with a new token",
+        )
 
-    def counts(self, node: str, shown: Shown) -> bool:
+    def counts(self, node: str, shown: Peer) -> bool:
         """Whether a certificate is current, pending, above all known ones, or of a node that never joined.
 
         Raises:
@@ -148,7 +89,7 @@ class Generations:
             return generation > max(known, default=0)
         return found.key == shown.key and found.state is not State.VOID and generation >= _current(known)
 
-    def authenticated(self, node: str, shown: Shown) -> None:
+    def authenticated(self, node: str, shown: Peer) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
         generation = _generation(shown)
         known = self._store.certificates.get(node, {})
@@ -160,30 +101,17 @@ class Generations:
             found = self._store.certificates[node][generation]
         reach("generations.before-use")
         self._store.put_certificate(replace(found, state=State.CURRENT))
-        self._changed_at[node] = self._monotonic()
         for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
         reach("generations.after-use")
-        if found.token:
-            self._settle_before(node, generation)
-        self._alarms.pop(node, None)
+        self._copies.pop(node, None)
         log.info("generation %d of the certificate of node %s is in use", generation, node)
         audit.add(Event.RENEWAL, who=node, address=shown.address, generation=generation, in_use="yes")
 
-    def announce(self, node: str, live: str, key: str) -> None:
-        """Note the key that an agent, whose certificates come from files, will show after the key of its link."""
-        self._announced[node] = live, key
-
-    def follows(self, node: str, live: str, key: str) -> bool:
-        """Whether a node that is connected with the key `live` may show `key`: the same, announced, or renewed."""
-        found = self.issued_to(node, key)
-        renewed = found is not None and not found.token
-        return key == live or self._announced.get(node) == (live, key) or renewed
-
     # ---- certificates to issue ---------------------------------------------------------------------------------------
 
-    def adopt(self, node: str, shown: Shown) -> None:
+    def adopt(self, node: str, shown: Peer) -> None:
         """Note a certificate above all known ones, whose key has signed a request for the next one."""
         generation = _generation(shown)
         if generation > max(self._store.certificates.get(node, {}), default=0):
@@ -227,67 +155,33 @@ class Generations:
 
     # ---- copies ------------------------------------------------------------------------------------------------------
 
-    def locked(self, node: str) -> Lock | None:
-        """The lock of a node; None if it is not locked."""
-        lock = self._store.locks.get(node)
-        return lock if lock is not None and lock.locked_at else None
-
-    async def allow(self, node: str) -> bool:
-        """Unlock a node, at an operator's word. Returns whether it was locked, or has an alarm.
-
-        Raises:
-            WriteFailed: nothing has changed.
-        """
-        lock = self.locked(node)
-        if lock is not None:
-            await self._store.save_lock(replace(lock, locked_at=0.0, upto=0))
-        return self._alarms.pop(node, None) is not None or lock is not None
+    def settle(self, node: str) -> bool:
+        """Show no longer that a void certificate of a node appeared. Returns whether one had."""
+        return self._copies.pop(node, None) is not None
 
     def problems(self) -> Iterable[str]:
-        """Sentences about copies, for operators."""
-        yield from (_locked(lock) for lock in self._store.locks.values() if lock.locked_at)
-        yield from (why for _, why in self._alarms.values())
+        """Sentences about void certificates that appeared, for operators."""
+        yield from (why for _, why in self._copies.values())
 
-    def _is_after(self, lock: Lock, generation: int) -> bool:
-        """Whether a generation comes from a token that was used after a lock. A renewal may have been under way."""
-        found = self._store.certificates.get(lock.node, {}).get(generation)
-        return generation > lock.upto and found is not None and bool(found.token)
-
-    def _note_copy(self, node: str, generation: int, shown: Shown) -> str:
-        """Note that a void key of a node appeared. Returns the reason of its refusal."""
-        newest = max(self._store.certificates.get(node, {}), default=0)
-        settled = lock.settled if (lock := self._store.locks.get(node)) is not None else 0
-        locks = self._on_copy is OnCopy.LOCK and generation > settled
+    def _note_copy(self, node: str, shown: Peer) -> None:
+        generation, newest = _generation(shown), max(self._store.certificates.get(node, {}), default=0)
         serial = f"{shown.serial:x}"
         why = (
-            f"a certificate of edge node {node} that was replaced appeared again at {timestamp(self._now())} from "
-            f"{shown.address} (generation {generation} of {newest}, serial {serial}): somebody has a copy of its keys"
+            f"a replaced certificate of edge node {node} appeared at {timestamp(time.time())} from {shown.address} "
+            f"(generation {generation} of {newest}, serial {serial}) and is refused: either an old state directory was "
+            f"restored, or two machines have this node's keys; find out which machine is the node"
         )
+        self._metrics.node_conflict("copy")
         audit.add(
-            Event.COPY, who=node, address=shown.address, generation=generation, newest=newest, serial=serial,
-            locked="yes" if locks else "no",
+            Event.COPY, who=node, address=shown.address, generation=generation, newest=newest, serial=serial
         )  # fmt: skip
-        if not locks:
-            if self._alarms.get(node, ("", ""))[0] != serial:
-                log.warning("%s; it is refused, and the node goes on", why)
-            self._alarms[node] = serial, why
-            return _replaced(node)
-        for token in [it.id for it in self._store.tokens.values() if it.nodes == node and not it.revoked_at]:
-            self._store.revoke_token(token, self._now())
-        new = Lock(node, self._now(), upto=max(newest, generation), settled=max(settled, generation), why=why)
-        self._store.put_lock(new)
-        log.error("%s", _locked(new))
-        self.on_locked(node, _locked(new))
-        return _locked(new)
-
-    def _settle_before(self, node: str, generation: int) -> None:
-        """Unlock a node that has joined with an operator's token. No earlier certificate locks it again."""
-        if generation > 1:
-            self._store.put_lock(Lock(node, locked_at=0.0, upto=0, settled=generation - 1, why=""))
+        if self._copies.get(node, ("", ""))[0] != serial:
+            log.warning("%s", why)
+        self._copies[node] = serial, why
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _adopt(self, node: str, generation: int, shown: Shown) -> None:
+    def _adopt(self, node: str, generation: int, shown: Peer) -> None:
         log.warning(
             "node %s has generation %d of its certificate, which this hub has no record of; it is taken over",
             node,
@@ -317,20 +211,8 @@ def _current(known: Mapping[int, Certificate]) -> int:
     return max((generation for generation, it in known.items() if it.state is State.CURRENT), default=0)
 
 
-def _generation(shown: Shown) -> int:
+def _generation(shown: Peer) -> int:
     try:
         return generation_of(shown.uris)
     except ValueError as error:
         raise HandshakeRefused(Reason.CERTIFICATE, str(error)) from error
-
-
-def _replaced(node: str) -> str:
-    return f"this certificate was replaced by a later one of edge node {node}; join again with a new token"
-
-
-def _locked(lock: Lock) -> str:
-    return (
-        f"edge node {lock.node} is locked: {lock.why}; find out which machine is the node, then run csi-bridge token "
-        f"create --node {lock.node} and let it join again, or csi-bridge allow {lock.node} if the newest certificate "
-        f"is the node's"
-    )

@@ -1,18 +1,18 @@
-"""The trust store: tokens, certificates of nodes, locks and denials, in memory and in `trust.db`.
+"""The trust store: tokens, certificates of nodes, and denials, in memory and in `trust.db`.
 
 Rules:
 
 * The file follows the rules of `common.database`, with `full`: a denial that was confirmed outlives a power cut.
 * Memory is what the hub asks. A change that a caller awaits is on the disk before it is in memory; if the disk takes
-  nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` and `put_lock` change memory at once
-  and are written soon, as does `revoke_token`: a hello is decided without the disk.
+  nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` changes memory at once and is
+  written soon: a hello is decided without the disk.
 * A damaged file stops the hub from starting: without its denials, a stolen node would be admitted again.
 * `cloud.trust.tokens`, `generations` and `denials` have the rules for the rows. This module has none.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -140,28 +140,8 @@ class Certificate:
     chain: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
-    """The lock of a node whose keys were copied, and the generations whose copies are settled.
-
-    Attributes:
-        node: the node's name.
-        locked_at: since then its certificates are refused, in seconds since the epoch; 0: it is not locked.
-        upto: the newest generation that is locked. A later one comes from a token, which is an operator's decision.
-        settled: void certificates up to this generation are refused, and lock the node no more.
-        why: a sentence about the copy.
-    """
-
-    node: str
-    locked_at: float
-    upto: int
-    settled: int
-    why: str
-
-
 _TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
 _CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_LOCK: Final = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?)"
 
 
 class TrustStore:
@@ -170,7 +150,6 @@ class TrustStore:
     Attributes:
         tokens: by id.
         certificates: by node and generation.
-        locks: by node.
         denials: by kind and value.
     """
 
@@ -187,7 +166,6 @@ class TrustStore:
         self._path = state_dir / "trust.db"
         self.tokens: dict[str, Token] = {}
         self.certificates: dict[str, dict[int, Certificate]] = {}
-        self.locks: dict[str, Lock] = {}
         self.denials: dict[tuple[DenialKind, str], Denial] = {}
         try:
             database = connect(self._path, SCHEMA, check=self._read, full=True).connection
@@ -225,11 +203,6 @@ class TrustStore:
         """
         await self._writer.commit([_token_row(token)])
         self.tokens[token.id] = token
-
-    def revoke_token(self, token: str, at: float) -> None:
-        """Revoke a token, now in memory and soon on the disk."""
-        self.tokens[token] = replace(self.tokens[token], revoked_at=at)
-        self._writer.put(("token", token), ("UPDATE tokens SET revoked_at = ? WHERE id = ?", (at, token)))
 
     async def drop_tokens(self, ids: Iterable[str]) -> None:
         """Remove tokens.
@@ -270,22 +243,6 @@ class TrustStore:
         gone = ("DELETE FROM certificates WHERE node = ? AND generation = ?", (node, generation))
         self._writer.put(("certificate", node, generation), gone)
 
-    # ---- locks -------------------------------------------------------------------------------------------------------
-
-    def put_lock(self, lock: Lock) -> None:
-        """Change a node's lock, now in memory and soon on the disk."""
-        self.locks[lock.node] = lock
-        self._writer.put(("lock", lock.node), _lock_row(lock))
-
-    async def save_lock(self, lock: Lock) -> None:
-        """Change a node's lock.
-
-        Raises:
-            WriteFailed: nothing has changed.
-        """
-        await self._writer.commit([_lock_row(lock)])
-        self.locks[lock.node] = lock
-
     # ---- denials -----------------------------------------------------------------------------------------------------
 
     async def add_denial(self, denial: Denial) -> None:
@@ -298,14 +255,17 @@ class TrustStore:
         await self._writer.commit([("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)])
         self.denials[denial.kind, denial.value] = denial
 
-    async def remove_denial(self, kind: DenialKind, value: str) -> bool:
-        """Remove a denial. Returns whether there was one.
+    async def remove_denial(self, kind: DenialKind, value: str, changed: Sequence[Certificate]) -> None:
+        """Remove a denial if there is one, and change certificates with it.
 
         Raises:
             WriteFailed: nothing has changed.
         """
-        await self._writer.commit([("DELETE FROM denials WHERE kind = ? AND value = ?", (kind, value))])
-        return self.denials.pop((kind, value), None) is not None
+        removal = ("DELETE FROM denials WHERE kind = ? AND value = ?", (kind, value))
+        await self._writer.commit([removal, *map(_certificate_row, changed)])
+        self.denials.pop((kind, value), None)
+        for certificate in changed:
+            self.certificates[certificate.node][certificate.generation] = certificate
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -326,8 +286,6 @@ class TrustStore:
             self.certificates.setdefault(node, {})[generation] = Certificate(
                 node, generation, key, serial, issued_at, not_after, State(state), token, chain
             )
-        for row in database.execute("SELECT node, locked_at, upto, settled, why FROM locks"):
-            self.locks[row[0]] = Lock(*row)
         for kind, value, at, why in database.execute("SELECT kind, value, at, why FROM denials"):
             self.denials[DenialKind(kind), value] = Denial(DenialKind(kind), value, at, why)
 
@@ -344,10 +302,6 @@ def _certificate_row(it: Certificate) -> Statement:
         it.node, it.generation, it.key, it.serial, it.issued_at, it.not_after, it.state, it.token,
         it.chain,
     )  # fmt: skip
-
-
-def _lock_row(lock: Lock) -> Statement:
-    return _LOCK, (lock.node, lock.locked_at, lock.upto, lock.settled, lock.why)
 
 
 def _names(text: str) -> tuple[str, ...]:

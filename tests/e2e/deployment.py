@@ -60,15 +60,13 @@ class Deployment(Bridge):
         self._plane.apply(DEPLOY / "cloud/base/admission.yaml")
         self._plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
         self.hub = Hub(self._directory, self._logs, ())
-        port, drivers = free_ports(2)
-        self._for_drivers = f"127.0.0.1:{drivers}"
+        (port,) = free_ports(1)
         self.hub.process.command = [
             str(_PROGRAM),
             *with_flags(
                 arguments(container("cloud/base/hub.yaml", "hub")),
                 uds=f"unix://{self.hub.uds}",
                 listen=self.hub.address,
-                driver_listen=self._for_drivers,
                 kubeconfig=self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub"),
                 state_dir=self.hub_state,
                 http=f"127.0.0.1:{port}",
@@ -93,7 +91,7 @@ class Deployment(Bridge):
             *with_flags(
                 arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=driver),
                 endpoint=f"unix://{proxy.socket}",
-                hub_endpoint=f"wss://{self._for_drivers}",
+                hub_endpoint=f"wss://{self.hub.address}",
                 state_dir=proxy.cache.parent,
                 http=f"127.0.0.1:{port}",
                 **self._tls("driver", driver),

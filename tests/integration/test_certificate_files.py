@@ -11,7 +11,6 @@ import pytest
 
 from common import rotation
 from common.endpoint import hub_endpoint
-from common.errors import DialError, NotCarried
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
@@ -62,20 +61,11 @@ class World:
     Attributes:
         files: the files.
         pems: certificates to put there.
-        announced: the announcements, each as the number of links that the hub had.
-        failures: raised by the announcements, one after another.
     """
 
     def __init__(self, hub: End, files: TlsFiles, uplink: Uplink, authority: Authority) -> None:
         self.hub, self.files, self.uplink = hub, files, uplink
         self.authority = authority
-        self.announced: list[int] = []
-        self.failures: list[Exception] = []
-
-    async def announce(self, _link: Link, _files: TlsFiles) -> None:
-        self.announced.append(len(self.hub.links))
-        if self.failures:
-            raise self.failures.pop(0)
 
     def put(self, pem: Pem, *parts: str) -> None:
         for part in parts or ("cert", "key"):
@@ -95,7 +85,6 @@ async def some_looks() -> None:
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(rotation, "LOOK_S", 0.02)
-    monkeypatch.setattr(rotation, "_ASK_AGAIN_S", 0.02)
     authority = Authority(tmp_path)
     theirs, mine = authority.hub(), authority.edge("n1")
     files = TlsFiles(authority.path, tmp_path / "tls.crt", tmp_path / "tls.key")
@@ -115,7 +104,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         tls=TlsIdentity(files, server=False),
     )
     found = World(hub, files, uplink, authority)
-    tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files, found.announce))]
+    tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files))]
     try:
         await until(lambda: uplink.link is not None)
         yield found
@@ -127,11 +116,10 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await settle()
 
 
-async def test_new_files_are_announced_and_then_used_on_a_second_link(world: World) -> None:
+async def test_new_files_are_used_on_a_second_link(world: World) -> None:
     new = world.authority.edge("n1")
     world.put(new)
     await until(lambda: len(world.hub.links) == 2)
-    assert world.announced == [1]
     assert world.hub.keys[1] == new.fingerprint != world.hub.keys[0]
     assert world.hub.links[1].peer.beside
     assert await world.hub.links[0].wait_closed() == (Reason.DRAINED, "it has a newer link, and every call is finished")
@@ -152,30 +140,12 @@ async def test_files_that_do_not_fit_together_yet_change_nothing(world: World) -
     world.put(new, "cert")
     await some_looks()
     assert len(world.hub.links) == 1
-    assert world.announced == []
     world.put(new, "key")
     await until(lambda: len(world.hub.links) == 2)
-
-
-async def test_on_a_hub_that_does_not_know_the_announcement_the_link_stays(world: World) -> None:
-    world.failures = [NotCarried("the question RENEW", "this hub is older")]
-    world.put(world.authority.edge("n1"))
-    await until(lambda: world.announced == [1])
-    await some_looks()
-    assert (len(world.hub.links), world.announced) == (1, [1])
-    world.put(world.authority.edge("n1"))  # the next one is tried again: the hub may be a newer one by then
-    await until(lambda: len(world.hub.links) == 2)
-
-
-async def test_an_announcement_that_failed_is_made_again(world: World) -> None:
-    world.failures = [DialError("the hub", "it has not answered")] * 2
-    world.put(world.authority.edge("n1"))
-    await until(lambda: len(world.hub.links) == 2)
-    assert world.announced == [1, 1, 1]
 
 
 async def test_files_that_are_only_written_again_change_nothing(world: World) -> None:
     content = world.files.cert.read_bytes()
     world.files.cert.write_bytes(content)
     await some_looks()
-    assert world.announced == []
+    assert len(world.hub.links) == 1

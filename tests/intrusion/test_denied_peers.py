@@ -1,4 +1,4 @@
-"""A node or a certificate that an operator denies, or that a revocation list names, with its valid certificate."""
+"""A node or a certificate that an operator denies, with its valid certificate."""
 
 from __future__ import annotations
 
@@ -88,18 +88,6 @@ def test_a_denied_certificate_is_cut_and_another_one_of_the_same_name_is_not(
         assert thief.last_word()[0] == Reason.DENIED
     assert answer(hub, leaked, hello("driver", "d.example")) == Reason.DENIED
     assert answer(hub, renewed, hello("driver", "d.example")) == "welcome"
-
-
-def test_a_revoked_certificate_is_cut_once_the_revocation_list_names_it(bridge: Bridge, authority: Authority) -> None:
-    stolen, other = authority.edge("n1"), authority.edge("n2")
-    revoked = authority.revoke([])
-    hub = bridge.start_hub(*authority.hub().flags, f"--tls-crl={revoked}")
-    with Stranger(hub.address, tls=stolen.client()) as link:
-        link.greet(hello("edge", "n1"))
-        authority.revoke([stolen.serial])
-        assert link.last_word()[0] == Reason.DENIED
-    assert answer(hub, stolen, hello("edge", "n1")) == Reason.DENIED
-    assert answer(hub, other, hello("edge", "n2")) == "welcome"
 
 
 def test_a_certificate_of_a_ca_that_was_taken_out_is_cut_and_those_of_the_other_ca_stay(

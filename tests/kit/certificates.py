@@ -228,22 +228,6 @@ class Authority:
         cert.write_bytes(self.sign(pem.certificate.public_key(), node))
         return Pem(pem.ca, cert, pem.key)
 
-    def revoke(self, serials: Iterable[int], *, file: str = "revoked.crl", lifetime_s: float = 3600.0) -> Path:
-        """Write a revocation list of these serial numbers, as PEM."""
-        now = dt.datetime.now(dt.UTC)
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self._name)
-            .last_update(now - dt.timedelta(minutes=5))
-            .next_update(now + dt.timedelta(seconds=lifetime_s))
-        )
-        for serial in serials:
-            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
-            builder = builder.add_revoked_certificate(revoked)
-        path = self.directory / file
-        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-        return path
-
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, lifetime_s: float
     ) -> x509.CertificateBuilder:

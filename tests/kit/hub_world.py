@@ -42,7 +42,7 @@ class World:
         texts = {"state_dir": str(directory), "max_nodes": "3"}
         self.settings = HUB_OPTIONS.read(texts)
         self.store, self.metrics = Store(directory), Metrics()
-        self.trust = TrustPart(self.settings, TrustStore(directory))
+        self.trust = TrustPart(self.settings, TrustStore(directory), self.metrics)
         parts = HubParts(
             self.settings,
             part or SyncPart(),

@@ -164,23 +164,16 @@ def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, lis
     }
 
 
-def test_the_way_from_outside_leads_to_the_port_for_edge_nodes_alone(rendered: dict[str, list[Object]]) -> None:
-    """And only pods of proxy drivers may call the other port."""
+def test_edge_nodes_and_proxy_drivers_reach_one_port_of_the_hub(rendered: dict[str, list[Object]]) -> None:
     for path in ("cloud/base", "cloud/overlays/one-pod", "cloud/overlays/kubeedge"):
         ways = {
             it["metadata"]["name"]: [port["targetPort"] for port in it["spec"]["ports"]]
             for it in rendered[path]
             if it["kind"] == "Service"
         }
-        assert ways == {"csi-bridge-edges": ["wss"], "csi-bridge-hub": ["drivers"]}
+        assert ways == {"csi-bridge-edges": ["wss"], "csi-bridge-hub": ["wss"]}
     (hub,) = _policies(rendered["cloud/base"])
-    (rule,) = (it for it in hub["spec"]["ingress"] if {"port": "drivers"} in it["ports"])
-    (who,) = rule["from"]
-    for path in ("cloud/driver", "cloud/another-driver"):
-        (driver,) = _pods(rendered[path])
-        assert _selects(who["podSelector"], driver)
-    (itself,) = _pods(rendered["cloud/base"])
-    assert not _selects(who["podSelector"], itself)
+    assert {"ports": [{"port": "wss"}]} in hub["spec"]["ingress"]
 
 
 def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str, list[Object]]) -> None:
@@ -254,7 +247,7 @@ class Deployed:
 
     def __init__(self, directory: Path, supervisor: Supervisor) -> None:
         self._directory, self._supervisor = directory, supervisor
-        self._port, self._driver_port, self._hub_http, self._driver_http = free_ports(4)
+        self._port, self._hub_http, self._driver_http = free_ports(3)
         self.uds = directory / "kubeedge/kubeedge.sock"
         self.csi = directory / "csi/csi.sock"
         self.root = directory / "root"
@@ -269,7 +262,6 @@ class Deployed:
         changes: dict[str, object] = {
             "uds": f"unix://{self.uds}",
             "listen": f"127.0.0.1:{self._port}",
-            "driver_listen": f"127.0.0.1:{self._driver_port}",
             "state_dir": self._directory / "hub",
             "http": f"127.0.0.1:{self._hub_http}",
             "kubeconfig": kubeconfig,
@@ -286,7 +278,7 @@ class Deployed:
         """Start the proxy driver of cloud/driver, which comes by wss."""
         changes = {
             "endpoint": f"unix://{self.csi}",
-            "hub_endpoint": f"wss://localhost:{self._driver_port}",
+            "hub_endpoint": f"wss://localhost:{self._port}",
             "state_dir": self._directory / "driver",
             "http": f"127.0.0.1:{self._driver_http}",
             **self._tls("driver", name),

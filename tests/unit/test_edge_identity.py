@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.process_options import EDGE_OPTIONS
 from common.certificate_ends import Term
-from common.enrolment import Issued, JoinToken, fingerprint, renewal_text
+from common.enrolment import Issued, JoinToken, renewal_text
 from common.errors import SettingsError
 from common.limits import Limits
-from edge.identity import Identity, Joined, key_of
+from edge.identity import Identity, Joined
 from edge.join import join
 from edge.renewal import RENEW_AT, due_at
 from edge.settings import complete
@@ -99,8 +99,7 @@ def test_a_node_has_joined_once_its_certificate_is_stored(
     assert mode(tmp_path / "state" / "identity" / "node.pem") == 0o600
     assert not (tmp_path / "state" / "identity" / "next.pem").exists()
     key = x509.load_der_x509_csr(request).public_key()
-    spki = key.public_bytes(_DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    assert key_of(identity.files.cert) == fingerprint(spki)
+    assert x509.load_pem_x509_certificate(identity.files.cert.read_bytes()).public_key() == key
 
 
 def test_each_renewal_has_a_key_of_its_own_and_the_present_one_signs_it(

@@ -72,11 +72,7 @@ def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> 
 
 
 RENEWED = "k-2"
-"""A key that was issued to n1 while it was connected with another one."""
-
-
-def follows(node: str, live: str, key: str) -> bool:
-    return key in (live, RENEWED)
+"""The key of a certificate of n1 that begins later than the others."""
 
 
 class Asked:
@@ -125,7 +121,7 @@ class World:
         self.store = Store(directory)
         self.changes: list[str] = []
         judge = ReportJudge(UniqueSegments(self.store, UniqueKeys()), Metrics())
-        self.nodes = Nodes(self.store, judge, max_nodes=max_nodes, follows=follows)
+        self.nodes = Nodes(self.store, judge, max_nodes=max_nodes)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []
         self._closed = False
@@ -136,13 +132,15 @@ class World:
         *,
         key: str = "k-1",
         serial: int = 1,
+        uris: tuple[str, ...] = (),
         **limits: int,
     ) -> tuple[Link, Link]:
         """A hub's link and the agent's, up; the first agent's address is 10.0.0.1:7, the next one's 10.0.0.2:7.
 
         The agent shows a certificate with a key and a serial number.
         """
-        identity = ShownPeer(f"10.0.0.{len(self._ends) // 2 + 1}:7", local=False, key=key, serial=serial)
+        address, begins = f"10.0.0.{len(self._ends) // 2 + 1}:7", 2.0 if key == RENEWED else 1.0
+        identity = ShownPeer(address, local=False, key=key, serial=serial, uris=uris, not_before=begins)
         at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits), identity=identity)
         await settle()
         self._ends += [at_hub, at_agent]
@@ -400,7 +398,7 @@ async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_a
 
 
 @pytest.mark.parametrize("boot", [0, 1, 2, 2**60])
-async def test_the_same_instance_with_a_key_that_was_not_issued_to_it_hears_what_any_other_machine_hears(
+async def test_the_same_instance_with_another_key_and_no_later_certificate_hears_what_any_other_machine_hears(
     world: World, boot: int
 ) -> None:
     first, _ = await world.connected()
@@ -409,7 +407,7 @@ async def test_the_same_instance_with_a_key_that_was_not_issued_to_it_hears_what
     assert (refusal.reason, refusal.why) == (other.reason, other.why)
     assert (refusal.reason, "i-1" in refusal.why) == (Reason.CONFLICT, False)
     assert refusal.shown.endswith(
-        "instance i-1 at 10.0.0.2:7 is refused: its key is another one, not issued to the connected agent"
+        "instance i-1 at 10.0.0.2:7 is refused: its key is another one, and its certificate is no later one"
     )
     assert not first.over
 
@@ -418,6 +416,17 @@ async def test_the_same_instance_with_its_renewed_key_replaces_its_old_link(worl
     first, _ = await world.connected()
     await world.come(hello(), key=RENEWED)
     assert (first.over, world.nodes.connected) == (True, 1)
+
+
+async def test_of_a_node_that_joined_a_later_generation_is_a_later_certificate(world: World) -> None:
+    live, _ = await world.links(key="k", uris=("csi-bridge:generation:2",))
+    world.nodes.connect(hello(), live)
+    earlier, _ = await world.links(key=RENEWED, uris=("csi-bridge:generation:1",))
+    with pytest.raises(HandshakeRefused):
+        world.nodes.connect(hello(), earlier)
+    later, _ = await world.links(key="k-3", uris=("csi-bridge:generation:3",))
+    world.nodes.connect(hello(), later)
+    assert live.over
 
 
 async def test_an_agent_that_is_away_may_come_with_any_key(world: World) -> None:

@@ -2,62 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cloud.trust.audit import Event
-from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations, OnCopy
+from cloud.trust.generations import MOST_PENDING, MOST_VOID, Generations
 from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
+from common.exposition import registry_of
+from common.metrics import Metrics
+from tests.kit.shown_peer import ShownPeer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from common.peer import Peer
     from tests.kit.audit import Line
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A certificate of node n1."""
-
-    generation: int
-    key: str
-    address: str = "10.0.0.7:1"
-    serial: int = 42
-    not_after: float = 2e9
-    proved_at: float = math.inf
-
-    @property
-    def uris(self) -> tuple[str, ...]:
-        name = "csi-bridge:node:n1"
-        return (name, f"csi-bridge:generation:{self.generation}") if self.generation else (name,)
+def shown(generation: int, key: str) -> ShownPeer:
+    """The holder of a certificate of node n1."""
+    uris = ("csi-bridge:node:n1", *([f"csi-bridge:generation:{generation}"] if generation else ()))
+    return ShownPeer("10.0.0.7:1", local=False, uris=uris, serial=42, not_after=2e9, key=key)
 
 
 class World:
-    def __init__(self, directory: Path, on_copy: OnCopy = OnCopy.LOCK) -> None:
-        self.directory = directory
-        self.store = TrustStore(directory)
-        self.generations = Generations(self.store, on_copy=on_copy, now=lambda: 1_000.0, monotonic=lambda: 1_000.0)
-        self.cut: list[str] = []
-        self.generations.on_locked = lambda node, _why: self.cut.append(node)
+    def __init__(self, directory: Path) -> None:
+        self.store, self.metrics = TrustStore(directory), Metrics()
+        self.generations = Generations(self.store, self.metrics)
 
-    async def issue(self, key: str, *, token: str = "") -> Shown:
+    async def issue(self, key: str, *, token: str = "") -> Peer:
         number = self.generations.next_of("n1")
         await self.store.add_certificate(Certificate("n1", number, key, "2a", 0.0, 2e9, State.PENDING, token, b"pem"))
         self.generations.limit_pending("n1")
-        return Shown(number, key)
+        return shown(number, key)
 
-    def come(self, shown: Shown) -> None:
+    def come(self, shown: Peer) -> None:
         """Be admitted with this certificate."""
         self.generations.examine("n1", shown)
         self.generations.authenticated("n1", shown)
 
-    def refusal(self, shown: Shown) -> HandshakeRefused:
+    def refusal(self, shown: Peer) -> HandshakeRefused:
         with pytest.raises(HandshakeRefused) as refused:
             self.come(shown)
         return refused.value
@@ -99,142 +87,78 @@ async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(wor
     world.come(third)
 
 
-async def test_a_void_key_that_appears_again_locks_the_node_and_ends_its_links(
-    audit_lines: list[Line], world: World
+async def test_a_void_key_that_appears_again_is_refused_and_shown_and_the_newest_one_goes_on(
+    audit_lines: list[Line], world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await world.issue("k1")
     world.come(first)
     second = await world.issue("k2")
     world.come(second)
-    assert "somebody has a copy of its keys" in world.refusal(first).why
-    assert world.cut == ["n1"]
-    assert "is locked" in world.refusal(second).why
-    assert [event for event, *_ in audit_lines if event is Event.COPY] == [Event.COPY]
-    assert any("edge node n1 is locked" in problem for problem in world.generations.problems())
+    for _ in range(2):
+        refused = world.refusal(first)
+        assert (refused.reason, "a later certificate of edge node n1 has replaced this one" in refused.why) == (
+            "denied",
+            True,
+        )
+    world.come(second)
+    (problem,) = world.generations.problems()
+    assert problem.startswith("a replaced certificate of edge node n1 appeared at ")
+    assert "from 10.0.0.7:1 (generation 1 of 2, serial 2a) and is refused" in problem
+    assert [details["generation"] for event, _, _, details in audit_lines if event is Event.COPY] == [1, 1]
+    assert caplog.text.count("a replaced certificate of edge node n1 appeared") == 1
+    samples = registry_of(world.metrics)
+    assert samples.get_sample_value("csi_bridge_node_conflicts_total", {"cause": "copy"}) == 2
 
 
-async def test_a_lock_outlives_the_hub(world: World) -> None:
+async def test_a_replaced_certificate_is_shown_until_the_next_one_is_in_use_or_an_operator_settles_it(
+    world: World,
+) -> None:
     first = await world.issue("k1")
     world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
+    world.come(await world.issue("k2"))
+    assert not world.generations.settle("n1")
     world.refusal(first)
-    await world.store.close()
-    world.store = TrustStore(world.directory)
-    world.generations = Generations(world.store, on_copy=OnCopy.LOCK)
-    assert "is locked" in world.refusal(second).why
-
-
-async def test_with_alarm_the_void_key_is_refused_and_the_node_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path, OnCopy.ALARM)
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
-    assert "was replaced by a later one" in world.refusal(first).why
-    assert (world.cut, next(iter(world.generations.problems()))[:32]) == ([], "a certificate of edge node n1 th")
-    world.come(second)
-    assert await world.generations.allow("n1")
+    assert world.generations.settle("n1")
     assert list(world.generations.problems()) == []
-    await world.store.close()
-
-
-async def test_after_allow_the_newest_key_counts_and_the_void_one_locks_no_more(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
     world.refusal(first)
-    assert await world.generations.allow("n1")
-    world.come(second)
-    world.refusal(first)
-    world.come(second)
-    third = await world.issue("k3")
-    world.come(third)
-    world.refusal(second)
-    assert "is locked" in world.refusal(third).why, "a key that became void later locks the node again"
+    world.come(await world.issue("k3"))
+    assert list(world.generations.problems()) == []
 
 
-async def test_a_node_that_joins_again_after_a_copy_is_unlocked_and_the_copies_are_void(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
+async def test_a_thief_who_renews_first_locks_the_owner_out_until_the_node_joins_again(world: World) -> None:
+    owner = await world.issue("k1")
+    world.come(owner)
     thief = await world.issue("k2")
     world.come(thief)
-    world.refusal(first)
+    world.refusal(owner)
     joined = await world.issue("k3", token="5f")
     world.come(joined)
     world.refusal(thief)
-    world.come(joined)
-    assert world.generations.locked("n1") is None
-
-
-async def test_the_old_machine_of_a_node_that_joined_again_locks_nothing(world: World) -> None:
-    old = await world.issue("k1", token="5f")
-    world.come(old)
-    new = await world.issue("k2", token="60")
-    world.come(new)
-    assert "join again with a new token" in world.refusal(old).why
-    world.come(new)
-
-
-async def test_a_lock_holds_for_a_certificate_from_a_renewal_under_way(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
-    third = await world.issue("k3")
-    world.refusal(first)
-    assert "is locked" in world.refusal(third).why
-
-
-async def test_a_lock_holds_for_a_certificate_that_is_being_stored(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
-    under_way = asyncio.create_task(world.issue("k3"))
-    await asyncio.sleep(0)  # until it waits for the disk
-    world.refusal(first)
-    assert "is locked" in world.refusal(await under_way).why
-
-
-async def test_a_key_that_tls_took_before_it_was_replaced_is_refused_and_locks_nothing(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    delayed = replace(first, proved_at=999.0)
-    second = await world.issue("k2")
-    world.come(second)
-    assert "was replaced" in world.refusal(delayed).why
-    world.come(second)
-    assert world.cut == []
-
-
-async def test_allow_of_a_node_without_copies_says_so(world: World) -> None:
-    assert not await world.generations.allow("n1")
 
 
 async def test_a_generation_above_all_known_ones_becomes_the_current_one(world: World) -> None:
     """The hub was restored from a backup, and the node has renewed since then."""
     world.come(await world.issue("k1"))
-    world.come(Shown(7, "k7"))
+    world.come(shown(7, "k7"))
     assert world.states() == {1: State.VOID, 7: State.CURRENT}
     assert world.generations.next_of("n1") == 8
 
 
-async def test_two_keys_of_one_generation_are_a_copy(world: World) -> None:
+async def test_of_two_keys_of_one_generation_the_one_on_record_counts(world: World) -> None:
     """After a restore, a copy of generation 1 has renewed, and so has had the node before the restore."""
     world.come(await world.issue("k1"))
     world.come(await world.issue("the copy's"))
-    assert "somebody has a copy" in world.refusal(Shown(2, "the node's")).why
+    world.refusal(shown(2, "the node's"))
+    assert list(world.generations.problems())
 
 
 async def test_a_certificate_without_a_generation_counts_only_before_the_node_has_joined(world: World) -> None:
-    world.come(Shown(0, "file"))
+    world.come(shown(0, "file"))
     first = await world.issue("k1")
-    world.come(Shown(0, "file"))
+    world.come(shown(0, "file"))
     world.come(first)
-    assert "has joined, and this certificate has no generation" in world.refusal(Shown(0, "file")).why
-    assert world.cut == [], "an operator may have put an old file back: no alarm"
+    assert "has joined, and this certificate has no generation" in world.refusal(shown(0, "file")).why
+    assert list(world.generations.problems()) == [], "an operator may have put an old file back"
 
 
 async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(world: World) -> None:
@@ -245,26 +169,6 @@ async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(world: 
     world.come(first)
 
 
-async def test_a_connected_node_may_show_its_own_key_or_one_from_its_renewal(world: World) -> None:
-    joined = await world.issue("k1", token="5f")
-    world.come(joined)
-    await world.issue("k2")
-    await world.issue("k3", token="5f")
-    follows = world.generations.follows
-    assert follows("n1", "k1", "k1")
-    assert follows("n1", "k1", "k2")
-    assert not follows("n1", "k1", "k3"), "a machine that joined anew is another machine"
-    assert not follows("n1", "k1", "k9")
-    assert not follows("n2", "k1", "k2")
-
-
-async def test_an_announced_key_may_follow_the_key_that_announced_it(world: World) -> None:
-    world.generations.announce("n1", "a", "b")
-    assert world.generations.follows("n1", "a", "b")
-    assert not world.generations.follows("n1", "c", "b")
-    assert not world.generations.follows("n1", "b", "a")
-
-
 async def test_certificates_that_are_asked_for_and_not_used_are_few(world: World) -> None:
     first = await world.issue("k1")
     world.come(first)
@@ -272,22 +176,18 @@ async def test_certificates_that_are_asked_for_and_not_used_are_few(world: World
         await world.issue(f"k{number}")
     assert len(world.states()) == 1 + MOST_PENDING + MOST_VOID
     world.come(first)
-    world.come(Shown(59, "k59"))
+    world.come(shown(59, "k59"))
 
 
 async def test_generations_of_one_node_do_not_touch_another(world: World) -> None:
     world.come(await world.issue("k1"))
-    world.generations.examine("n2", Shown(0, "file"))
+    world.generations.examine("n2", shown(0, "file"))
     assert not world.generations.has_joined("n2")
 
 
 @pytest.mark.parametrize("uris", [("csi-bridge:generation:1", "csi-bridge:generation:2"), ("csi-bridge:generation:x",)])
 async def test_a_certificate_with_an_odd_generation_is_refused(world: World, uris: tuple[str, ...]) -> None:
-    class Odd(Shown):
-        uris = ()
-
-    odd = Odd(0, "k")
-    type(odd).uris = uris  # type: ignore[assignment]  # a class of this test
+    odd = replace(shown(0, "k"), uris=uris)
     assert "generation" in world.refusal(odd).why
 
 

@@ -754,16 +754,9 @@ async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: World)
     assert (shown.kind, shown.subject, shown.why) == ("node", "n7", "")
 
 
-async def test_allow_for_a_node_that_is_neither_denied_nor_locked_is_refused(world: World) -> None:
+async def test_allow_for_a_node_that_is_not_denied_is_refused(world: World) -> None:
     said, status = await ordered(world, "allow", subject="n7")
-    assert (said, status.message) == ([], "n7 is not allowed: it is neither denied nor locked")
-
-
-async def test_a_locked_node_loses_its_links_and_the_peer_hears_no_reason(world: World) -> None:
-    first, second = await with_two_nodes(world)
-    world.trust.generations.on_locked("n1", "a copy appeared at 10.6.6.6")
-    assert await first.wait_closed() == ("denied", "the hub denies edge n1: ask its operator")
-    assert not second.over
+    assert (said, status.message) == ([], "n7 is not allowed: it is not denied")
 
 
 async def test_orders_of_operators_are_in_the_audit_log(audit_lines: list[Line], world: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.trust.audit import Event
 from cloud.trust.enrolment import Enrolment, Terms
-from cloud.trust.generations import Generations, OnCopy
+from cloud.trust.generations import Generations
 from cloud.trust.join_links import JoinLinks
 from cloud.trust.signer import Signer
 from cloud.trust.tokens import Tokens
@@ -21,8 +21,6 @@ from common.enrolment import (
     CaCertificates,
     Issued,
     Join,
-    NextKey,
-    Noted,
     Refused,
     Renew,
     Request,
@@ -30,8 +28,8 @@ from common.enrolment import (
     encode,
     rights_in,
 )
-from common.errors import HandshakeRefused
 from common.messages import Kind
+from common.metrics import Metrics
 from common.peer import Peer as Address
 from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
@@ -75,13 +73,13 @@ class Admitted(ServedByTasks):
 class World:
     """A hub's enrolment, at a time that the test sets."""
 
-    def __init__(self, directory: Path, *, ca_key: bool = True, on_copy: OnCopy = OnCopy.LOCK) -> None:
+    def __init__(self, directory: Path, *, ca_key: bool = True) -> None:
         self.now, self.directory = time.time(), directory
         self.denied: set[str | int] = set()
         self.known: set[str] = set()
         self.store = TrustStore(directory)
         self.tokens = Tokens(self.store, now=self.clock)
-        self.generations = Generations(self.store, on_copy=on_copy, now=self.clock)
+        self.generations = Generations(self.store, Metrics())
         (directory / "ca").mkdir(exist_ok=True)
         self.authority = Authority(directory / "ca", lifetime_s=400 * 86_400.0)
         hub = self.authority.hub()
@@ -94,7 +92,7 @@ class World:
             self.generations,
             signer,
             terms,
-            denied=lambda node, serial, _issuer: "stolen" if {node, serial} & self.denied else "",
+            denied=lambda node, serial: "stolen" if {node, serial} & self.denied else "",
             knows=self.known.__contains__,
             now=self.clock,
         )
@@ -162,7 +160,7 @@ class World:
 
 
 def open_stream(link: Link, request: Request, kind: Kind | None = None) -> Stream:
-    kinds = {AskCa: Kind.CA, Join: Kind.JOIN, Renew: Kind.RENEW, NextKey: Kind.RENEW}
+    kinds = {AskCa: Kind.CA, Join: Kind.JOIN, Renew: Kind.RENEW}
     return link.open(kind or kinds[type(request)], encode(request))
 
 
@@ -338,14 +336,6 @@ async def test_a_certificate_from_files_is_not_renewed(world: World) -> None:
     assert await world.refusal(Renew(NodeKey().request), over=node) == "certificate"
 
 
-async def test_the_next_key_of_files_is_noted(world: World) -> None:
-    pem = world.authority.edge("n1")
-    node = NodeKey(issued=Issued(pem.cert.read_bytes(), b"", 0, 0, (), ()))
-    assert await world.ask(NextKey("ab" * 32), over=node) == Noted()
-    assert world.generations.follows("n1", pem.fingerprint, "ab" * 32)
-    assert await world.refusal(NextKey("AB"), over=node) == "request"
-
-
 async def test_a_node_that_asks_again_and_again_is_told_to_wait(world: World) -> None:
     node = await world.joined()
     link = await world.dial(node)
@@ -392,36 +382,6 @@ async def test_a_token_from_a_clock_that_was_ahead_does_not_live_for_a_year(worl
     await world.join(await world.token())
 
 
-async def test_a_node_that_was_locked_by_a_clock_that_was_ahead_joins_again_with_a_new_token(world: World) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    world.now += DAY_S
-    with pytest.raises(HandshakeRefused, match="is locked"):
-        world.connect(first)
-    world.now -= DAY_S
-    world.connect(await world.join(await world.token()))
-    assert world.generations.locked("n1") is None
-
-
-async def test_a_lock_revokes_a_token_while_a_join_uses_it(world: World) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    token = await world.token(uses=2)
-    stream = open_stream(await world.dial(), Join(*token, "n1", NodeKey().request))
-    while not world.tokens.changing.locked():  # noqa: ASYNC110  # a lock has no event
-        await asyncio.sleep(0)
-    with pytest.raises(HandshakeRefused, match="is locked"):
-        world.connect(first)
-    assert isinstance(await answer(stream), Issued)
-    assert (world.store.tokens[token[0]].used, world.store.tokens[token[0]].revoked_at) == (1, world.now)
-    await world.store.close()
-    stored = TrustStore(world.directory)
-    assert (stored.tokens[token[0]].used, stored.tokens[token[0]].revoked_at) == (1, world.now)
-    await stored.close()
-
-
 @pytest.mark.parametrize(
     ("years", "why"), [(-30, "not valid yet by the hub's clock"), (30, "ended by the hub's clock")]
 )
@@ -459,34 +419,23 @@ async def test_a_denied_node_or_certificate_is_not_renewed(world: World) -> None
     assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
 
 
-async def test_a_void_key_at_the_join_listener_is_a_copy(audit_lines: list[Line], world: World) -> None:
+async def test_a_void_key_at_the_join_listener_is_refused_and_the_node_goes_on(
+    audit_lines: list[Line], world: World
+) -> None:
     first = await world.joined()
     second = await world.renew(first)
     world.connect(second)
     assert await world.refusal(first.late_renewal(NodeKey())) == "copy"
-    assert await world.refusal(second.late_renewal(NodeKey())) == "copy", "the node is locked"
     assert Event.COPY in [event for event, *_ in audit_lines]
+    assert isinstance(await world.ask(second.late_renewal(NodeKey())), Issued)
 
 
-async def test_only_the_holder_of_a_void_key_can_lock_the_node(world: World) -> None:
+async def test_a_request_that_the_void_key_has_not_signed_is_no_copy(audit_lines: list[Line], world: World) -> None:
     first = await world.joined()
     second = await world.renew(first)
     world.connect(second)
     assert await world.refusal(first.late_renewal(NodeKey(), signer=NodeKey())) == "request"
-    world.connect(second)
-
-
-async def test_a_locked_node_joins_again_with_a_later_token_of_its_own(world: World) -> None:
-    before = await world.token()
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    await world.refusal(first.late_renewal(NodeKey()))
-    assert await world.refusal(Join(*before, "n1", NodeKey().request)) == "token", "the lock has revoked it"
-    world.now += 1
-    node = await world.join(await world.token())
-    world.connect(node)
-    assert world.generations.locked("n1") is None
+    assert Event.COPY not in [event for event, *_ in audit_lines]
 
 
 async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(world: World) -> None:
@@ -504,14 +453,14 @@ async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(worl
 
 async def test_the_join_listener_serves_nothing_else(world: World) -> None:
     link = await world.dial()
-    for kind, request in ((Kind.CALL, AskCa()), (Kind.JOIN, AskCa()), (Kind.RENEW, NextKey("ab" * 32))):
+    for kind, request in ((Kind.CALL, AskCa()), (Kind.JOIN, AskCa())):
         stream = open_stream(link, request, kind)
         assert await stream.receive() is None
         assert stream.status is not None
         assert stream.status.code == Code.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(Noted())])
+@pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(Refused("busy", "later", 5))])
 async def test_noise_is_refused_in_a_sentence(world: World, noise: bytes, caplog: pytest.LogCaptureFixture) -> None:
     link = await world.dial()
     stream = link.open(Kind.JOIN, noise)

@@ -69,9 +69,10 @@ class Uplink:
     def __init__(self) -> None:
         self.link: Any = object()
         self.since = 1.0
-        self.is_outdated = False
+        self.is_outdated = self.has_moved = False
 
     def move(self) -> None:
+        self.has_moved = True
         raise Moved
 
 
@@ -267,18 +268,10 @@ async def test_a_renewal_waits_while_a_join_gets_a_certificate_for_the_same_dire
     assert world.hub.asked == []
 
 
-async def test_an_agent_announces_the_key_of_a_join_beside_it_and_moves_to_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    announced: list[Any] = []
-
-    async def announce(*told: Any) -> None:
-        announced.append(told)
-
-    monkeypatch.setattr("edge.renewal.announce", announce)
+async def test_an_agent_moves_to_the_certificate_of_a_join_beside_it(world: World) -> None:
     world.uplink.is_outdated = True
     await world.run()
-    assert announced == [(world.uplink.link, world.identity.files)]
+    assert world.uplink.has_moved
     assert world.hub.asked == []
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.trust_store import Certificate, Denial, DenialKind, Lock, State, Token, TrustStore
+from cloud.trust.trust_store import Certificate, Denial, DenialKind, State, Token, TrustStore
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 TOKEN = Token("5f", b"hash", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3)
 CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", b"pem")
-LOCK = Lock("n1", 1.0, 3, 0, "why")
 DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 
 
@@ -25,13 +24,12 @@ async def test_all_rows_are_there_after_a_restart(tmp_path: Path) -> None:
     await store.save_token(TOKEN)
     await store.add_certificate(CERTIFICATE, uses=TOKEN.id)
     store.put_certificate(replace(CERTIFICATE, generation=2, state=State.CURRENT))
-    store.put_lock(LOCK)
     await store.add_denial(DENIAL)
-    before = store.tokens, store.certificates, store.locks, store.denials
+    before = store.tokens, store.certificates, store.denials
     await store.close()
     again = TrustStore(tmp_path)
     await again.close()
-    assert (again.tokens, again.certificates, again.locks, again.denials) == before
+    assert (again.tokens, again.certificates, again.denials) == before
     assert again.tokens["5f"].used == 1
 
 
@@ -42,8 +40,8 @@ async def test_removed_rows_are_gone_after_a_restart(tmp_path: Path) -> None:
     await store.add_denial(DENIAL)
     store.drop_certificate("n1", 1)
     await store.drop_tokens(["5f"])
-    assert await store.remove_denial(DenialKind.NODE, "n1")
-    assert not await store.remove_denial(DenialKind.NODE, "n1")
+    await store.remove_denial(DenialKind.NODE, "n1", [])
+    await store.remove_denial(DenialKind.NODE, "n1", [])
     await store.close()
     again = TrustStore(tmp_path)
     await again.close()
@@ -76,17 +74,16 @@ async def test_a_row_that_makes_no_sense_stops_the_hub(tmp_path: Path) -> None:
 async def test_a_change_that_the_disk_does_not_take_changes_nothing(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     with sqlite3.connect(tmp_path / "trust.db") as database:
-        for table in ("tokens", "certificates", "locks", "denials"):
+        for table in ("tokens", "certificates", "denials"):
             database.execute(f"DROP TABLE {table}")
     database.close()
     for change in (
         store.save_token(TOKEN),
         store.add_certificate(CERTIFICATE, uses=TOKEN.id),
-        store.save_lock(LOCK),
         store.add_denial(DENIAL),
     ):
         with pytest.raises(OSError, match="cannot be written"):
             await change
-    assert (store.tokens, store.certificates, store.locks, store.denials) == ({}, {}, {}, {})
+    assert (store.tokens, store.certificates, store.denials) == ({}, {}, {})
     assert store.trouble
     await store.close()
