@@ -18,7 +18,7 @@ The hub:
 * `mount_guard`: holds a detach back while its node may have the volume mounted.
 * `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
   for dead.
-* `sole_use`: which node gets a volume that one node at a time may have, without an attachment.
+* `sole_use`: lets one node at a time have a volume with a single writer that Kubernetes does not attach.
 * `policy_problems`: offline policies that are wrong or do not count.
 * `lapses`: the volumes that an agent has surely fenced by its own clock.
 * `report_streams`, `orders`: serve reports of drivers, and operators' orders.

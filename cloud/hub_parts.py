@@ -42,7 +42,6 @@ class HubParts:
         orders: the orders of operators.
         leaks: compares the nodes' volumes with all that refers to them.
         fences: the nodes that an operator takes for dead.
-        sole_use: the volumes that one node at a time may have; None if the hub has no source.
         hub: the handler of its links.
         ends: its own certificate and CA.
         pages: its state, for people and programs.
@@ -92,9 +91,8 @@ class HubParts:
 
         absences = Absences(self.nodes, sync.mounts)
         self.fences = Fences(store.state_dir, absences, sync.mounts)
-        self.sole_use = sync.sole_use
-        if self.sole_use is not None:
-            self.sole_use.begin(
+        if sync.sole_use is not None:
+            sync.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
             )
         guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts))

@@ -142,13 +142,11 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
 async def _watch(parts: HubParts, trust: TrustPart) -> None:
     """End the links of certificates that do not count any more, and notice fenced nodes that are back, until cancelled.
 
-    A certificate may end, be revoked, or lose its CA. Withheld volumes go to nodes that may have them now.
+    A certificate may end, be revoked, or lose its CA.
     """
     while True:
         await asyncio.sleep(_WATCH_S)
         await parts.fences.look()
-        if parts.sole_use is not None:
-            parts.sole_use.look()
         if await trust.read_again():
             parts.hub.end_unfit()
         parts.hub.end_expired()

@@ -27,7 +27,6 @@ from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter
-from cloud.upsync.withheld_events import WithheldEvents
 from cloud.upsync.written_facts import Writer, WrittenFacts
 from cloud.volume_report import report
 from common.objects import Ref
@@ -68,8 +67,7 @@ async def following(
             cluster, facts=table.of, node_state=cluster.node_state, nodes_trouble=lambda: cluster.nodes_trouble
         )
         events = EventQueue(kube)
-        sole_use = SoleUse(cluster, mounts, table.users, tell=WithheldEvents(cluster, events.add).add)
-        closures = Closures(cluster, permit=sole_use.permit)
+        sole_use, closures = SoleUse(table, mounts), Closures(cluster)
         writers: dict[str, Writer] = {
             "Node": NodeWriter(kube, in_use, labels=labels, taints=taints, value_of=value_of),
             "CSINode": CSINodeWriter(kube),
@@ -79,7 +77,7 @@ async def following(
             handover.KIND: handover.HandOver(kube),
             farewell.KIND: farewell.Farewell(kube),
         }
-        facts = WrittenFacts(FactSink(closures, table), table, writers, hearts, in_use)
+        facts = WrittenFacts(FactSink(closures, table, sole_use.claim), table, writers, hearts, in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
             for ref in refs:
@@ -89,9 +87,8 @@ async def following(
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
-        sole_use.follow(closures, sync.may_use)
         policies = PolicyProblems(cluster, mounts, table.users)
-        parts: tuple[Part, ...] = (cluster, table, facts, hearts, sync, sole_use, policies, events)
+        parts: tuple[Part, ...] = (cluster, table, facts, hearts, sync, policies, events)
         try:
             yield SyncPart(
                 source=cluster,

@@ -46,13 +46,9 @@ async def reading(
         kept = _good_manifests(state_dir, seal_key)
         manifests = Manifests(directory, facts=table, sizes=ClaimSizes(state_dir), kept=kept)
         mounts = Mounts(manifests, facts=table.of)
-        sole_use = SoleUse(manifests, mounts, table.users)
-        closures = Closures(manifests, permit=sole_use.permit)
-        sync = SyncServer(closures, FactSink(closures, table))
-        sole_use.follow(closures, sync.may_use)
-        parts: tuple[Part, ...] = (
-            manifests, table, sync, sole_use, PolicyProblems(manifests, mounts, table.users),
-        )  # fmt: skip
+        sole_use, closures = SoleUse(table, mounts), Closures(manifests)
+        sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
+        parts: tuple[Part, ...] = (manifests, table, sync, PolicyProblems(manifests, mounts, table.users))
         tasks.start(manifests.run(), name="manifests")
         yield SyncPart(
             source=manifests,

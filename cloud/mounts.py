@@ -24,7 +24,7 @@ from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
-from common import offline_policy, sole_use
+from common import offline_policy
 from common.objects import Ref
 from common.offline_policy import ToldFence
 
@@ -113,15 +113,6 @@ class Mounts:
             return None
         return self._node_state(node) or _NO_NODE
 
-    def is_silent(self, node: str) -> bool:
-        """Whether a node may mount a volume that needs no attachment, and not list it in `volumesInUse`.
-
-        Kubelets do, and agents of earlier versions.
-        """
-        if (fact := self._fact(node)) is not None:
-            return not sole_use.is_told(fact.body.get("status") or {})
-        return self.kubelet_state(node) is not None and self.has_node(node)
-
     def in_use(self, node: str) -> frozenset[str] | None:
         """The volumes that a node uses, by the names of `volumesInUse` (`name_in_use`); None if that is not known."""
         if (fact := self._fact(node)) is not None:
@@ -150,14 +141,24 @@ class Mounts:
 
     def is_wanted(self, node: str, driver: str, volume: str) -> bool:
         """Whether a pod of a node that has not ended, and is not being deleted, mounts a volume."""
+        return any(
+            pods.node_of(pod) == node and not pod["metadata"].get("deletionTimestamp")
+            for pod in self._pods_of(driver, volume)
+        )
+
+    def nodes_wanting(self, driver: str, volume: str) -> frozenset[str]:
+        """The nodes with a pod that has not ended, and mounts a volume. It may be one that is being deleted."""
+        return frozenset(pods.node_of(pod) for pod in self._pods_of(driver, volume)) - {""}
+
+    def _pods_of(self, driver: str, volume: str) -> Iterator[Body]:
+        """The pods that mount a volume and have not ended."""
         bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, volume)))
         claims = [claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))]
-        return any(
-            pods.node_of(body) == node and claim["name"] in pods.claim_names(body) and not _is_over(body)
-            for claim in claims
-            for ref in list(self._source.refs("Pod"))
-            if ref.namespace == claim["namespace"] and (body := self._source.body(ref)) is not None
-        )
+        for claim in claims:
+            for ref in list(self._source.refs("Pod")):
+                body = self._source.body(ref) if ref.namespace == claim["namespace"] else None
+                if body is not None and claim["name"] in pods.claim_names(body) and not _has_ended(body):
+                    yield body
 
     def is_out_of_service(self, node: str) -> bool:
         """Whether an administrator has given a node's Node the taint that says that it is shut down."""
@@ -213,10 +214,8 @@ class _Index:
             self._refs[key].add(ref)
 
 
-def _is_over(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has ended, or is being deleted."""
-    is_ended = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
-    return is_ended or bool(pod["metadata"].get("deletionTimestamp"))
+def _has_ended(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}
 
 
 def _handle(volume: Mapping[str, Any]) -> Key | None:

@@ -1,231 +1,81 @@
-"""The sole uses: which node gets a volume that one node at a time may have mounted, without an attachment.
+"""The sole uses: one node at a time has a volume with a single writer that Kubernetes attaches to no node.
 
-Kubernetes attaches no volume of a driver with `attachRequired: false`. So nothing keeps a second node's pod from
-mounting a volume that the first node, which may be cut off, still writes to. The hub withholds the PersistentVolume
-from the closure of the second node, whose agent then cannot mount it. `common.sole_use` has the agent's part.
+An agent claims such a volume before it stages it for the first time (`common.sole_use`). The hub acknowledges a claim
+when it is on its disk. Until then the agent stages nothing; a refusal names the node that has the volume, and the agent
+asks again.
 
 Rules, in this order:
 
-* A node that lists the volume as in use gets it: nothing is taken from a node that may have it mounted.
-* The node that got it last keeps it, while its stream of objects lives and a pod of it wants the volume, or its agent
-  may still work with a copy in which a pod does. It may list the volume at any moment.
-* While another node lists it, it is withheld. That word is on the hub's disk, so it counts while that node is away, and
-  after a restart of the hub. An operator's fence, or the taint out-of-service, ends it, and so does `forget`.
-* Kubelets, and agents of earlier versions, list no such volume. While a pod of such a node wants it that is older than
-  the pods of the asking node, it is withheld. So no two nodes wait for each other.
-* Otherwise the node gets it. A node that is away and does not list it cannot mount it before it is back.
+* A claim counts if a pod of its node wants the volume.
+* It is refused while a claim of another node is stored. A stored claim counts while its node is away, and after a
+  restart of the hub, until the node withdraws it, or until an operator's fence, the taint out-of-service or `forget`.
+* Kubelets claim nothing. While a pod of a node with a kubelet wants the volume, a claim is refused.
+* A refusal removes an earlier claim of this node: it has not staged the volume, because then it would not ask again. So
+  no two nodes wait for each other.
 """
 
-import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+import asyncio
+from collections.abc import Callable
+from typing import Final
 
-from cloud.kinds import pods
-from cloud.mounts import Mounts, name_in_use
-from cloud.sources.source import Source
+from cloud.mounts import Mounts
+from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_table import FactTable
 from common.objects import Ref
-from common.sole_use import is_sole
+from common.sole_use import sole_use
 
-log = logging.getLogger("csi_bridge.hub.sole_use")
-
-_OVER: Final = frozenset({"Succeeded", "Failed"})
-
-
-class Closures(Protocol):
-    """The nodes' closures (`cloud.sync.closures`)."""
-
-    def is_watched(self, node: str) -> bool:
-        """Whether a node's agent gets its closure."""
-
-    def look_again(self, node: str, ref: Ref) -> None:
-        """Ask again whether a node gets a PersistentVolume."""
-
-
-class _Withheld(NamedTuple):
-    """A volume that is withheld from a node: its PersistentVolume, the pods that want it there, and the reason."""
-
-    volume: Ref
-    node: str
-    pods: tuple[Ref, ...]
-    why: str
-
-    def __str__(self) -> str:
-        return f"volume {self.volume.name} is withheld from node {self.node}: {self.why}"
-
-
-class _Volume(NamedTuple):
-    """A volume in sole use: its name in `volumesInUse`, and its claim."""
-
-    name: str
-    claim: tuple[str, str]
+_WAYS_OUT: Final = (
+    "bring it back, or if it is dead: csi-bridge fence {0}, or the taint node.kubernetes.io/out-of-service"
+)
 
 
 class SoleUse:
     """The sole uses of all volumes. `begin` completes it."""
 
-    def __init__(
-        self,
-        source: Source,
-        mounts: Mounts,
-        users: Callable[[str], Collection[str]],
-        *,
-        tell: Callable[[Iterable[Ref], str], None] = lambda _pods, _text: None,
-    ) -> None:
-        """No node has got a volume yet.
-
-        Args:
-            source: the objects.
-            mounts: what the nodes are.
-            users: the nodes that list a volume as in use.
-            tell: called with the pods that wait for a withheld volume, and a sentence. Again when that has changed.
-        """
-        self._source, self._mounts, self._users, self._tell = source, mounts, users, tell
-        self._pods = _PodsOfClaims(source)
-        self._has: dict[str, str] = {}
-        """The node that got a volume last, by the volume's name."""
-        self._withheld: dict[tuple[str, Ref], _Withheld] = {}
-        self._absence: Callable[[str], str] = lambda _node: ""
-        self._is_given_up: Callable[[str], bool] = lambda _node: False
-        self._closures: Closures | None = None
-        self._may_use: Callable[[str, Ref], bool] = lambda _node, _ref: True
-
-    def follow(self, closures: Closures, may_use: Callable[[str, Ref], bool]) -> None:
-        """Take the closures, and what says whether a node may work with an earlier state that has an object."""
-        self._closures, self._may_use = closures, may_use
+    def __init__(self, table: FactTable, mounts: Mounts) -> None:
+        """Judge by the stored facts, and by what the hub knows of nodes and pods."""
+        self._table, self._mounts = table, mounts
+        self._turn = asyncio.Lock()
+        self._absence: Callable[[str], str]
+        self._is_given_up: Callable[[str], bool]
 
     def begin(self, absence: Callable[[str], str], is_given_up: Callable[[str], bool]) -> None:
         """Take what says how a node is away, and whether its mounts do not count any more."""
         self._absence, self._is_given_up = absence, is_given_up
 
-    def permit(self, node: str, volume: Ref, is_watched: bool) -> bool:  # noqa: FBT001  # as `closures.Permit`
-        """Whether a node gets a PersistentVolume. If its closure is watched, it has it from now on."""
-        found = self._volume(volume)
-        if found is None:
-            return True
-        why = self._why_not(node, volume, found)
-        if is_watched and not why:
-            self._has[found.name] = node
-            self._withheld.pop((node, volume), None)
-        elif is_watched:
-            self._note(_Withheld(volume, node, tuple(sorted(self._wanting(found, node))), why))
-        return not why
+    async def claim(self, node: str, ref: Ref, fact: Fact) -> None:
+        """Store a node's claim to a volume.
 
-    def look(self) -> None:
-        """Give withheld volumes to nodes that may have them now. Called regularly."""
-        for (node, ref), withheld in list(self._withheld.items()):
-            volume = self._volume(ref)
-            if (node, ref) not in self._withheld:  # a walk that an earlier one has caused gave it to the node
-                continue
-            if self._closures is None or not self._closures.is_watched(node):
-                del self._withheld[node, ref]
-            elif volume is None or not (wanting := self._wanting(volume, node)):
-                del self._withheld[node, ref]
-                self._closures.look_again(node, ref)
-            elif why := self._why_not(node, ref, volume):
-                self._note(withheld._replace(pods=tuple(sorted(wanting)), why=why))
-            else:
-                log.info("node %s gets %s now", node, ref)
-                self._closures.look_again(node, ref)
+        Raises:
+            ValueError: the node may not have the volume now. The text names the node that has it, and the way out.
+            OSError: the disk is full or broken.
+        """
+        async with self._turn:  # no other claim is stored between the check and the write
+            if why := self._why_not(node, ref, fact):
+                if ref in self._table.of(node):
+                    await self._table.remove(node, ref)
+                raise ValueError(why)
+            await self._table.put(node, ref, fact, stray=True)
 
-    def problems(self) -> Iterator[str]:
-        """The withheld volumes, a sentence each."""
-        for it in sorted(self._withheld.values()):
-            yield str(it)
-
-    def _note(self, withheld: _Withheld) -> None:
-        before = self._withheld.get((withheld.node, withheld.volume))
-        self._withheld[withheld.node, withheld.volume] = withheld
-        if before is None or (before.why, before.pods) != (withheld.why, withheld.pods):
-            log.info("%s", withheld)
-            self._tell(withheld.pods, str(withheld))
-
-    def _why_not(self, node: str, ref: Ref, volume: _Volume) -> str:
-        users = self._users(volume.name)
-        if node in users:
-            return ""
-        if (has := self._has.get(volume.name)) is not None and self._may_mount(has, ref, volume):
-            return "" if has == node else _reason(has, "has got it, and may use it", "")
-        for user in sorted(users):
-            if not self._is_given_up(user):
-                absence = self._absence(user)
-                return _reason(user, f"used it, and {absence}" if absence else "uses it", absence)
-        own = min(map(self._age, self._wanting(volume, node)), default=("",))
-        for pod in sorted(self._wanting(volume), key=self._age):
-            other = pods.node_of(self._source.body(pod) or {})
-            if self._age(pod) < own and self._mounts.is_silent(other) and not self._is_given_up(other):
-                return _reason(other, f"may use it for its pod {pod.namespace}/{pod.name}", "")
+    def _why_not(self, node: str, ref: Ref, fact: Fact) -> str:
+        driver, handle = fact.body["spec"]["driver"], fact.body["spec"]["volumeHandle"]
+        if ref != sole_use(driver, handle):
+            return f"{ref} is not the name of this volume's claim"
+        wanting = self._mounts.nodes_wanting(driver, handle)
+        if node not in wanting:
+            return f"no pod of node {node} wants volume {handle} of driver {driver}"
+        for other in sorted(self._table.nodes()):
+            if other != node and ref in self._table.of(other) and not self._is_given_up(other):
+                return self._has(other, "has the volume")
+        for other in sorted(wanting - {node}):
+            has_kubelet = self._mounts.has_node(other) and self._mounts.kubelet_state(other) is not None
+            if has_kubelet and not self._is_given_up(other):
+                return self._has(other, "has a kubelet, and a pod that may use the volume")
         return ""
 
-    def _may_mount(self, node: str, ref: Ref, volume: _Volume) -> bool:
-        """Whether the node that got a volume may list it as in use at any moment."""
-        if self._closures is None or not self._closures.is_watched(node):
-            return False
-        return bool(self._wanting(volume, node)) or self._may_use(node, ref)
-
-    def _wanting(self, volume: _Volume, node: str = "") -> list[Ref]:
-        """The pods that want a volume and have not ended, of one node if one is named."""
-        found = []
-        for ref in self._pods.of(volume.claim):
-            body = self._source.body(ref)
-            if body is None or (body.get("status") or {}).get("phase") in _OVER:
-                continue
-            if not node or pods.node_of(body) == node:
-                found.append(ref)
-        return found
-
-    def _age(self, pod: Ref) -> tuple[str, ...]:
-        """A key by which older pods come first."""
-        metadata = (self._source.body(pod) or {}).get("metadata") or {}
-        return str(metadata.get("creationTimestamp") or ""), pod.namespace, pod.name
-
-    def _volume(self, ref: Ref) -> _Volume | None:
-        """A volume that one node at a time may have; None for any other one."""
-        spec = (self._source.body(ref) or {}).get("spec") or {}
-        csi, claim = spec.get("csi"), spec.get("claimRef")
-        if not csi or not claim:
-            return None
-        driver = self._source.body(Ref("CSIDriver", "", csi["driver"])) or {}
-        attach_required = (driver.get("spec") or {}).get("attachRequired") is not False
-        if not is_sole(spec.get("accessModes") or (), attach_required=attach_required):
-            return None
-        return _Volume(name_in_use(csi["driver"], csi["volumeHandle"]), (claim["namespace"], claim["name"]))
-
-
-def _reason(node: str, what: str, absence: str) -> str:
-    way_out = (
-        f"bring it back, or if it is dead: csi-bridge fence {node}, or the taint node.kubernetes.io/out-of-service"
-        if absence
-        else "delete its pods that use it"
-    )
-    return f"node {node} {what}; one node at a time may have it (attachRequired: false): {way_out}"
-
-
-class _PodsOfClaims:
-    """The pods of each claim, by namespace and name."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._claims: dict[Ref, list[tuple[str, str]]] = {}
-        self._pods: defaultdict[tuple[str, str], set[Ref]] = defaultdict(set)
-        self._changed(frozenset(source.refs("Pod")))
-        source.subscribe(self._changed)
-
-    def of(self, claim: tuple[str, str]) -> Collection[Ref]:
-        """The pods that mount a claim."""
-        return self._pods.get(claim, frozenset())
-
-    def _changed(self, refs: frozenset[Ref]) -> None:
-        for ref in refs:
-            if ref.kind != "Pod":
-                continue
-            for claim in self._claims.pop(ref, ()):
-                self._pods[claim].discard(ref)
-                if not self._pods[claim]:
-                    del self._pods[claim]
-            if (body := self._source.body(ref)) is not None:
-                claims = [(ref.namespace, name) for name in pods.claim_names(body)]
-                if claims:
-                    self._claims[ref] = claims
-                for claim in claims:
-                    self._pods[claim].add(ref)
+    def _has(self, node: str, what: str) -> str:
+        if absence := self._absence(node):
+            return f"node {node} {what}, and {absence}: {_WAYS_OUT.format(node)}"
+        return (
+            f"node {node} {what}; one node at a time may have it (attachRequired: false): delete its pods that use it"
+        )

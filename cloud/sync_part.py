@@ -86,7 +86,7 @@ class SyncPart:
         release: releases the own storage of a node; None if the hub follows no cluster.
         write_again: writes the facts of a node to the cluster again, with its present segment.
         elected: tells the cluster of an election: the driver, and the result.
-        sole_use: says which node gets a volume that one node at a time may have; None if the hub has no source.
+        sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
     """
 
     source: Source | None = None

@@ -31,7 +31,7 @@ The objects and facts between hub and agent:
 * `sync_stream`: this protocol on a stream of a link.
 * `pod_fact`: how an agent tells the state of a pod's volumes.
 * `left_over`: how it tells of mounts that no pod wants.
-* `sole_use`: volumes that one node at a time may have mounted, without an attachment.
+* `sole_use`: the claim to a volume that one node at a time may have, without an attachment.
 * `offline_policy`: whether a volume stays with a node that is away, and how an agent tells that it fences it.
 
 For every process:

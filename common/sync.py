@@ -271,13 +271,6 @@ class Teller:
             out += encode(InStep(self._seq))
         return bytes(out)
 
-    def may_use(self, ref: Ref) -> bool:
-        """Whether the learner may work with an earlier state of its copy, in which it has an object."""
-        if self._state is not _State.TELLING:
-            return True
-        is_settled = not (self._under_way or self._todo or self._stale)
-        return not is_settled and (ref in self._told or ref in self._refs)
-
     def events(self) -> list[Event]:
         """The events since the last call."""
         events, self._events = self._events, []

@@ -68,10 +68,6 @@ class Telling:
         if self._sender is not None:
             self._sender.wake()
 
-    def may_use(self, ref: Ref) -> bool:
-        """Whether the learner may work with an earlier state of its copy, in which it has an object."""
-        return self._teller.may_use(ref)
-
     async def run(self) -> None:
         """Tell until the stream ends.
 

@@ -306,7 +306,7 @@ class Volumes:
             drivers=registry,
             facts=self.metastore,
             in_use_acked=facts.in_use_acked,
-            in_use_changed=lambda: facts.tell(manager.volumes_in_use()),
+            in_use_changed=lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()),
             own_labels=registry.node_labels,
             opt_in=self._opt_in(),
             direct=self._direct_volumes,
@@ -324,12 +324,14 @@ class Volumes:
             return False
         self._note("")
         self._manager = manager
-        facts.tell(manager.volumes_in_use())  # only when the present mounts are known
-        registry.subscribe(lambda: facts.tell(manager.volumes_in_use()))
+        facts.tell(manager.volumes_in_use(), manager.sole_uses())  # only when the present mounts are known
+        registry.subscribe(lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()))
         self.metastore.subscribe(UpdatePeriods(self.metastore, registry).changed)
         self._pod_facts = PodFacts(self.metastore, manager.pod_states)
         manager.subscribe(self._pod_facts.changed)
-        self._left_facts = LeftOverFacts(lambda: facts.tell(manager.volumes_in_use(), manager.left_over()))
+        self._left_facts = LeftOverFacts(
+            lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses(), manager.left_over())
+        )
         manager.subscribe(self._left_facts.changed)
         self._left_facts.changed()
         self._pod_facts.changed()

@@ -217,6 +217,7 @@ class Metastore:
         """Wait until the hub has stored a fact's newest state.
 
         Raises:
+            FactRefused: the hub does not accept its newest state.
             KeyError: there is no such fact, or it was dropped.
         """
         await self.facts.wait_acked(ref)

@@ -5,23 +5,26 @@ Rules:
 * The CSINode and Node contain the fields that a kubelet writes (kubernetes pkg/volume/csi/nodeinfomanager): the drivers
   with node ids and topology keys, the annotation with the ids, and the topology as labels. The Node also has
   `status.volumesInUse`, and the machine's capacity for the scheduler.
-* The Node also tells that `volumesInUse` lists the volumes that are one node's at a time (`common.sole_use`).
+* A volume that is one node's at a time has a claim besides, from its listing in `volumesInUse` to its end
+  (`common.sole_use`). The hub confirms the claim of one node at a time.
 * The Node also tells which volumes the agent fences (`common.offline_policy`).
 * The Node also tells of mounts that no pod wants (`common.left_over`), for the hub's leak audit. The hub keeps them.
 * A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
 * Before the first staging of such a volume, or of an attached one, the hub must have stored that `volumesInUse` lists
-  it. It stays listed until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without the hub
-  such a first staging waits; a volume that was staged before does not wait.
+  it, and its claim. Both stay until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without
+  the hub such a first staging waits; a volume that was staged before does not wait.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from common import left_over, sole_use
+from common import left_over
 from common.left_over import LeftOver
 from common.objects import Object, Ref
+from common.sole_use import KIND, sole_use
 from edge.machine import Machine
 from edge.volumes import VolumeKey
 
@@ -32,8 +35,14 @@ class Store(Protocol):
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
         """Report this in place of the earlier fact about `ref`; does nothing if it is the same."""
 
+    def drop_fact(self, ref: Ref) -> None:
+        """Take the fact about `ref` back."""
+
+    def fact_refs(self, kind: str) -> list[Ref]:
+        """The facts of a kind."""
+
     async def wait_acked(self, ref: Ref) -> None:
-        """Return once the hub has stored the latest fact about `ref`."""
+        """Return once the hub has stored the latest fact about `ref`. Raises FactRefused if it does not accept it."""
 
 
 class Drivers(Protocol):
@@ -118,12 +127,16 @@ class NodeFacts:
         self._node = Ref("Node", "", node)
         self._csi_node = Ref("CSINode", "", node)
         self._left: tuple[LeftOver, ...] = ()
+        self._claimed: set[Ref] = set()
 
-    def tell(self, volumes_in_use: Sequence[str], left: Iterable[LeftOver] | None = None) -> None:
+    def tell(
+        self, volumes_in_use: Sequence[str], sole: Collection[VolumeKey], left: Iterable[LeftOver] | None = None
+    ) -> None:
         """Report the present state. A fact that has not changed is not sent again.
 
         Args:
             volumes_in_use: see `edge.volume_manager`.
+            sole: those of them that are one node's at a time.
             left: the mounts that no pod wants; None: those of the last report.
         """
         if left is not None:
@@ -150,7 +163,6 @@ class NodeFacts:
                 },
                 "status": {
                     "volumesInUse": list(volumes_in_use),
-                    sole_use.TOLD: True,
                     "leftOver": left_over.write(self._left),
                     **({"fence": fence} if fence else {}),
                     "capacity": dict(self._machine.capacity),
@@ -159,9 +171,34 @@ class NodeFacts:
             },
         )
 
-    async def in_use_acked(self, _key: VolumeKey) -> None:
-        """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume."""
+        claims = {sole_use(key.driver, key.handle): key for key in sole}
+        there = set(self._store.fact_refs(KIND)) | self._claimed
+        for ref in there - claims.keys():
+            self._store.drop_fact(ref)
+        for ref in claims.keys() - there:
+            self._claim(ref, claims[ref])
+        self._claimed = set(claims)
+
+    async def in_use_acked(self, key: VolumeKey, *, sole: bool) -> None:
+        """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume.
+
+        Args:
+            key: the volume.
+            sole: whether it is one node's at a time. Then the hub has to confirm a new claim, too.
+
+        Raises:
+            FactRefused: the hub does not let the node have the volume now.
+        """
         await self._store.wait_acked(self._node)
+        if sole:
+            ref = sole_use(key.driver, key.handle)
+            self._claim(ref, key)
+            await self._store.wait_acked(ref)
+
+    def _claim(self, ref: Ref, key: VolumeKey) -> None:
+        # The time makes it a new fact: what the hub said to an earlier claim does not count.
+        spec = {"driver": key.driver, "volumeHandle": key.handle}
+        self._store.put_fact(ref, {"spec": spec, "metadata": {"creationTimestamp": str(time.time())}})
 
 
 _LEFT_SETTLE_S: Final = 5.0

@@ -28,7 +28,7 @@ from edge.disk.layout import Layout
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
-from edge.manager.host import Direct, Drivers, Fence, NoFence, Plugin, States, VolumeHost
+from edge.manager.host import Direct, Drivers, Fence, InUseAcked, NoFence, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.opt_in import OptIn
 from edge.manager.places import Places, target_for
@@ -135,7 +135,7 @@ class VolumeManager:
         plugin: Plugin,
         drivers: Drivers,
         facts: Facts,
-        in_use_acked: Callable[[VolumeKey], Awaitable[None]],
+        in_use_acked: InUseAcked,
         in_use_changed: Callable[[], None] = lambda: None,
         own_labels: Callable[[], Mapping[str, str]] = dict,
         opt_in: OptIn | None = None,
@@ -159,7 +159,7 @@ class VolumeManager:
             plugin: mounts and unmounts: the directories, and the calls of drivers.
             drivers: the registered drivers.
             facts: queues facts for the hub.
-            in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`.
+            in_use_acked: as in `VolumeHost`.
             in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
             own_labels: returns the topology that the drivers report for this node.
             opt_in: decides about volumes that a pod's runtime is to mount; None: it refuses all.
@@ -275,6 +275,10 @@ class VolumeManager:
     def volumes_in_use(self) -> list[str]:
         """Return the node's `status.volumesInUse` (`edge.manager.use`)."""
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
+
+    def sole_uses(self) -> list[VolumeKey]:
+        """Return those of the volumes in use that one node at a time may have."""
+        return [key for key, volume in self._volumes.items() if volume.use.is_reported and volume.use.is_sole]
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` whenever the result of `describe` may have changed, but for usage and health.
@@ -627,6 +631,9 @@ class VolumeManager:
             for volume in list(self._volumes.values()):
                 volume.retry()
             self._start_cleaning()
+        else:
+            for volume in self._volumes.values():
+                volume.use.out_of_step()
 
     def _may_unpublish(self, row: Publication) -> bool:
         if self._fencing.is_fenced(row.key):

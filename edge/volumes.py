@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from common.sole_use import is_sole
+_SINGLE_WRITER = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,8 @@ class Volume:
     @property
     def is_sole(self) -> bool:
         """Whether one node at a time may have it, without an attachment (`common.sole_use`)."""
-        return not self.ephemeral and is_sole(self.access_modes, attach_required=self.rules.attach_required)
+        is_attached = self.ephemeral or self.rules.attach_required
+        return not is_attached and _SINGLE_WRITER.issuperset(self.access_modes)
 
     @property
     def is_listed(self) -> bool:

@@ -20,7 +20,6 @@ Rules:
 * `Closures` keeps the closure of a node while somebody watches it. For any other node it makes a closure for one
   answer, and does not ask the source for objects.
 * `Closures` remembers the last pods and claims that have left a watched closure: their nodes may still tell of them.
-* A PersistentVolume that one node at a time may have is withheld from the others (`cloud.sole_use`).
 * One change may concern every node. In each turn of the event loop, `Closures` brings the closures of a few nodes up to
   date and calls their watchers. A query brings the closure of its node up to date first.
 """
@@ -40,9 +39,6 @@ from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
 from cloud.sources.source import Source
 from common.objects import Object, Ref, Stamp, encode_body
-
-Permit = Callable[[str, Ref, bool], bool]
-"""Whether a node gets a PersistentVolume. The flag: the node's closure is watched, so the node does get it."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -69,17 +65,15 @@ class Closures:
         self,
         source: Source,
         *,
-        permit: Permit = lambda _node, _volume, _is_watched: True,
         nodes_a_turn: int = NODES_A_TURN,
     ) -> None:
         """Begin without watchers.
 
         Args:
             source: the objects.
-            permit: says which nodes get a PersistentVolume of their pods. `look_again` after its answer has changed.
             nodes_a_turn: one turn of the loop tells the watchers of at most so many nodes.
         """
-        self._source, self._permit = source, permit
+        self._source = source
         self._nodes_a_turn = nodes_a_turn
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
@@ -146,7 +140,7 @@ class Closures:
             A function that ends the watch.
         """
         if node not in self._closures:
-            self._closures[node] = self._made(node, is_watched=True)
+            self._closures[node] = _Closure(node, self._source, self._bound)
             self._closure(node)
         self._watchers[node].append(changed)
 
@@ -163,25 +157,12 @@ class Closures:
     def _closure(self, node: str) -> "_Closure":
         closure = self._closures.get(node)
         if closure is None:
-            return self._made(node, is_watched=False)
+            return _Closure(node, self._source, self._bound)
         if refs := self._touched.get(node):
             closure.change(refs)
             del self._touched[node]
         self._note(closure)
         return closure
-
-    def is_watched(self, node: str) -> bool:
-        """Whether somebody watches a node's closure: its agent gets it."""
-        return node in self._closures
-
-    def look_again(self, node: str, ref: Ref) -> None:
-        """Repeat the walks of a node that have looked an object up, as if it had changed."""
-        self._touch(node, ref)
-        if not self._is_telling:
-            self._go_on()
-
-    def _made(self, node: str, *, is_watched: bool) -> "_Closure":
-        return _Closure(node, self._source, self._bound, lambda volume: self._permit(node, volume, is_watched))
 
     def _forget(self, node: str) -> None:
         self._touched.pop(node, None)
@@ -322,10 +303,10 @@ class _Closure:
             failure: a walk that is repeated after it would find no difference.
     """
 
-    def __init__(self, node: str, source: Source, bound: _Bound, permit: Callable[[Ref], bool]) -> None:
+    def __init__(self, node: str, source: Source, bound: _Bound) -> None:
         self.node = node
         self.unnoted: set[Ref] = set()
-        self._source, self._bound, self._permit = source, bound, permit
+        self._source, self._bound = source, bound
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
         """The pods whose walks look an object up, by object."""
@@ -374,7 +355,7 @@ class _Closure:
     def _walk_again(self, stale: Iterable[Ref]) -> None:
         mine = self._bound.pods.get(self.node, ())
         for pod in stale:
-            new = _walk(pod, self.node, self._source, self._bound, self._permit) if pod in mine else _NOTHING
+            new = _walk(pod, self.node, self._source, self._bound) if pod in mine else _NOTHING
             old = self._walks.pop(pod, _NOTHING)
             for ref in old.looked_up - new.looked_up:
                 _discard(self._pods, ref, pod)
@@ -435,7 +416,7 @@ class _Walk:
 _NOTHING = _Walk()
 
 
-def _walk(pod: Ref, node: str, source: Source, bound: _Bound, permit: Callable[[Ref], bool]) -> _Walk:
+def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
     held: dict[Ref, None] = {}
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
@@ -449,7 +430,7 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound, permit: Callable[[
         visited.add(ref)
         body = source.body(ref)
         for needed in KINDS[ref.kind].needs(body) if body is not None else ():
-            if ref.kind != "PersistentVolumeClaim" or (_is_mutual(needed, body, source) and permit(needed)):
+            if ref.kind != "PersistentVolumeClaim" or _is_mutual(needed, body, source):
                 visit(needed)
             else:
                 looked_up.add(needed)

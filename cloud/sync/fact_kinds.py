@@ -17,10 +17,12 @@ MOST_FACT_BYTES: Final = {
     "PersistentVolumeClaim": 16 * 1024,
     "Pod": pod_fact.MOST_BYTES,
     "Event": 16 * 1024,
+    sole_use.KIND: 4 * 1024,
 }
 """By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most."""
 
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
+CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
 _EVENT_TEXTS: Final = (
@@ -56,6 +58,9 @@ def check_ref(node: str, ref: Ref) -> None:
     if ref.kind in NODE_KINDS:
         if ref != Ref(ref.kind, "", node):
             raise ValueError(f"node {node} sends the {ref.kind} of another node")
+    elif ref.kind in CLUSTER_KINDS:
+        if ref.namespace or not is_name(ref.name):
+            raise ValueError(f"node {node} sends a {ref.kind} whose name Kubernetes does not allow")
     elif ref.kind not in NAMESPACED_KINDS:
         raise ValueError(f"node {node} sends a kind of object that no node may send")
     elif not is_label(ref.namespace) or not is_name(ref.name):
@@ -97,7 +102,7 @@ def keep(body: Body, ref: Ref) -> Body:
 def as_object(ref: Ref, body: Body) -> dict[str, Any]:
     """A fact's body as a Kubernetes object, for people."""
     named = {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})}
-    versions = NODE_KINDS | NAMESPACED_KINDS
+    versions = NODE_KINDS | CLUSTER_KINDS | NAMESPACED_KINDS
     metadata = {**named, **body.get("metadata", {})}
     return {**body, "apiVersion": versions[ref.kind], "kind": ref.kind, "metadata": metadata}
 
@@ -122,8 +127,6 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
         capacity.quantity(name)
     info = pick(status.text_map("nodeInfo"), *_NODE_INFO)
     kept: dict[str, Any] = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
-    if status.flag(sole_use.TOLD):
-        kept[sole_use.TOLD] = True
     if status.has("leftOver"):
         kept["leftOver"] = _kept_left_over(status.part("leftOver"))
     if status.has("fence"):
@@ -195,6 +198,13 @@ def _kept_volume(volume: Fields) -> dict[str, Any]:
     return {"name": "", **pick(volume.body, "name", "state", "reason")}
 
 
+def _kept_sole_use(fields: Fields, _ref: Ref) -> dict[str, Any]:
+    volume = fields.part("spec", required=True)
+    volume.driver("driver")
+    volume.text("volumeHandle", required=True)
+    return {"spec": pick(volume.body, "driver", "volumeHandle")}
+
+
 def _kept_event(fields: Fields, ref: Ref) -> dict[str, Any]:
     involved = fields.part("involvedObject", required=True)
     for name in ("kind", "name"):
@@ -215,4 +225,5 @@ _KEPT: Final[Mapping[str, Callable[[Fields, Ref], dict[str, Any]]]] = {
     "PersistentVolumeClaim": _kept_claim,
     "Pod": _kept_pod,
     "Event": _kept_event,
+    sole_use.KIND: _kept_sole_use,
 }

@@ -25,6 +25,7 @@ from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
 from cloud.sync.node_ids import id_conflicts
+from common import sole_use
 from common.database import Schema, connect_to_read, open_database
 from common.database_writer import DatabaseWriter, Statement
 from common.errors import SettingsError
@@ -284,7 +285,7 @@ class FactTable:
         if ref.kind == "CSINode":
             self._conflicts = None
             return
-        if ref.kind == "Pod":
+        if ref.kind in ("Pod", sole_use.KIND):
             return  # it changes no other object
         if ref.kind == "Node":
             self._note_use(ref.name, old, new)

@@ -15,11 +15,12 @@ Rules:
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import Fact, check_ref, read_fact
 from cloud.sync.fact_table import FactTable
+from common import sole_use
 from common.objects import Object, Ref, Stamp
 
 log = logging.getLogger("csi_bridge.hub.facts")
@@ -28,8 +29,17 @@ log = logging.getLogger("csi_bridge.hub.facts")
 class FactSink:
     """Takes the facts of all nodes."""
 
-    def __init__(self, closures: Closures, table: FactTable) -> None:
-        self._closures, self._table = closures, table
+    def __init__(
+        self, closures: Closures, table: FactTable, claim: Callable[[str, Ref, Fact], Awaitable[None]]
+    ) -> None:
+        """Take facts from now on.
+
+        Args:
+            closures: the objects that each node has.
+            table: the facts on the disk.
+            claim: stores a node's claim to a volume (`cloud.sole_use`). Raises ValueError and OSError as `store` does.
+        """
+        self._closures, self._table, self._claim = closures, table, claim
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The stamps of a node's facts, without Events."""
@@ -55,6 +65,9 @@ class FactSink:
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
             return await self._put_event(node, obj.ref, fact)
+        if obj.ref.kind == sole_use.KIND:
+            await self._claim(node, obj.ref, fact)
+            return True
         stray = not self._table.has_accepted(node, obj.ref) and not self._may_concern(node, obj.ref)
         await self._table.put(node, obj.ref, fact, stray=stray)
         return not stray

@@ -101,8 +101,6 @@ class SyncServer:
         self._tasks: set[asyncio.Task[str]] = set()
         """Tasks that store facts; they may outlive their streams."""
         self._open: Counter[str] = Counter()
-        self._tellings: defaultdict[str, set[Telling]] = defaultdict(set)
-        """The live streams of objects, by node."""
         self._untold: defaultdict[str, dict[Ref, Untold]] = defaultdict(dict)
         """The objects that connected nodes cannot get, by node."""
 
@@ -118,10 +116,6 @@ class SyncServer:
     def knows(self, node: str) -> bool:
         """Whether any fact of a node is stored."""
         return bool(self._sink.stamps(node))
-
-    def may_use(self, node: str, ref: Ref) -> bool:
-        """Whether a connected node may work with an earlier state of its objects, in which it has this one."""
-        return any(telling.may_use(ref) for telling in self._tellings.get(node, ()))
 
     async def forget(self, node: str) -> None:
         """Forget the facts of a node that is gone for good.
@@ -146,15 +140,11 @@ class SyncServer:
             telling.changed()
 
         unwatch = self._closures.watch(node, changed)
-        self._tellings[node].add(telling)
         try:
             await self._wait(node, news)
             await _within_rules(stream, telling.run(), node)
         finally:
             unwatch()
-            self._tellings[node].discard(telling)
-            if not self._tellings[node]:
-                del self._tellings[node]
             self._untold.pop(node, None)
 
     async def _wait(self, node: str, news: asyncio.Event) -> None:

@@ -11,5 +11,5 @@ Read in this order:
   that is gone for good.
 * `written_facts`: puts the writers together.
 * `event_queue`: writes the Events that the hub itself makes.
-* `election_events`, `withheld_events`: tell of elections of serving nodes, and of pods whose volume another node has.
+* `election_events`: tells of elections of serving nodes.
 """

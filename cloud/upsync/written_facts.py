@@ -36,6 +36,7 @@ from cloud.upsync import farewell, handover
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
+from common import sole_use
 from common.objects import Object, Ref, Stamp
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -188,7 +189,8 @@ class WrittenFacts:
         return bool(before != uid)
 
     def _add(self, key: Key) -> None:
-        self._queues[key[1].kind].add(key)
+        if key[1].kind != sole_use.KIND:  # it has no object in Kubernetes
+            self._queues[key[1].kind].add(key)
 
     def _add_if_told(self, node: str, ref: Ref) -> None:
         if ref in self._files.of(node):

@@ -204,6 +204,13 @@ class Driver(Protocol):
         """The identity of its registration socket's file, which changes with each registration."""
 
 
+class InUseAcked(Protocol):
+    """Waits for the hub (`edge.node_facts.NodeFacts.in_use_acked`)."""
+
+    async def __call__(self, key: VolumeKey, *, sole: bool) -> None:
+        """Return once the hub has stored that this node uses a volume. Raises FactRefused if another node has it."""
+
+
 class Drivers(Protocol):
     """The drivers of this node."""
 
@@ -333,8 +340,9 @@ class VolumeHost:
         is_trusted: whether an object that is missing in the store is gone, for the volume of this row
             (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
         places: the volumes that have, or may have, each place.
-        in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`
-            (docs/csi-contract.md#volumesinuse-comes-before-staging). Not called for a volume that may be staged.
+        in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`, and, with
+            `sole`, that no other node has it (docs/csi-contract.md#volumesinuse-comes-before-staging). Raises
+            FactRefused if another one has it. Not called for a volume that may be staged.
         in_step: whether the hub has confirmed on the present link that the node's objects are complete.
         in_use_changed: called when the node's `volumesInUse` may have changed.
         changed: called when the volumes' report may have changed, but for their usage and health.
@@ -361,7 +369,7 @@ class VolumeHost:
     may_unstage: Callable[[Device], bool]
     is_trusted: Callable[[Row], bool]
     places: Places
-    in_use_acked: Callable[[VolumeKey], Awaitable[None]]
+    in_use_acked: InUseAcked
     in_step: Callable[[], bool]
     in_use_changed: Callable[[], None]
     changed: Callable[[], None]

@@ -281,18 +281,18 @@ class VolumeTask:
         is_known = before is not None and (before.attached or volume.is_sole) and not is_held_anew
         must_be_known = volume.is_listed and not is_known
         if must_be_known:
-            await self.use.check()
             self._check_copy(volume)
+            await self.use.check()
         if want.deferral is not None and before is None:
             await host.validate_block(volume)
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
-            if must_be_known and not self.use.is_confirmed:
-                raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             if must_be_known:
                 self._check_copy(volume)
+            if must_be_known and not self.use.is_confirmed:
+                raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             self._check_lease(volume)
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(
@@ -345,10 +345,10 @@ class VolumeTask:
         return True
 
     def _check_copy(self, volume: Volume) -> None:
-        """Stage a volume that is one node's at a time only while the hub has confirmed that this node may have it.
+        """Stage a volume that is one node's at a time only on a link on which this node's objects are complete.
 
         Raises:
-            Waiting: the PersistentVolume may be an old copy.
+            Waiting: an earlier confirmation does not count any more, or the PersistentVolume may be an old copy.
         """
         if volume.is_sole and not self._host.in_step():
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")

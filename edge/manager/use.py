@@ -2,7 +2,8 @@
 
 A volume that needs its attachment, or that is one node's at a time (`common.sole_use`), is listed from the first pod
 that wants it until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list,
-the hub is told, and its confirmation is void.
+the hub is told, and its confirmation is void. A confirmation that one node's volume is this node's counts for the
+present link alone: later, an operator may have given the volume to another node.
 """
 
 import asyncio
@@ -12,8 +13,12 @@ from collections.abc import Callable, Iterable
 from edge.manager.call_inputs import Waiting
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VolumeRows
+from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady
 from edge.volumes import PodVolume, VolumeKey
+
+_ASK_AGAIN_S = 10.0
+"""The wait before the hub is asked again for a volume that another node has."""
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -24,16 +29,24 @@ class VolumeUse:
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, confirmed: Callable[[], None]) -> None:
         """Begin without a pod. `confirmed` is called when the hub's confirmation arrives after `check` has raised."""
         self._key, self._host, self._rows, self._confirmed = key, host, rows, confirmed
-        self._is_needed = False
+        self._is_needed = self._is_sole = False
         self._was_needed = False
         """Whether any pod has needed it since it was last unstaged."""
         self._asking: asyncio.Task[None] | None = None
+        self._refusal = ""
+        """Why the hub has refused the volume to this node."""
 
     @property
     def is_reported(self) -> bool:
         """Whether `volumesInUse` lists it: it is to be listed, and is wanted or may be mounted."""
         device = self._rows.device
         return self._is_needed or (device is not None and (device.attached or self._was_needed))
+
+    @property
+    def is_sole(self) -> bool:
+        """Whether one node at a time may have it, as the pods say that want it now, or the row of its staging."""
+        device = self._rows.device
+        return self._is_sole or (device is not None and device.attached and not device.attachment_uid)
 
     @property
     def is_confirmed(self) -> bool:
@@ -43,7 +56,9 @@ class VolumeUse:
     def want(self, wants: Iterable[PodVolume]) -> None:
         """Take the pods that want it now."""
         self._look()
-        self._is_needed = any(want.volume.is_listed for want in wants)
+        volumes = [want.volume for want in wants]
+        self._is_needed = any(volume.is_listed for volume in volumes)
+        self._is_sole = any(volume.is_sole for volume in volumes)
         self._was_needed = self._was_needed or self._is_needed
         self._look()
 
@@ -61,7 +76,8 @@ class VolumeUse:
             self._asking = asyncio.create_task(self._ask(), name=f"volumesInUse {self._key}")
         await asyncio.sleep(0)  # the hub may have confirmed already
         if not self.is_confirmed:
-            raise Waiting("the hub has not confirmed yet that this node uses the volume (volumesInUse)")
+            why = f": {self._refusal}" if self._refusal else ""
+            raise Waiting(f"the hub has not confirmed yet that this node uses the volume (volumesInUse){why}")
         if self._asking.exception() is not None:
             log.error("volume %s: cannot wait for volumesInUse", self._key, exc_info=self._asking.exception())
             self._asking = None
@@ -80,10 +96,25 @@ class VolumeUse:
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None
+        self._refusal = ""
+
+    def out_of_step(self) -> None:
+        """Void the confirmation of a volume that is one node's: the link is gone."""
+        if self.is_sole:
+            self.void()
 
     async def _ask(self) -> None:
-        await self._host.in_use_acked(self._key)
-        self._confirmed()
+        while True:
+            try:
+                await self._host.in_use_acked(self._key, sole=self.is_sole)
+            except FactRefused as error:
+                self._refusal = str(error)
+                again = asyncio.Event()
+                self._host.clock.call_later(_ASK_AGAIN_S, again.set)
+                await again.wait()
+            else:
+                self._confirmed()
+                return
 
     def _look(self) -> None:
         if not self.is_reported:

@@ -45,6 +45,10 @@ _READ_AGAIN_S = 5.0
 """Between two attempts to read a fact that the disk does not return: the fault may pass, and no call waits for it."""
 
 
+class FactRefused(Exception):
+    """The hub does not accept a fact. The text is its reason."""
+
+
 class FactStore:
     """The table of facts (`common.sync.Truth`)."""
 
@@ -126,6 +130,7 @@ class FactStore:
         """Wait until the hub has stored a fact's newest state, even if the fact changes meanwhile.
 
         Raises:
+            FactRefused: the hub does not accept its newest state.
             KeyError: there is no such fact, or it was dropped.
         """
         if ref in self._acked:
@@ -192,7 +197,8 @@ class FactStore:
                 if stamp is not None:
                     self._on_stored(ref, stamp)
             case Untold(ref, stamp, why):
-                log.warning("the hub does not accept the fact %s of this node: %s", ref, why)
+                if not self._refuse(ref, stamp, why):
+                    log.warning("the hub does not accept the fact %s of this node: %s", ref, why)
                 if ref.kind in PASSING_KINDS and self._newest.get(ref) == stamp.version:
                     self.drop(ref)
 
@@ -216,6 +222,14 @@ class FactStore:
             self.drop(ref)
         else:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
+
+    def _refuse(self, ref: Ref, stamp: Stamp, why: str) -> bool:
+        """Tell the waiters for a fact's newest state that the hub does not accept it. Returns whether there are any."""
+        waiters = self._waiters.pop(ref, set()) if self._newest.get(ref) == stamp.version else set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(FactRefused(why))
+        return bool(waiters)
 
     def _on_lost(self, ref: Ref) -> None:
         """The hub has lost a fact: the agent sends it again, and new waiters wait for that."""

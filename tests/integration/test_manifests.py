@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.mounts import no_mounts
+from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import Binder
 from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
@@ -228,7 +230,9 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         await until(lambda: told, what="news of the larger volume")
         assert told == ["1Gi"]
         fact = encode_body({"status": {"capacity": {"storage": "2Gi"}}})
-        await FactSink(closures, table).store("n1", Object(DATA, Stamp("", "1"), fact))
+        await FactSink(closures, table, SoleUse(table, no_mounts()).claim).store(
+            "n1", Object(DATA, Stamp("", "1"), fact)
+        )
         await until(lambda: size(closures) == "2Gi", what="new size")
     async with (
         FactTable(tmp_path / "state") as table,

@@ -24,6 +24,7 @@ from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.disk.mounts import MountTable
 from edge.manager.rows import target_of
 from edge.manager.states import Device, Publication, Row
+from edge.stores.fact_store import FactRefused
 from edge.volume_errors import NotReady
 from edge.volume_manager import VolumeManager
 from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
@@ -414,6 +415,10 @@ class World:
     boot: str = "boot-1"
     stats_interval_s: float = 0.0
     acked: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: str = ""
+    """Why another node has the volume that is one node's at a time."""
+    asked: int = 0
+    """How often the hub was asked for such a volume."""
     labels: dict[str, str] = field(default_factory=dict)
     in_use: list[list[str]] = field(default_factory=list)
 
@@ -437,8 +442,12 @@ class World:
         await self.start()
 
     def _manager(self) -> VolumeManager:
-        async def in_use_acked(_key: VolumeKey) -> None:
+        async def in_use_acked(key: VolumeKey, *, sole: bool) -> None:
             await self.acked.wait()
+            if sole:
+                self.asked += 1
+                if self.refusal:
+                    raise FactRefused(self.refusal)
 
         return VolumeManager(
             node=NODE,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.mounts import no_mounts
+from cloud.sole_use import SoleUse
 from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
@@ -374,7 +376,7 @@ async def told(tmp_path: Path) -> AsyncIterator[tuple[World, FactSink]]:
     """A hub with facts: n1 has told of itself."""
     closures = Closures(objects := Objects())
     async with FactTable(tmp_path) as table:
-        facts = FactSink(closures, table)
+        facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
         await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
         part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
         async with running(World(tmp_path, part)) as world:

@@ -8,8 +8,10 @@ import pytest
 
 from common.left_over import LeftOver
 from common.objects import Object, Ref, Stamp, encode_body
+from common.sole_use import sole_use
 from edge.machine import Machine
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
+from edge.volumes import VolumeKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,12 @@ class Store:
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
         self.told[ref] = body
+
+    def drop_fact(self, ref: Ref) -> None:
+        del self.told[ref]
+
+    def fact_refs(self, kind: str) -> list[Ref]:
+        return [ref for ref in self.told if ref.kind == kind]
 
     async def wait_acked(self, ref: Ref) -> None:
         pass
@@ -46,7 +54,7 @@ class Drivers:
 def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> None:
     store = Store()
     machine = Machine({"cpu": "2", "pods": "110"}, {"architecture": "arm64"})
-    NodeFacts("n1", store, Drivers(), machine).tell(["kubernetes.io/csi/d.csi^v"])
+    NodeFacts("n1", store, Drivers(), machine).tell(["kubernetes.io/csi/d.csi^v"], [])
     assert store.told[Ref("CSINode", "", "n1")]["spec"]["drivers"] == Drivers().csi_node()
     node = store.told[Ref("Node", "", "n1")]
     assert node["metadata"] == {
@@ -56,31 +64,44 @@ def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> N
     }
     assert node["status"] == {
         "volumesInUse": ["kubernetes.io/csi/d.csi^v"],
-        "soleUse": True,
         "leftOver": {"more": 0, "volumes": []},
         "capacity": {"cpu": "2", "pods": "110"},
         "nodeInfo": {"architecture": "arm64"},
     }
 
 
+async def test_a_volume_that_is_one_nodes_is_claimed_while_it_is_in_use_and_anew_for_each_first_staging() -> None:
+    store, key = Store(), VolumeKey("d.csi", "v")
+    facts, ref = NodeFacts("n1", store, Drivers(), Machine({}, {})), sole_use("d.csi", "v")
+    facts.tell([str(key)], [key])
+    first = store.told[ref]
+    assert first["spec"] == {"driver": "d.csi", "volumeHandle": "v"}
+    facts.tell([str(key)], [key])
+    assert store.told[ref] is first
+    await facts.in_use_acked(key, sole=True)
+    assert store.told[ref] != first
+    facts.tell([], [])
+    assert ref not in store.told
+
+
 def test_the_node_tells_what_its_agent_fences_and_nothing_of_it_otherwise() -> None:
     store, fence = Store(), dict[str, Any]()
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}), lambda: fence)
-    facts.tell([])
+    facts.tell([], [])
     assert "fence" not in store.told[Ref("Node", "", "n1")]["status"]
     fence = {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["kubernetes.io/csi/d.csi^v"]}
-    facts.tell([])
+    facts.tell([], [])
     assert store.told[Ref("Node", "", "n1")]["status"]["fence"] == fence
 
 
 def test_a_mount_that_no_pod_wants_stays_in_the_nodes_fact_until_the_next_word_of_them() -> None:
     store = Store()
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}))
-    facts.tell([], [LeftOver(driver="d.csi", handle="v", why="busy")])
-    facts.tell(["kubernetes.io/csi/d.csi^w"])
+    facts.tell([], [], [LeftOver(driver="d.csi", handle="v", why="busy")])
+    facts.tell(["kubernetes.io/csi/d.csi^w"], [])
     told = {"more": 0, "volumes": [{"driver": "d.csi", "handle": "v", "why": "busy"}]}
     assert store.told[Ref("Node", "", "n1")]["status"]["leftOver"] == told
-    facts.tell([], [])
+    facts.tell([], [], [])
     assert store.told[Ref("Node", "", "n1")]["status"]["leftOver"]["volumes"] == []
 
 

@@ -1,264 +1,173 @@
-"""Sole use: a volume of one writer without an attachment is withheld from a second node while the first may have it."""
+"""Sole use: the hub lets one node at a time have a volume of one writer that Kubernetes does not attach."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.kinds.nodes import NodeState
-from cloud.mounts import Mounts, name_in_use
+from cloud.mounts import Mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Objects
-from cloud.sync.closures import Closures
-from cloud.sync.fact_kinds import Fact
-from common.objects import Ref, Stamp
-from common.sole_use import is_sole
-from tests.kit.cluster_objects import DRIVER, claim, driver, entries, node, pod, volume
+from cloud.sync.fact_table import FactTable
+from cloud.sync.facts import FactSink
+from common.objects import Object, Ref, Stamp, encode_body
+from common.sole_use import sole_use
+from tests.kit.cluster_objects import DRIVER, claim, entries, node, pod, volume
 
-PV = Ref("PersistentVolume", "", "v")
-IN_USE = name_in_use(DRIVER, "h-v")
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+VOLUME = sole_use(DRIVER, "h-v")
 
 
-class World:
-    """A hub's closures, over objects and facts in memory. Nodes come with an agent that lists what it uses."""
+class NoClosures:
+    """Closures that are not known yet (`cloud.sync.facts.NodeClosures`)."""
 
-    def __init__(self, *, has_cluster: bool = False) -> None:
+    def may_concern(self, _node: str, _ref: Ref) -> bool:
+        return True
+
+    def forget(self, node: str) -> None:
+        pass
+
+
+class Hub:
+    """The facts of a hub, over objects in memory. Two nodes have a pod of the volume."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.source = Objects()
         self.source.is_ready = True
-        self.facts: dict[str, dict[Ref, Fact]] = {}
-        self.states: dict[str, NodeState] = {}
+        self.kubelets: dict[str, NodeState] = {}
         self.given_up: set[str] = set()
         self.away: dict[str, str] = {}
-        self.behind: set[str] = set()
-        """The nodes that may work with an earlier state of their objects."""
-        self.told: list[tuple[list[str], str]] = []
-        self.ends: dict[str, Any] = {}
-        self.has_cluster = has_cluster
-        self.put(driver(attachRequired=False), claim("data", volume="v"), volume("v", claim="default/data"))
+        self.asked = 0
+        self.put(claim("data", volume="v"), volume("v", claim="default/data"))
+        self.run("a", "n1")
+        self.run("b", "n2")
         self.start()
 
     def start(self) -> None:
-        """Start the hub: the facts are on its disk, all else is unknown."""
-        mounts = Mounts(
-            self.source,
-            facts=lambda name: self.facts.get(name, {}),
-            node_state=self.states.get if self.has_cluster else None,
-        )
-        self.sole_use = SoleUse(
-            self.source, mounts, self.users, tell=lambda pods, text: self.told.append(([it.name for it in pods], text))
-        )
-        self.closures = Closures(self.source, permit=self.sole_use.permit)
-        self.sole_use.follow(self.closures, lambda name, _ref: name in self.behind)
-        self.sole_use.begin(lambda name: self.away.get(name, ""), lambda name: name in self.given_up)
+        """Start the hub: the facts are on its disk."""
+        self.table = FactTable(self.directory)
+        mounts = Mounts(self.source, facts=self.table.of, node_state=self.kubelets.get)
+        judge = SoleUse(self.table, mounts)
+        judge.begin(lambda name: self.away.get(name, ""), lambda name: name in self.given_up)
+        self.facts = FactSink(NoClosures(), self.table, judge.claim)
 
-    def users(self, name: str) -> set[str]:
-        return {
-            node
-            for node, facts in self.facts.items()
-            for fact in facts.values()
-            if name in fact.body["status"]["volumesInUse"]
-        }
+    async def restart(self) -> None:
+        await self.table.__aexit__()
+        self.start()
 
     def put(self, *objects: Any) -> None:
         self.source.update({ref: entry.item for ref, entry in entries(*objects).items()})
 
-    def drop(self, name: str) -> None:
+    def run(self, name: str, on: str, **more: Any) -> None:
+        self.put({**pod(name, node=on, claims=("data",)), **more})
+
+    def end(self, name: str) -> None:
         self.source.update({Ref("Pod", "default", name): None})
 
-    def tell(self, name: str, *in_use: str, lists: bool = True) -> None:
-        """An agent tells which volumes its node uses."""
-        status = {"volumesInUse": list(in_use), **({"soleUse": True} if lists else {})}
-        self.facts[name] = {Ref("Node", "", name): Fact(Stamp("", "1"), {"status": status})}
+    async def ask(self, name: str, ref: Ref = VOLUME, handle: str = "h-v") -> str:
+        """Let a node claim the volume. Returns why it may not have it; empty if it may."""
+        self.asked += 1
+        body = encode_body({"spec": {"driver": DRIVER, "volumeHandle": handle}})
+        try:
+            await self.facts.store(name, Object(ref, Stamp("", str(self.asked)), body))
+        except ValueError as error:
+            return str(error)
+        return ""
 
-    def come(self, *names: str) -> None:
-        for name in names:
-            if name not in self.facts:
-                self.tell(name)
-            self.ends[name] = self.closures.watch(name, lambda: None)
+    async def let_go(self, name: str) -> None:
+        await self.facts.drop(name, VOLUME, "")
 
-    def go(self, name: str) -> None:
-        self.ends.pop(name)()
-        self.away[name] = "it is offline since yesterday"
-
-    def has(self, name: str) -> bool:
-        self.sole_use.look()
-        return self.closures.holds(name, PV)
-
-    @property
-    def problems(self) -> list[str]:
-        return list(self.sole_use.problems())
-
-
-def a_pod(name: str, on: str, **more: Any) -> Any:
-    return {**pod(name, node=on, claims=("data",)), **more}
+    def having(self) -> list[str]:
+        return [name for name in ("n1", "n2", "n3") if VOLUME in self.table.of(name)]
 
 
 @pytest.fixture
-def world() -> World:
-    """Two nodes, each with a pod of the volume. The first one has got it."""
-    world = World()
-    world.put(a_pod("a", "n1"), a_pod("b", "n2"))
-    world.come("n1", "n2")
-    return world
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    hub = Hub(tmp_path)
+    yield hub
+    await hub.table.__aexit__()
 
 
-async def test_the_first_node_gets_the_volume_and_the_second_does_not(world: World) -> None:
-    assert (world.has("n1"), world.has("n2")) == (True, False)
-    why = (
-        "volume v is withheld from node n2: node n1 has got it, and may use it; one node at a time may have it "
-        "(attachRequired: false): delete its pods that use it"
+async def test_the_first_node_gets_the_volume_and_the_second_when_the_first_has_let_go(hub: Hub) -> None:
+    assert await hub.ask("n1") == ""
+    assert await hub.ask("n2") == (
+        "node n1 has the volume; one node at a time may have it (attachRequired: false): delete its pods that use it"
     )
-    assert (world.problems, world.told) == ([why], [(["b"], why)])
+    hub.end("a")
+    assert await hub.ask("n2") != ""
+    await hub.let_go("n1")
+    assert (await hub.ask("n2"), hub.having()) == ("", ["n2"])
 
 
-async def test_the_second_node_gets_it_when_the_first_has_let_go(world: World) -> None:
-    world.tell("n1", IN_USE)
-    world.drop("a")
-    world.behind = {"n1"}
-    assert not world.has("n2")
-    assert "node n1 has got it, and may use it" in world.problems[0]
-    world.behind = set()
-    assert not world.has("n2")
-    assert "node n1 uses it" in world.problems[0]
-    world.tell("n1")
-    assert (world.has("n2"), world.problems) == (True, [])
+async def test_of_nodes_that_ask_at_the_same_time_one_gets_it(hub: Hub) -> None:
+    hub.run("c", "n3")
+    answers = await asyncio.gather(*(hub.ask(name) for name in ("n1", "n2", "n3")))
+    assert (answers.count(""), len(hub.having())) == (1, 1)
 
 
-async def test_a_node_whose_copy_may_still_have_the_pod_may_mount_it_any_moment(world: World) -> None:
-    world.drop("a")
-    world.behind = {"n1"}
-    assert not world.has("n2")
-    world.behind = set()
-    assert world.has("n2")
-
-
-async def test_what_a_node_that_is_away_told_last_counts_until_somebody_gives_it_up(world: World) -> None:
-    world.tell("n1", IN_USE)
-    world.go("n1")
-    world.drop("a")
-    assert not world.has("n2")
-    (problem,) = world.problems
-    assert problem == (
-        "volume v is withheld from node n2: node n1 used it, and it is offline since yesterday; one node at a time may "
-        "have it (attachRequired: false): bring it back, or if it is dead: csi-bridge fence n1, or the taint "
-        "node.kubernetes.io/out-of-service"
+async def test_what_a_node_that_is_away_told_last_counts_until_somebody_gives_it_up(hub: Hub) -> None:
+    await hub.ask("n1")
+    hub.away["n1"] = "it is offline since yesterday"
+    hub.end("a")
+    await hub.restart()
+    assert await hub.ask("n2") == (
+        "node n1 has the volume, and it is offline since yesterday: bring it back, or if it is dead: "
+        "csi-bridge fence n1, or the taint node.kubernetes.io/out-of-service"
     )
-    world.given_up = {"n1"}
-    assert world.has("n2")
+    hub.given_up = {"n1"}
+    assert await hub.ask("n2") == ""
 
 
-async def test_a_node_that_is_away_and_never_listed_it_holds_nothing(world: World) -> None:
-    world.go("n1")
-    assert world.has("n2")
-    world.come("n1")
-    assert (world.has("n1"), world.has("n2")) == (False, True)
+async def test_a_node_that_was_given_up_and_comes_back_gets_it_only_after_the_other_one(hub: Hub) -> None:
+    await hub.ask("n1")
+    hub.given_up = {"n1"}
+    await hub.ask("n2")
+    hub.given_up = set()
+    hub.run("c", "n3")
+    assert "node n1 has the volume" in await hub.ask("n3"), "n1 may have it mounted"
+    assert "node n2 has the volume" in await hub.ask("n1")
+    assert hub.having() == ["n2"], "n1 asks before it mounts"
+    await hub.let_go("n2")
+    assert await hub.ask("n1") == ""
 
 
-async def test_a_forgotten_node_holds_nothing(world: World) -> None:
-    world.tell("n1", IN_USE)
-    world.go("n1")
-    del world.facts["n1"]
-    assert world.has("n2")
+async def test_a_forgotten_node_holds_nothing(hub: Hub) -> None:
+    await hub.ask("n1")
+    await hub.facts.forget("n1")
+    assert await hub.ask("n2") == ""
 
 
-async def test_after_a_restart_of_the_hub_the_nodes_own_word_on_the_disk_counts(world: World) -> None:
-    world.tell("n1", IN_USE)
-    world.start()
-    world.come("n2")
-    assert not world.has("n2")
-    world.come("n1")
-    assert (world.has("n1"), world.has("n2")) == (True, False)
+async def test_a_hostile_node_gets_no_volume_of_which_it_has_no_pod_and_delays_no_other_node_then(hub: Hub) -> None:
+    hub.end("b")
+    assert await hub.ask("n2") == f"no pod of node n2 wants volume h-v of driver {DRIVER}"
+    assert "is not the name of this volume's claim" in await hub.ask("n1", VOLUME, "h-w")
+    assert await hub.ask("n1") == ""
 
 
-async def test_after_a_restart_two_nodes_do_not_wait_for_each_other(world: World) -> None:
-    world.start()
-    world.come("n2", "n1")
-    assert (world.has("n1"), world.has("n2")) == (False, True)
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_has_ended_wants_nothing_and_one_that_is_being_deleted_does(hub: Hub, phase: str) -> None:
+    hub.run("a", "n1", status={"phase": phase})
+    assert await hub.ask("n1") != ""
+    going = pod("a", node="n1", claims=("data",))
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    hub.put(going)
+    assert await hub.ask("n1") == ""
 
 
-async def test_a_node_that_has_it_mounted_keeps_it_whatever_another_one_tells(world: World) -> None:
-    world.tell("n1", IN_USE)
-    world.tell("n2", IN_USE)
-    assert (world.has("n1"), world.has("n2")) == (True, True)
-    world.start()
-    world.come("n1", "n2")
-    assert (world.has("n1"), world.has("n2")) == (True, True)
-
-
-async def test_a_node_that_got_it_is_not_disturbed_by_a_late_word_of_another_one(world: World) -> None:
-    world.go("n1")
-    assert world.has("n2")
-    world.tell("n1", IN_USE)
-    assert world.has("n2")
-
-
-async def test_several_pods_of_one_node_share_it(world: World) -> None:
-    world.put(a_pod("c", "n1"))
-    assert {"c", "a"} <= {ref.name for ref in world.closures.stamps("n1")}
-    assert world.has("n1")
-    world.drop("a")
-    assert (world.has("n1"), world.has("n2")) == (True, False)
-
-
-async def test_a_pod_that_has_ended_holds_nothing(world: World) -> None:
-    world.put(a_pod("a", "n1", status={"phase": "Succeeded"}))
-    assert world.has("n2")
-
-
-async def test_a_pod_that_waits_in_vain_and_goes_is_forgotten(world: World) -> None:
-    assert not world.has("n2")
-    world.drop("b")
-    assert not world.has("n2")
-    assert world.problems == []
-
-
-@pytest.mark.parametrize("modes", [["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]])
-async def test_a_volume_of_several_nodes_is_withheld_from_none(modes: list[str]) -> None:
-    world = World()
-    world.put(a_pod("a", "n1"), a_pod("b", "n2"), volume("v", claim="default/data", accessModes=modes))
-    world.come("n1", "n2")
-    assert (world.has("n1"), world.has("n2")) == (True, True)
-
-
-@pytest.mark.parametrize("spec", [{}, {"attachRequired": True}])
-async def test_a_volume_that_kubernetes_attaches_is_withheld_from_none(spec: dict[str, Any]) -> None:
-    world = World()
-    world.put(a_pod("a", "n1"), a_pod("b", "n2"), driver(**spec))
-    world.come("n1", "n2")
-    assert (world.has("n1"), world.has("n2")) == (True, True)
-
-
-async def test_a_question_about_a_node_that_nobody_watches_gives_it_nothing() -> None:
-    world = World()
-    world.put(a_pod("a", "n1"), a_pod("b", "n2"))
-    world.closures.stamps("n2")
-    world.come("n1", "n2")
-    assert (world.has("n1"), world.has("n2")) == (True, False)
-
-
-async def test_an_agent_that_lists_no_such_volumes_is_waited_for_while_its_pod_is_the_older_one() -> None:
-    world = World()
-    world.put(a_pod("a", "n1"), a_pod("b", "n2"), a_pod("c", "n3"))
-    for name in ("n1", "n3"):
-        world.tell(name, lists=False)
-    world.come("n2")
-    assert not world.has("n2")
-    assert "node n1 may use it for its pod default/a" in world.problems[0]
-    world.drop("a")
-    assert world.has("n2")
-
-
-async def test_the_pod_of_a_kubelet_is_waited_for(world: World) -> None:
-    world = World(has_cluster=True)
-    world.states["k1"] = NodeState("True", "", frozenset(), is_out_of_service=False)
-    world.put(node("k1"), a_pod("a", "k1"), a_pod("b", "n2"))
-    world.come("n2")
-    assert not world.has("n2")
-    world.drop("a")
-    assert world.has("n2")
-
-
-def test_without_access_modes_a_volume_is_one_writers() -> None:
-    assert is_sole([], attach_required=False)
-    assert not is_sole([], attach_required=True)
+async def test_a_pod_of_a_kubelet_is_waited_for(hub: Hub) -> None:
+    hub.kubelets["k1"] = NodeState("True", "", frozenset(), is_out_of_service=False)
+    hub.put(node("k1"))
+    hub.run("k", "k1")
+    why = "node k1 has a kubelet, and a pod that may use the volume"
+    assert (await hub.ask("n1")).startswith(f"{why}; one node at a time may have it")
+    hub.away["k1"] = "its Node is not Ready"
+    assert (await hub.ask("n1")).startswith(f"{why}, and its Node is not Ready: bring it back")
+    hub.given_up = {"k1"}
+    assert await hub.ask("n1") == ""

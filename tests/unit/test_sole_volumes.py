@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from edge.volume_errors import NotReady
 from tests.kit.volume_world import DRIVER, World
 from tests.kit.waiting import settle
 
@@ -44,6 +45,31 @@ async def test_it_waits_until_its_objects_are_complete_on_the_present_link() -> 
     world.store.tell()
     await settle()
     assert world.take_calls() == CALLS
+
+
+async def test_while_another_node_has_it_the_pod_waits_and_says_so_and_the_hub_is_asked_again() -> None:
+    world = world_with("ReadWriteOnce")
+    world.refusal = "it was refused: node n2 has the volume"
+    await world.start()
+    await world.clock.turn(9)
+    assert (world.asked, world.take_calls()) == (1, [])
+    assert world.entry()["error"].endswith("(volumesInUse): it was refused: node n2 has the volume")
+    world.refusal = ""
+    await world.clock.turn(2)
+    assert (world.asked, world.take_calls()) == (2, CALLS)
+
+
+async def test_after_the_link_was_gone_an_earlier_confirmation_does_not_count() -> None:
+    world = world_with("ReadWriteOnce")
+    world.plugin.fails("stage", NotReady("the driver is away"))
+    await world.start()
+    assert (world.asked, world.take_calls()) == (1, ["stage h-data"])
+    for is_linked in (False, True):
+        world.store.in_step = is_linked
+        world.refusal = "node n2 has the volume"
+        world.store.tell()
+        await settle()
+    assert (world.asked, world.take_calls()) == (2, [])
 
 
 async def test_a_link_that_comes_back_is_waited_for_each_time() -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.mounts import no_mounts
+from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object
 from cloud.sync.fact_table import FactTable
@@ -42,7 +44,11 @@ class FixedClosures:
 
 
 def sink(files: FactTable, *, is_known: bool = True) -> FactSink:
-    return FactSink(FixedClosures(("n1", CLAIM), ("n1", POD), ("n2", CLAIM), is_known=is_known), files)
+    return FactSink(
+        FixedClosures(("n1", CLAIM), ("n1", POD), ("n2", CLAIM), is_known=is_known),
+        files,
+        SoleUse(files, no_mounts()).claim,
+    )
 
 
 def obj(ref: Ref, body: Any, *, version: str = "1", uid: str = "") -> Object:
@@ -140,12 +146,6 @@ async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(ta
     assert (set(files.users(volume)), set(files.users("other"))) == (set(), {"n1"})
     await files.forget("n1")
     assert set(files.users("other")) == set()
-
-
-async def test_the_hub_keeps_that_an_agent_lists_what_one_node_at_a_time_may_have(tables: Tables) -> None:
-    files = await tables()
-    await sink(files).store("n1", obj(NODE, {"status": {"soleUse": True, "volumesInUse": ["v"]}}))
-    assert files.of("n1")[NODE].body == {"status": {"soleUse": True, "volumesInUse": ["v"]}}
 
 
 async def test_only_what_counts_is_kept_of_a_fact(tables: Tables) -> None:
@@ -334,7 +334,7 @@ async def test_an_event_about_a_strange_object_without_room_is_dropped(tables: T
 
 async def test_a_fact_stays_small_change_once_its_object_is_known(tables: Tables) -> None:
     table, closures = await tables(quota_bytes=320_000), FixedClosures()
-    to = FactSink(closures, table)
+    to = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
     assert await accepted(to, *(stray(number, padding=3_000) for number in range(100))) == 3
     closures.held = {("n1", stray(number).ref) for number in range(100)}
     assert await accepted(to, *(stray(number, padding=3_001) for number in range(50))) == 50
@@ -378,7 +378,7 @@ async def test_a_fact_that_shrinks_is_taken_also_above_a_lowered_quota(tables: T
 async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tables: Tables) -> None:
     """The node believes that the hub has it, and would not tell the same again."""
     files = await tables()
-    to = FactSink(FixedClosures(), files)
+    to = FactSink(FixedClosures(), files, SoleUse(files, no_mounts()).claim)
     await to.store("n1", claim("2Gi"))
     assert files.told().claims[CLAIM] == (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}}),)
     await to.drop("n1", CLAIM, "")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError
+from cloud.mounts import no_mounts
+from cloud.sole_use import SoleUse
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
@@ -138,7 +140,14 @@ class World:
         table = self.table()
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
-        return WrittenFacts(FactSink(Closures(), table), table, writers, self.hearts, self.in_use, pause=_soon)
+        return WrittenFacts(
+            FactSink(Closures(), table, SoleUse(table, no_mounts()).claim),
+            table,
+            writers,
+            self.hearts,
+            self.in_use,
+            pause=_soon,
+        )
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
         await self.facts.store("n1", Object(ref, Stamp("", version), json.dumps(BODIES[ref]).encode()))

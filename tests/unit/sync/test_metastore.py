@@ -19,7 +19,7 @@ from common.sync import Compared, Confirmed, Untold
 from common.sync_messages import Change, InStep, drop, put
 from edge.metastore import SCHEMA, Metastore
 from edge.stores import object_store
-from edge.stores.fact_store import MOST_EVENTS
+from edge.stores.fact_store import MOST_EVENTS, FactRefused
 from edge.stores.sealing import load_sealer
 from tests.kit.waiting import until
 
@@ -681,6 +681,25 @@ async def test_who_waits_for_a_fact_that_is_dropped_hears_that(store: Metastore)
     with pytest.raises(KeyError):
         await waiting
     assert not store.fact_acked(NODE)
+
+
+async def test_a_fact_that_the_hub_refuses_is_told_to_its_waiters_and_a_new_state_of_it_counts(
+    store: Metastore,
+) -> None:
+    store.put_fact(NODE, {"at": 1})
+    await store.facts.flush()
+    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    await asyncio.sleep(0)
+    earlier = store.facts.stamps()[NODE]
+    store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
+    with pytest.raises(FactRefused, match="node n2 has it"):
+        await waiting
+    store.put_fact(NODE, {"at": 2})
+    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    await store.facts.flush()
+    store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
+    store.facts.hear(Confirmed(NODE, store.facts.stamps()[NODE]))
+    await waiting
 
 
 async def test_a_dropped_fact_is_told_no_more_after_a_restart_too(store: Metastore, tmp_path: Path) -> None:

@@ -53,28 +53,6 @@ def told(world: World) -> list[SyncMessage]:
     return [said for message in world.down[before:] for said in decode(message)]
 
 
-# ---- what a learner may work with ------------------------------------------------------------------------------------
-
-
-def test_a_learner_may_use_an_object_until_it_has_stored_all_that_is_new() -> None:
-    item, other = pod("p1"), pod("p2")
-    world = World(budget_bytes=10_000)
-    world.put(item)
-    world.connect()
-    assert world.teller is not None
-    assert world.teller.may_use(item.ref)
-    assert world.teller.may_use(other.ref), "nobody knows yet what it has"
-    world.settle()
-    assert not world.teller.may_use(item.ref)
-    del world.truth.objects[item.ref]
-    world.teller.changed()
-    assert (world.teller.may_use(item.ref), world.teller.may_use(other.ref)) == (True, False)
-    told(world)
-    assert world.teller.may_use(item.ref)
-    world.settle()
-    assert not world.teller.may_use(item.ref)
-
-
 # ---- what is said when nothing, little or all differs ----------------------------------------------------------------
 
 
