@@ -9,7 +9,8 @@ Rules:
   was restored from a copy, or somebody else has its keys. The newest key goes on, whoever has it.
 * A generation above all that the hub knows counts: the CA has signed it, so the hub has lost its record (it was
   restored from a backup). Of two keys of one generation, the one that the hub has a record of counts.
-* A node that has joined is admitted with its generations alone. A certificate without one, from files, is refused.
+* A node that has connected with a generation is admitted with its generations alone, also when all of them are void
+  (`cloud.trust.denials`). A certificate without one, from files, is refused.
 * Certificates of nodes that have never joined have no generation, and no rules here.
 """
 
@@ -25,6 +26,7 @@ from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
 from common.fault_points import reach
+from common.logs import of_peer
 from common.messages import Reason
 from common.metrics import Metrics
 from common.peer import Peer
@@ -83,7 +85,7 @@ class Generations:
         """
         known, generation = self._store.certificates.get(node, {}), _generation(shown)
         if not generation:
-            return not _current(known)
+            return all(it.state is State.PENDING for it in known.values())
         found = known.get(generation)
         if found is None:
             return generation > max(known, default=0)
@@ -176,7 +178,7 @@ class Generations:
             Event.COPY, who=node, address=shown.address, generation=generation, newest=newest, serial=serial
         )  # fmt: skip
         if self._copies.get(node, ("", ""))[0] != serial:
-            log.warning("%s", why)
+            log.warning("%s", why, extra=of_peer(f"edge {node}"))
         self._copies[node] = serial, why
 
     # ---- inside ------------------------------------------------------------------------------------------------------

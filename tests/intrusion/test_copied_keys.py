@@ -131,6 +131,9 @@ def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -
     assert world.outcome(node, "n4") == "welcome"
     assert world.outcome(stolen, "n4") == "certificate"
     assert world.outcome(node, "n4") == "welcome"
+    world.operator("deny", "n4")
+    world.operator("allow", "n4")
+    assert world.outcome(stolen, "n4") == "certificate"
 
 
 def test_a_hub_restored_from_a_backup_takes_a_node_that_renewed_and_refuses_its_copy(world: JoinWorld) -> None:

@@ -161,6 +161,12 @@ async def test_a_certificate_without_a_generation_counts_only_before_the_node_ha
     assert list(world.generations.problems()) == [], "an operator may have put an old file back"
 
 
+async def test_a_certificate_without_a_generation_stays_out_when_all_generations_are_void(world: World) -> None:
+    world.come(await world.issue("k1"))
+    world.store.put_certificate(replace(world.store.certificates["n1"][1], state=State.VOID))
+    world.refusal(shown(0, "file"))
+
+
 async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(world: World) -> None:
     first = await world.issue("k1")
     world.come(first)
