@@ -1,13 +1,17 @@
 """Pages of a list, and the token for the next page (CSI spec, ListVolumes)."""
 
+from typing import TypeVar
+
 from examples.dirdriver import errors
 from examples.dirdriver.store import Volume
 
 PAGE_LIMIT = 4000
 """The largest page. An answer must stay below gRPC's 4 MiB; an entry with long ids and a context is below 1 KiB."""
 
+Entry = TypeVar("Entry", bound=Volume)
 
-def page(volumes: list[Volume], max_entries: int, starting_token: str) -> tuple[list[Volume], str]:
+
+def page(volumes: list[Entry], max_entries: int, starting_token: str) -> tuple[list[Entry], str]:
     """The page of a request, and the token for the next page, empty after the last.
 
     The token is the last entry's time of creation. A count would hide entries if one is deleted between two pages.

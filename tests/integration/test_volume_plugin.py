@@ -175,7 +175,7 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
     with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
         await impatient.stage(volume, publish_context={}, secrets={})
     assert len(files(root)) == 1
-    running.set_faults("NodeStageVolume=off")
+    running.set_faults()
     await plugin.unstage(staged(volume))
     assert files(root) == []
 

@@ -91,7 +91,7 @@ def test_a_topology_of_snapshots_fails_the_one_spec_that_compares_cached_sizes(
         ("--no-attach",),
         ("--no-stage",),
         ("--no-topology",),
-        ("--no-attach", "--no-stage", "--no-topology", "--no-metadata"),
+        ("--no-attach", "--no-stage", "--no-topology"),
     ],
     ids=["no-attach", "no-stage", "no-topology", "none"],
 )

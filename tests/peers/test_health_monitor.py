@@ -18,7 +18,7 @@ from tests.kit.peers.claims import Claims
 from tests.kit.peers.testdriver import RunningDriver, make_on, start_testdriver
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
-from tests.kit.testdriver.capabilities import VOLUME_CONDITION
+from tests.kit.testdriver.health import VOLUME_CONDITION
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -3,12 +3,9 @@
 It plays a vendor's driver whose features a test chooses by flags. It imports nothing of the bridge but `common.csi`,
 and shares the modules of `examples.dirdriver` that it does not replace. Read in this order:
 
-* `main`, `settings`, `server`: the command, its flags, the process.
-* `calls`, `call_log`, `faults`, `keys`: the work around every RPC.
-* `identity`, `capabilities`, `answers`: RPCs and messages that both services share.
-* `volumes`, `inventory`, `attachments`, `snapshots`, `groups`, `metadata`, `health`: the controller's RPCs.
-* `stagings`, `publications`, `inline`, `node`, `usage`: the node's RPCs.
-* `driver`, `records`, `state`, `pool`, `copies`, `images`: the data, and how it survives a crash.
-* `local`, `filesystems`: the machine.
-* `access`, `names`, `paging`, `placing`, `ranges`, `units`, `wishes`: pure, without I/O or clock.
+* `main`, `settings`, `server`: the command, its flags, the process and its socket.
+* `calls`, `call_log`, `faults`: the work around every RPC.
+* `controller`, `snapshots`, `node`, `health`: the RPCs.
+* `state`: records and data, and how they survive a crash.
+* `access`, `local`: what a volume can serve, and how it comes up on the machine.
 """

@@ -36,14 +36,9 @@ MADE = {"volume": "volume_id", "snapshot": "snapshot_id", "group_snapshot": "gro
 
 @dataclass(slots=True)
 class Call:
-    """One call.
+    """One call: `fields` are names, ids and paths of the request, and the id of what the answer says was made.
 
-    Attributes:
-        method: e.g. `CreateVolume`.
-        fields: names, ids and paths of the request, and the id of what the answer says was made.
-        start: seconds since the epoch.
-        end: the same, None as long as it runs, and for ever if the process was killed.
-        code: the gRPC code's name; empty while there is none.
+    Times are seconds since the epoch; `end` is None for ever if the process was killed.
     """
 
     method: str

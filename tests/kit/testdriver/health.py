@@ -4,17 +4,20 @@ An empty list says that nothing is known to be wrong (csi.proto, VolumeHealth).
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from common.csi import csi_pb2 as pb
-from tests.kit.testdriver import local, names, paging
-from tests.kit.testdriver.access import Layout
-from tests.kit.testdriver.calls import Routes
-from tests.kit.testdriver.driver import Driver
-from tests.kit.testdriver.records import Phase, Volume
+from examples.dirdriver import names, paging
+from examples.dirdriver.access import DIRECTORY
+from tests.kit.testdriver import local
+from tests.kit.testdriver.state import STAGED, State, Volume
 
 Entry = pb.VolumeHealth.VolumeHealthEntry
+
+VOLUME_CONDITION = cast("pb.ControllerServiceCapability.RPC.Type", 11)
+"""A capability of the controller until CSI 1.12; CSI 1.13 reserves the number."""
 
 LOW_SPACE_SHARE = 0.05
 """Below this share of free space the storage is called degraded: sparse files will soon fail to grow."""
@@ -23,96 +26,76 @@ LOW_SPACE_SHARE = 0.05
 class ControllerHealth:
     """The part of csi.v1.Controller that is about health."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, state: State) -> None:
+        self._state = state
 
-    def routes(self) -> Routes:
-        """The methods of this part."""
-        return {"ControllerGetVolumeHealth": self.get, "ControllerListVolumeHealth": self.list}
-
-    def get(self, request: pb.ControllerGetVolumeHealthRequest) -> pb.ControllerGetVolumeHealthResponse:
+    def ControllerGetVolumeHealth(
+        self, request: pb.ControllerGetVolumeHealthRequest
+    ) -> pb.ControllerGetVolumeHealthResponse:
         """One volume's health."""
-        volume = self._driver.volume(names.require("volume_id", request.volume_id))
-        return pb.ControllerGetVolumeHealthResponse(volume_health=_health(volume, data_faults(self._driver, volume)))
+        volume = self._state.read().volume(names.require("volume_id", request.volume_id))
+        return pb.ControllerGetVolumeHealthResponse(volume_health=self._health(volume))
 
-    def list(self, request: pb.ControllerListVolumeHealthRequest) -> pb.ControllerListVolumeHealthResponse:
+    def ControllerListVolumeHealth(
+        self, request: pb.ControllerListVolumeHealthRequest
+    ) -> pb.ControllerListVolumeHealthResponse:
         """A page of the volumes that something is wrong with."""
-        length = paging.page_length(request.max_entries)
-        after = paging.start_after(request.starting_token)
-        with self._driver.state.reading() as tables:
-            volumes = tables.volumes.page(after, -1, phase=Phase.READY, ephemeral=False)
-        faults = {volume.seq: list(data_faults(self._driver, volume)) for volume in volumes}
-        page, token = paging.cut([volume for volume in volumes if faults[volume.seq]], length)
-        entries = [_health(volume, faults[volume.seq]) for volume in page]
+        broken = [volume for volume in self._state.read().listed() if any(_data_faults(self._state, volume))]
+        page, token = paging.page(broken, request.max_entries, request.starting_token)
+        entries = [self._health(volume) for volume in page]
         return pb.ControllerListVolumeHealthResponse(entries=entries, next_token=token)
+
+    def _health(self, volume: Volume) -> pb.VolumeHealth:
+        return pb.VolumeHealth(volume_id=volume.volume_id, health_statuses=_data_faults(self._state, volume))
 
 
 class NodeHealth:
     """The part of csi.v1.Node that is about health."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, state: State, node: str) -> None:
+        self._state = state
+        self._node = node
 
-    def routes(self) -> Routes:
-        """The methods of this part."""
-        return {"NodeGetVolumeHealth": self.get_volume, "NodeGetStorageHealth": self.get_storage}
-
-    def get_volume(self, request: pb.NodeGetVolumeHealthRequest) -> pb.NodeGetVolumeHealthResponse:
+    def NodeGetVolumeHealth(self, request: pb.NodeGetVolumeHealthRequest) -> pb.NodeGetVolumeHealthResponse:
         """One volume's health as this node sees it: its data, and whether its mounts are where they should be."""
-        volume = self._driver.volume(names.require("volume_id", request.volume_id))
-        found = [*data_faults(self._driver, volume), *self._mount_faults(volume)]
-        return pb.NodeGetVolumeHealthResponse(volume_health=_health(volume, found))
+        book = self._state.read()
+        volume = book.volume(names.require("volume_id", request.volume_id))
+        missing = [
+            Entry(status=pb.INACCESSIBLE, reason="MountMissing", message="the volume is staged, but not mounted")
+            for staged in book.found(STAGED, volume_id=volume.volume_id, node=self._node)
+            if not local.is_up(self._state, volume, Path(staged.path))
+        ]
+        found = [*_data_faults(self._state, volume), *missing]
+        health = pb.VolumeHealth(volume_id=volume.volume_id, health_statuses=found)
+        return pb.NodeGetVolumeHealthResponse(volume_health=health)
 
-    def _mount_faults(self, volume: Volume) -> Iterator[Entry]:
-        with self._driver.state.reading() as tables:
-            staging = tables.stagings.get(volume_id=volume.volume_id, node_id=self._driver.node)
-        if staging is not None and not local.is_up(self._driver, volume, Path(staging.path)):
-            yield Entry(
-                status=pb.INACCESSIBLE,
-                reason="MountMissing",
-                message="the volume is staged, but not mounted or attached",
-            )
-
-    def get_storage(self, _request: pb.NodeGetStorageHealthRequest) -> pb.NodeGetStorageHealthResponse:
+    def NodeGetStorageHealth(self, _request: pb.NodeGetStorageHealthRequest) -> pb.NodeGetStorageHealthResponse:
         """Whether the state directory is there, and has space."""
         backend = pb.NodeGetStorageHealthResponse.StorageBackendHealth
         try:
-            whole = os.statvfs(self._driver.pool.root)
+            whole = os.statvfs(self._state.root)
         except OSError:
-            lost = backend(
-                status=pb.STORAGE_UNREACHABLE, reason="StateDirectoryMissing", message="the state directory is gone"
-            )
-            return pb.NodeGetStorageHealthResponse(backend_health=[lost])
-        low = whole.f_bavail < whole.f_blocks * LOW_SPACE_SHARE
-        full = backend(
-            status=pb.STORAGE_DEGRADED,
-            reason="LowSpace",
-            message="the filesystem of the state directory is nearly full",
-        )
-        return pb.NodeGetStorageHealthResponse(backend_health=[full] if low else [])
+            found = [backend(status=pb.STORAGE_UNREACHABLE, reason="StateDirectoryMissing", message="it is gone")]
+        else:
+            full = backend(status=pb.STORAGE_DEGRADED, reason="LowSpace", message="the filesystem is nearly full")
+            found = [full] if whole.f_bavail < whole.f_blocks * LOW_SPACE_SHARE else []
+        return pb.NodeGetStorageHealthResponse(backend_health=found)
 
 
-def condition(driver: Driver, volume: Volume) -> bytes:
+def condition(state: State, volume: Volume) -> bytes:
     """A volume's VolumeCondition until CSI 1.12, as field 2 of its status: `abnormal` (1) and `message` (2)."""
-    faults = [fault.message.encode() for fault in data_faults(driver, volume)]
+    faults = [fault.message.encode() for fault in _data_faults(state, volume)]
     told = bytes((0x08, bool(faults)))
     for message in faults[:1]:
         told += bytes((0x12, len(message))) + message
     return bytes((0x12, len(told))) + told
 
 
-def data_faults(driver: Driver, volume: Volume) -> Iterator[Entry]:
-    """What is wrong with a volume's data."""
-    data = driver.pool.data(volume)
+def _data_faults(state: State, volume: Volume) -> Iterator[Entry]:
+    data = state.data(volume)
     if not data.exists():
-        yield Entry(
-            status=pb.DATA_LOSS, reason="DataMissing", message="the volume's data is gone from the state directory"
-        )
-    elif volume.layout is not Layout.DIRECTORY and data.stat().st_size < volume.size_bytes:
-        yield Entry(
-            status=pb.DATA_LOSS, reason="ImageTruncated", message="the volume's image is smaller than the volume"
-        )
-
-
-def _health(volume: Volume, faults: Iterable[Entry]) -> pb.VolumeHealth:
-    return pb.VolumeHealth(volume_id=volume.volume_id, health_statuses=faults)
+        text = "the volume's data is gone from the state directory"
+        yield Entry(status=pb.DATA_LOSS, reason="DataMissing", message=text)
+    elif volume.layout != DIRECTORY and data.stat().st_size < volume.size_bytes:
+        text = "the volume's image is smaller than the volume"
+        yield Entry(status=pb.DATA_LOSS, reason="ImageTruncated", message=text)

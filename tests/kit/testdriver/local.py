@@ -6,24 +6,51 @@ Each step asks the kernel what is there already, so every function here can be r
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from examples.dirdriver import errors, loops, mounts
+from common.csi import csi_pb2 as pb
+from examples.dirdriver import errors, loops, mounts, sizes
+from examples.dirdriver.access import BLOCK, DIRECTORY
 from examples.dirdriver.commands import run
-from tests.kit.testdriver import filesystems
-from tests.kit.testdriver.access import Layout
-from tests.kit.testdriver.driver import Driver
-from tests.kit.testdriver.records import Volume
+from examples.dirdriver.errors import CsiError
+from tests.kit.testdriver.state import STAGED, Book, State, Volume
+
+SECTOR_BYTES = 512
+"""What st_blocks counts (stat(2)), whatever the filesystem."""
 
 _GROUP_BITS = stat.S_ISGID | stat.S_IRWXG
 
 
-def bring_up(driver: Driver, volume: Volume, path: Path, flags: Iterable[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one type of filesystem needs.
+
+    Attributes:
+        smallest_bytes: what its mkfs takes at least.
+        make: the command that makes it, without the device.
+        flags: mount options that it always needs.
+    """
+
+    smallest_bytes: int
+    make: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+
+
+KINDS = {
+    # Lazy: a new filesystem on a sparse file stays sparse, and a large one is made at once.
+    "ext4": Kind(sizes.SMALLEST_BYTES, ("mkfs.ext4", "-F", "-q", "-m0", "-Elazy_itable_init=1,lazy_journal_init=1")),
+    # A clone has its source's UUID, and xfs refuses to mount the same UUID twice.
+    "xfs": Kind(300 * sizes.MIB, ("mkfs.xfs", "-f", "-q"), ("nouuid",)),
+}
+"""By fs_type."""
+
+
+def bring_up(state: State, volume: Volume, path: Path, flags: Iterable[str]) -> None:
     """Make a volume usable: its directory or filesystem mounted at `path`, a block volume as a loop device.
 
     Args:
-        driver: whose pool and state.
+        state: where its data and its record are.
         volume: which one.
         path: the staging path, an existing directory.
         flags: mount flags of the capability; a directory takes them when it is published.
@@ -31,22 +58,70 @@ def bring_up(driver: Driver, volume: Volume, path: Path, flags: Iterable[str]) -
     Raises:
         CsiError: it could not be done; nothing is left mounted or attached.
     """
-    data = driver.pool.data(volume)
-    if volume.layout is Layout.DIRECTORY:
-        mounts.bind(data, path)
+    if volume.layout == DIRECTORY:
+        mounts.bind(state.data(volume), path)
         return
-    device = loops.attach(data)
-    if volume.layout is Layout.BLOCK or mounts.mounted_at(path) is not None:
+    device = loops.attach(state.data(volume))
+    if volume.layout == BLOCK or mounts.mounted_at(path) is not None:
         return
-    kind = filesystems.KINDS[volume.fs_type]
+    kind = KINDS[volume.fs_type]
     try:
-        _prepare(driver, volume, device)
-        filesystems.mount(device, path, fs_type=volume.fs_type, flags=[*kind.flags, *flags])
-        if 0 < volume.fs_bytes < volume.size_bytes and not kind.grows_unmounted:
-            grow(driver, volume, path)
+        # That a filesystem was made or grown is recorded when it is done, not before.
+        if not volume.fs_bytes:
+            run(*kind.make, str(device))
+            _remember(state, volume)
+        elif volume.fs_bytes < volume.size_bytes:
+            loops.refresh(device)
+            if volume.fs_type == "ext4":  # resize2fs insists on a check; 1 says that something was mended
+                run("e2fsck", "-f", "-p", str(device), accept=(0, 1))
+                run("resize2fs", str(device))
+                _remember(state, volume)
+        options = ",".join([*kind.flags, *flags])
+        mounts.require_mount_right("mount")
+        run(
+            "mount",
+            "--types",
+            volume.fs_type,
+            *(["-o", options] if options else []),
+            str(device),
+            str(path),
+            tell=False,
+        )
+        if 0 < volume.fs_bytes < volume.size_bytes and volume.fs_type == "xfs":
+            grow(state, volume, path)
     except BaseException:
-        take_down(driver, volume, path)
+        take_down(state, volume, path)
         raise
+
+
+def grow(state: State, volume: Volume, path: Path) -> None:
+    """Let a volume that is up take its grown size.
+
+    Raises:
+        CsiError: FAILED_PRECONDITION if the kernel refuses: ext4 asks for CAP_SYS_RESOURCE, which containers often
+            lack.
+    """
+    data = state.data(volume)
+    for device, _readonly in loops.devices(data):
+        loops.refresh(device)
+    attached = loops.find(data)
+    if not volume.fs_type or attached is None:
+        return
+    try:
+        run(*(("xfs_growfs", "-d", str(path)) if volume.fs_type == "xfs" else ("resize2fs", str(attached))))
+    except CsiError as error:
+        if "Permission denied" not in error.message:
+            raise
+        raise errors.precondition(
+            "ext4 cannot be grown while mounted: the driver lacks CAP_SYS_RESOURCE. Stage the volume anew"
+        ) from error
+    _remember(state, volume)
+
+
+def _remember(state: State, volume: Volume) -> None:
+    with state.writing() as book:
+        if volume.volume_id in book.volumes:
+            book.volumes[volume.volume_id] = replace(book.volumes[volume.volume_id], fs_bytes=volume.size_bytes)
 
 
 def require_free(path: Path, field: str) -> None:
@@ -71,78 +146,69 @@ def give_to_group(path: Path, group: str) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) | _GROUP_BITS)
 
 
-def _prepare(driver: Driver, volume: Volume, device: Path) -> None:
-    """Make the filesystem, or grow it to the device. That it was done is recorded when it is done, not before."""
-    if not volume.fs_bytes:
-        filesystems.make(device, volume.fs_type)
-        _remember(driver, volume)
-    elif volume.fs_bytes < volume.size_bytes:
-        loops.refresh(device)
-        if filesystems.grow_unmounted(device, volume.fs_type):
-            _remember(driver, volume)
-
-
-def grow(driver: Driver, volume: Volume, path: Path) -> None:
-    """Let what is up take the volume's grown size.
-
-    Raises:
-        CsiError: FAILED_PRECONDITION if the filesystem cannot be grown while it is mounted.
-    """
-    data = driver.pool.data(volume)
-    for device, _readonly in loops.devices(data):
-        loops.refresh(device)
-    attached = loops.find(data)
-    if volume.layout is Layout.FILESYSTEM and attached is not None:
-        filesystems.grow_mounted(attached, path, volume.fs_type)
-        _remember(driver, volume)
-
-
-def _remember(driver: Driver, volume: Volume) -> None:
-    with driver.state.writing() as tables:
-        current = tables.volumes.get(volume_id=volume.volume_id)
-        if current is not None:
-            tables.volumes.put(replace(current, fs_bytes=volume.size_bytes))
-
-
-def is_up(driver: Driver, volume: Volume, path: Path) -> bool:
+def is_up(state: State, volume: Volume, path: Path) -> bool:
     """Whether `bring_up` has done its work, and no reboot undid it."""
-    if volume.layout is Layout.BLOCK:
-        return loops.find(driver.pool.data(volume)) is not None
+    if volume.layout == BLOCK:
+        return loops.find(state.data(volume)) is not None
     return mounts.mounted_at(path) is not None
 
 
-def bind_source(driver: Driver, volume: Volume, path: Path, *, readonly: bool) -> Path:
+def bind_source(state: State, volume: Volume, path: Path, *, readonly: bool) -> Path:
     """What to bind to a target path.
 
     A read-only block volume gets a device of its own: a read-only mount does not stop writes to a device.
     """
-    if volume.layout is Layout.BLOCK:
-        return loops.attach(driver.pool.data(volume), readonly=readonly)
-    return path
+    return loops.attach(state.data(volume), readonly=readonly) if volume.layout == BLOCK else path
 
 
-def drop_readonly(driver: Driver, volume: Volume) -> None:
-    """Let go of the device that `bind_source` made for read-only publications."""
-    if volume.layout is Layout.BLOCK:
-        loops.detach(driver.pool.data(volume), readonly=True)
-
-
-def take_down(driver: Driver, volume: Volume, path: Path) -> None:
+def take_down(state: State, volume: Volume, path: Path) -> None:
     """Undo `bring_up`, whatever of it was done."""
     mounts.unmount(path)
-    if volume.layout is not Layout.DIRECTORY:
+    if volume.layout != DIRECTORY:
         for readonly in (True, False):
-            loops.detach(driver.pool.data(volume), readonly=readonly)
+            loops.detach(state.data(volume), readonly=readonly)
 
 
-def flush(driver: Driver, volume: Volume) -> None:
+def flush(state: State, book: Book, volume: Volume) -> None:
     """Bring what was written through mounts and devices on this machine into the volume's data, before it is copied."""
-    if volume.layout is Layout.DIRECTORY:
+    if volume.layout == DIRECTORY:
         return
-    with driver.state.reading() as tables:
-        staged = [staging.path for staging in tables.stagings.all(volume_id=volume.volume_id)]
-    for path in staged:
-        if mounts.mounted_at(Path(path)) is not None:
-            run("sync", "--file-system", path)
-    for device, _readonly in loops.devices(driver.pool.data(volume)):
+    for use in book.found(STAGED, volume_id=volume.volume_id):
+        if mounts.mounted_at(Path(use.path)) is not None:
+            run("sync", "--file-system", use.path)
+    for device, _readonly in loops.devices(state.data(volume)):
         run("blockdev", "--flushbufs", str(device))
+
+
+def usage_of(volume: Volume, path: Path) -> list[pb.VolumeUsage]:
+    """Bytes and inodes of a volume that is mounted at a path."""
+    if volume.layout == BLOCK:
+        return [pb.VolumeUsage(unit=pb.VolumeUsage.BYTES, total=volume.size_bytes)]
+    whole = os.statvfs(path)
+    free_bytes = whole.f_bavail * whole.f_frsize
+    if volume.layout == DIRECTORY:
+        # A share of a filesystem that it does not have for itself: nothing holds a pod to its size.
+        used_bytes, inodes = _tree_usage(path)
+        total_bytes, total_inodes = volume.size_bytes, inodes + whole.f_favail
+        free_bytes = max(0, min(total_bytes - used_bytes, free_bytes))
+    else:
+        total_bytes, total_inodes = whole.f_blocks * whole.f_frsize, whole.f_files
+        used_bytes, inodes = (whole.f_blocks - whole.f_bfree) * whole.f_frsize, whole.f_files - whole.f_ffree
+    usage = pb.VolumeUsage
+    return [
+        usage(unit=usage.BYTES, total=total_bytes, used=used_bytes, available=free_bytes),
+        usage(unit=usage.INODES, total=total_inodes, used=inodes, available=whole.f_favail),
+    ]
+
+
+def _tree_usage(path: Path) -> tuple[int, int]:
+    """Bytes and inodes of a directory tree, itself included. What vanishes meanwhile is left out."""
+    total_bytes, inodes = path.stat().st_blocks * SECTOR_BYTES, 1
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            try:
+                total_bytes += os.lstat(Path(folder, name)).st_blocks * SECTOR_BYTES
+            except FileNotFoundError:
+                continue
+            inodes += 1
+    return total_bytes, inodes

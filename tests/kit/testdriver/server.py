@@ -1,36 +1,24 @@
 """The server: every service on one UNIX socket (CSI spec, Connectivity)."""
 
 import asyncio
-import contextlib
-import errno
 import logging
 import signal
-import socket
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import grpc
 
 from common.csi.methods import METHODS, PREFIX
 from examples.dirdriver.settings import SettingsError
-from tests.kit.testdriver.attachments import Attachments
 from tests.kit.testdriver.call_log import CallLog
-from tests.kit.testdriver.calls import Calls, Routes
-from tests.kit.testdriver.driver import Driver
+from tests.kit.testdriver.calls import Calls
+from tests.kit.testdriver.controller import Driver, Identity, Volumes
 from tests.kit.testdriver.faults import Faults
-from tests.kit.testdriver.groups import Groups
 from tests.kit.testdriver.health import ControllerHealth, NodeHealth
-from tests.kit.testdriver.identity import Identity
-from tests.kit.testdriver.inventory import Inventory
-from tests.kit.testdriver.metadata import Metadata
 from tests.kit.testdriver.node import Node
-from tests.kit.testdriver.publications import Publications
 from tests.kit.testdriver.settings import Settings
-from tests.kit.testdriver.snapshots import Snapshots
-from tests.kit.testdriver.stagings import Stagings
-from tests.kit.testdriver.volumes import Volumes
+from tests.kit.testdriver.snapshots import Metadata, Snapshots
 
 log = logging.getLogger("dirdriver")
 
@@ -38,60 +26,64 @@ STOP_GRACE_S = 5.0
 """How long calls may go on after SIGTERM: below the 10 s that a container runtime waits before it kills."""
 
 
-class Part(Protocol):
-    """A part of a service."""
-
-    def routes(self) -> Routes:
-        """Its methods."""
-
-
-def services(driver: Driver) -> dict[str, Sequence[Part]]:
-    """Each service of csi.proto, and what it is made of."""
+def services(driver: Driver) -> dict[str, list[object]]:
+    """The handlers of each service of csi.proto: objects with methods that have the RPCs' names."""
+    snapshots = Snapshots(driver)
     return {
         "Identity": [Identity(driver.settings)],
-        "Controller": [
-            Inventory(driver),
-            Volumes(driver),
-            Attachments(driver),
-            Snapshots(driver),
-            ControllerHealth(driver),
-        ],
-        "GroupController": [Groups(driver)],
-        "SnapshotMetadata": [Metadata(driver)],
-        "Node": [Node(driver), Stagings(driver), Publications(driver), NodeHealth(driver)],
+        "Controller": [Volumes(driver), snapshots, ControllerHealth(driver.state)],
+        "GroupController": [snapshots],
+        "SnapshotMetadata": [Metadata(driver.state)],
+        "Node": [Node(driver), NodeHealth(driver.state, driver.node)],
     }
 
 
-def generic_handler(service: str, parts: Sequence[Part], calls: Calls) -> grpc.GenericRpcHandler:
+def switched_off(settings: Settings) -> set[str]:
+    """The methods that a switch turned off: gRPC answers UNIMPLEMENTED."""
+    switches = {
+        "ControllerPublishVolume": settings.attach,
+        "ControllerUnpublishVolume": settings.attach,
+        "ControllerModifyVolume": bool(settings.mutable_parameters),
+        "NodeStageVolume": settings.stage,
+        "NodeUnstageVolume": settings.stage,
+    }
+    return {method for method, on in switches.items() if not on}
+
+
+def generic_handler(service: str, parts: Sequence[object], calls: Calls, off: set[str]) -> grpc.GenericRpcHandler:
     """One service as gRPC wants it: bytes to messages, handlers with everything round them."""
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for part in parts:
-        for name, work in part.routes().items():
-            method = METHODS[f"{PREFIX}{service}/{name}"]
-            if method.streaming:
-                make, handler = grpc.unary_stream_rpc_method_handler, calls.stream(name, work)
-            else:
-                make, handler = grpc.unary_unary_rpc_method_handler, calls.unary(name, work)
-            handlers[name] = make(handler, method.request.FromString, method.response.SerializeToString)
+    for path, method in METHODS.items():
+        name = path.removeprefix(f"{PREFIX}{service}/")
+        work = next((getattr(part, name) for part in parts if hasattr(part, name)), None)
+        if work is None or name in off:
+            continue
+        if method.streaming:
+            make, handler = grpc.unary_stream_rpc_method_handler, calls.stream(name, work)
+        else:
+            make, handler = grpc.unary_unary_rpc_method_handler, calls.unary(name, work)
+        handlers[name] = make(handler, method.request.FromString, method.response.SerializeToString)
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 
 async def serve(settings: Settings) -> None:
-    """Run the driver until SIGTERM or SIGINT; a second one ends it at once.
+    """Run the driver until SIGTERM or SIGINT.
 
     Raises:
         SettingsError: something cannot be used; the message names the flag.
     """
     driver = Driver(settings)
     try:
-        call_log = _open_call_log(settings)
+        call_log = CallLog(settings.call_log)
         faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
         calls = Calls(faults=faults, call_log=call_log)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            [generic_handler(service, parts, calls) for service, parts in services(driver).items()]
-        )
-        _listen(server, settings.socket_path)
+        off = switched_off(settings)
+        server.add_generic_rpc_handlers([generic_handler(*each, calls, off) for each in services(driver).items()])
+        try:
+            server.add_insecure_port(f"unix:{quote(str(settings.socket_path))}")  # replaces a socket that a crash left
+        except RuntimeError as error:  # grpcio raises it for every failure to bind
+            raise SettingsError("--endpoint", f"cannot listen on {settings.socket_path}") from error
         await server.start()
         log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
         await _stop_signal()
@@ -101,43 +93,7 @@ async def serve(settings: Settings) -> None:
             log.warning("some work did not end in time and is cut off; the next start puts it right")
         call_log.close()
     finally:
-        driver.close()
-
-
-def _open_call_log(settings: Settings) -> CallLog:
-    try:
-        return CallLog(settings.call_log)
-    except OSError as error:
-        raise SettingsError("--call-log", f"cannot be written: {error}") from error
-
-
-def _listen(server: grpc.aio.Server, path: Path) -> None:
-    free_socket(path)
-    try:
-        server.add_insecure_port(f"unix:{quote(str(path))}")  # an address is a URI to grpcio
-    except RuntimeError as error:  # grpcio's only word for every failure to bind
-        raise SettingsError("--endpoint", f"cannot listen on {path}; may this user write there?") from error
-
-
-def free_socket(path: Path) -> None:
-    """Remove the socket that an ended process has left.
-
-    Raises:
-        SettingsError: a process answers on it, it is another kind of file, or its directory does not exist.
-    """
-    if not path.parent.is_dir():
-        raise SettingsError("--endpoint", f"the directory {path.parent} does not exist")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno != errno.ECONNREFUSED or not path.is_socket():
-                raise SettingsError("--endpoint", f"{path} cannot be used: {error.strerror}") from error
-            path.unlink()
-            return
-    raise SettingsError("--endpoint", f"another process answers on {path}; stop it, or choose another path")
+        driver.state.close()
 
 
 async def _stop_signal() -> None:
@@ -146,7 +102,3 @@ async def _stop_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     await stopped.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-        with contextlib.suppress(ValueError):
-            signal.signal(number, signal.SIG_DFL)

@@ -1,160 +1,298 @@
-"""The Controller service's snapshots. A snapshot is a whole copy of its volume's data, and outlives it.
+"""Snapshots: the Controller's methods, GroupController, and SnapshotMetadata.
 
-It is taken while the volume may be in use: what the node has written but not synced is flushed first, but a writer that
-goes on writing can leave its traces in the copy. A vendor's storage does this better; a directory cannot.
+A snapshot is a whole copy of its volume's data, and outlives it. It is taken while the volume may be in use: the driver
+flushes first, but a writer that goes on writing can leave its traces in the copy. A vendor's storage does this better.
 """
 
+import errno
 import logging
-import time
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors
-from tests.kit.testdriver import local, names, paging, placing
-from tests.kit.testdriver.answers import snapshot_message
-from tests.kit.testdriver.calls import Routes
-from tests.kit.testdriver.driver import Driver, ready_volume
-from tests.kit.testdriver.records import Phase, Snapshot, Volume, in_force
-from tests.kit.testdriver.state import Tables
+from examples.dirdriver import errors, names, paging
+from examples.dirdriver.access import BLOCK
+from examples.dirdriver.sizes import BLOCK_BYTES
+from tests.kit.testdriver import local
+from tests.kit.testdriver.controller import Driver
+from tests.kit.testdriver.state import Book, Group, State, Volume
 
 log = logging.getLogger("dirdriver.snapshots")
 
+MESSAGE_RANGES = 4096
+"""Ranges in one message where the caller sets no max_results: about 80 KiB."""
+
+Answer = TypeVar("Answer", pb.GetMetadataAllocatedResponse, pb.GetMetadataDeltaResponse)
+
 
 class Snapshots:
-    """The part of csi.v1.Controller that is about snapshots."""
+    """The part of csi.v1.Controller for snapshots, and csi.v1.GroupController: all of a group's members, or none."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self._state = driver.state
 
-    def routes(self) -> Routes:
-        """The methods of this part."""
-        return {
-            "CreateSnapshot": self.create,
-            "DeleteSnapshot": self.delete,
-            "ListSnapshots": self.list,
-            "GetSnapshot": self.get,
-        }
-
-    def create(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
+    def CreateSnapshot(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
         """Take a snapshot; one that has the name already is the answer if it is of the same volume."""
-        driver = self._driver
-        limits = driver.settings.limits
-        source_id = names.require("source_volume_id", request.source_volume_id)
-        name = names.require_name(request.name, limits=limits)
-        names.check_map("parameters", request.parameters, limits=limits)
-        with driver.state.writing() as tables:
-            found = in_force(tables.snapshots.all(name=name, group_id=""))
-            if found is None:
-                volume = ready_volume(tables, source_id)
-                self._check_place(request.accessibility_requirements, volume)
-                snapshot = planned(driver, volume, name)
-                tables.snapshots.put(snapshot)
-        if found is not None:
-            return self._known(found, source_id) or self.create(request)
-        take(driver, volume, snapshot)
-        with driver.state.writing() as tables:
-            tables.snapshots.put(replace(snapshot, phase=Phase.READY))
-        log.info("created %s of %s", snapshot.snapshot_id, source_id)
-        return pb.CreateSnapshotResponse(snapshot=snapshot_message(driver, snapshot))
+        volume_id = names.require("source_volume_id", request.source_volume_id)
+        name = names.require("name", request.name)
+        book = self._state.read()
+        if (found := _named(book, name)) is None:
+            volume = book.volume(volume_id)
+            if self._says_where:
+                self._driver.place(request.accessibility_requirements, book, 0, volume)
+            with self._taken(book, volume, name) as (wanted, folder), self._state.writing() as book:
+                found = _named(book, name)  # another process' call may have made it meanwhile
+                if found is None:
+                    found = self._state.settle(book, wanted, folder)
+                    log.info("created %s of %s", found.volume_id, volume_id)
+        if found.source_volume_id != volume_id:
+            raise errors.already_exists(f"a snapshot of this name exists as {found.volume_id}, of another volume")
+        return pb.CreateSnapshotResponse(snapshot=self._message(found))
 
-    def _known(self, found: Snapshot, source_id: str) -> pb.CreateSnapshotResponse | None:
-        """The answer that is there already; None if it was only half made, and is gone now."""
-        if found.source_volume_id != source_id:
-            raise errors.already_exists(f"a snapshot of this name exists as {found.snapshot_id}, of another volume")
-        if not self._driver.is_made(found, lambda: self._driver.forget(found)):
-            return None
-        return pb.CreateSnapshotResponse(snapshot=snapshot_message(self._driver, found))
+    @contextmanager
+    def _taken(self, book: Book, volume: Volume, name: str, group_id: str = "") -> Iterator[tuple[Volume, Path]]:
+        """A copy of a volume, and the folder where it is made; see `State.made`."""
+        local.flush(self._state, book, volume)
+        wanted = replace(
+            volume,
+            volume_id=names.new_id("snap"),
+            name=name,
+            source_volume_id=volume.volume_id,
+            snapshot_id="",
+            is_snapshot=True,
+            group_id=group_id,
+        )
+        with self._state.made(wanted, volume) as folder:
+            yield wanted, folder
 
-    def _check_place(self, wanted: pb.TopologyRequirement, volume: Volume) -> None:
-        if self._driver.settings.topology and self._driver.settings.snapshot_topology:
-            placing.place(
-                wanted, self._driver.topology_key, [volume.node], has_room=lambda _node: True, what="snapshot"
-            )
-
-    def delete(self, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
-        """Remove a snapshot; OK if there is none (CSI spec).
-
-        Raises:
-            CsiError: INVALID_ARGUMENT for a group's member (CSI spec), ABORTED while a volume is made from it.
-        """
-        snapshot_id = names.require("snapshot_id", request.snapshot_id)
-        with self._driver.state.writing() as tables:
-            snapshot = tables.snapshots.get(snapshot_id=snapshot_id)
-            if snapshot is None:
-                return pb.DeleteSnapshotResponse()
+    def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
+        """Remove a snapshot; OK if there is none (CSI spec). A group's member is INVALID_ARGUMENT (CSI spec)."""
+        snapshot = self._state.read().snapshots.get(names.require("snapshot_id", request.snapshot_id))
+        if snapshot is not None:
             if snapshot.group_id:
-                raise errors.invalid(f"snapshot {snapshot_id} belongs to group {snapshot.group_id}; delete the group")
-            check_not_copied(tables, snapshot_id)
-            tables.snapshots.put(replace(snapshot, phase=Phase.DELETING, owner=self._driver.node))
-        self._driver.forget(snapshot)
-        log.info("deleted %s", snapshot_id)
+                raise errors.invalid(f"the snapshot belongs to group {snapshot.group_id}; delete the group")
+            self._state.remove(snapshot)
+            log.info("deleted %s", snapshot.volume_id)
         return pb.DeleteSnapshotResponse()
 
-    def list(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+    def ListSnapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
         """A page of all snapshots, of one volume's, or the one named; unknown ids give an empty list (CSI spec)."""
-        length = paging.page_length(request.max_entries)
-        after = paging.start_after(request.starting_token)
-        filters = {"snapshot_id": request.snapshot_id, "source_volume_id": request.source_volume_id}
-        where = {column: value for column, value in filters.items() if value}
-        with self._driver.state.reading() as tables:
-            found = tables.snapshots.page(after, length + 1, phase=Phase.READY, **where)
-        page, token = paging.cut(found, length)
-        entries = [pb.ListSnapshotsResponse.Entry(snapshot=snapshot_message(self._driver, item)) for item in page]
+        found = [
+            snapshot
+            for snapshot in self._state.read().snapshots.values()
+            if request.snapshot_id in ("", snapshot.volume_id)
+            and request.source_volume_id in ("", snapshot.source_volume_id)
+        ]
+        found.sort(key=lambda snapshot: snapshot.created_us)
+        page, token = paging.page(found, request.max_entries, request.starting_token)
+        entries = [pb.ListSnapshotsResponse.Entry(snapshot=self._message(snapshot)) for snapshot in page]
         return pb.ListSnapshotsResponse(entries=entries, next_token=token)
 
-    def get(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
+    def GetSnapshot(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
         """One snapshot."""
-        snapshot_id = names.require("snapshot_id", request.snapshot_id)
-        with self._driver.state.reading() as tables:
-            snapshot = ready_snapshot(tables, snapshot_id)
-        return pb.GetSnapshotResponse(snapshot=snapshot_message(self._driver, snapshot))
+        snapshot = self._state.read().snapshot(names.require("snapshot_id", request.snapshot_id))
+        return pb.GetSnapshotResponse(snapshot=self._message(snapshot))
+
+    def GroupControllerGetCapabilities(
+        self, _request: pb.GroupControllerGetCapabilitiesRequest
+    ) -> pb.GroupControllerGetCapabilitiesResponse:
+        """The one capability that there is."""
+        rpc = pb.GroupControllerServiceCapability.RPC
+        kind = rpc(type=rpc.CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT)
+        return pb.GroupControllerGetCapabilitiesResponse(capabilities=[pb.GroupControllerServiceCapability(rpc=kind)])
+
+    def CreateVolumeGroupSnapshot(
+        self, request: pb.CreateVolumeGroupSnapshotRequest
+    ) -> pb.CreateVolumeGroupSnapshotResponse:
+        """Take a snapshot of each volume; a group that has the name is the answer if its volumes are the same."""
+        name = names.require("name", request.name)
+        if not request.source_volume_ids:
+            raise errors.invalid("source_volume_ids is missing: the CSI spec requires it")
+        sources = sorted(set(request.source_volume_ids))
+        book = self._state.read()
+        group = next((group for group in book.groups.values() if group.name == name), None)
+        if group is None:
+            volumes = [book.volume(volume_id) for volume_id in sources]
+            group_id = names.new_id("group")
+            with ExitStack() as stack:
+                taken = [stack.enter_context(self._taken(book, volume, name, group_id)) for volume in volumes]
+                with self._state.writing() as book:
+                    group = Group(group_id=group_id, name=name, sources=sources, created_us=book.new_time_us())
+                    book.groups[group_id] = group
+                    for wanted, folder in taken:
+                        self._state.settle(book, wanted, folder)
+        elif group.sources != sources:
+            raise errors.already_exists(f"a group snapshot of this name exists as {group.group_id}, of other volumes")
+        return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=self._group_message(book, group))
+
+    def DeleteVolumeGroupSnapshot(
+        self, request: pb.DeleteVolumeGroupSnapshotRequest
+    ) -> pb.DeleteVolumeGroupSnapshotResponse:
+        """Remove a group and its members; OK if there is none (CSI spec)."""
+        group_id = names.require("group_snapshot_id", request.group_snapshot_id)
+        with self._state.writing() as book:
+            if group_id not in book.groups:
+                return pb.DeleteVolumeGroupSnapshotResponse()
+            members = _members(book, group_id)
+            _check_members(request.snapshot_ids, members)
+            del book.groups[group_id]
+            for member in members:
+                del book.snapshots[member.volume_id]
+        self._state.remove(*members)
+        return pb.DeleteVolumeGroupSnapshotResponse()
+
+    def GetVolumeGroupSnapshot(self, request: pb.GetVolumeGroupSnapshotRequest) -> pb.GetVolumeGroupSnapshotResponse:
+        """One group with its members."""
+        group_id = names.require("group_snapshot_id", request.group_snapshot_id)
+        book = self._state.read()
+        if group_id not in book.groups:
+            raise errors.not_found(f"group snapshot {group_id} does not exist")
+        _check_members(request.snapshot_ids, _members(book, group_id))
+        return pb.GetVolumeGroupSnapshotResponse(group_snapshot=self._group_message(book, book.groups[group_id]))
+
+    @property
+    def _says_where(self) -> bool:
+        return self._driver.settings.topology and self._driver.settings.snapshot_topology
+
+    def _message(self, snapshot: Volume) -> pb.Snapshot:
+        return pb.Snapshot(
+            snapshot_id=snapshot.volume_id,
+            source_volume_id=snapshot.source_volume_id,
+            size_bytes=snapshot.size_bytes,
+            creation_time=_timestamp(snapshot.created_us),
+            ready_to_use=True,
+            group_snapshot_id=snapshot.group_id,
+            accessible_topology=self._driver.topology(snapshot.node) if self._says_where else [],
+        )
+
+    def _group_message(self, book: Book, group: Group) -> pb.VolumeGroupSnapshot:
+        return pb.VolumeGroupSnapshot(
+            group_snapshot_id=group.group_id,
+            snapshots=[self._message(member) for member in _members(book, group.group_id)],
+            creation_time=_timestamp(group.created_us),
+            ready_to_use=True,
+        )
 
 
-def ready_snapshot(tables: Tables, snapshot_id: str) -> Snapshot:
-    """A snapshot that callers know of.
-
-    Raises:
-        CsiError: NOT_FOUND.
-    """
-    snapshot = tables.snapshots.get(snapshot_id=snapshot_id, phase=Phase.READY)
-    if snapshot is None:
-        raise errors.not_found(f"snapshot {snapshot_id} does not exist")
-    return snapshot
+def _named(book: Book, name: str) -> Volume | None:
+    found = (snapshot for snapshot in book.snapshots.values() if snapshot.name == name and not snapshot.group_id)
+    return next(found, None)
 
 
-def planned(driver: Driver, volume: Volume, name: str, *, group_id: str = "") -> Snapshot:
-    """The record of a snapshot that is to be taken now."""
-    return Snapshot(
-        snapshot_id=names.new_id("snap"),
-        name=name,
-        phase=Phase.CREATING,
-        owner=driver.node,
-        layout=volume.layout,
-        size_bytes=volume.size_bytes,
-        fs_type=volume.fs_type,
-        fs_bytes=volume.fs_bytes,
-        node=volume.node,
-        source_volume_id=volume.volume_id,
-        group_id=group_id,
-        created_ns=time.time_ns(),
-    )
+def _members(book: Book, group_id: str) -> list[Volume]:
+    return [snapshot for snapshot in book.snapshots.values() if snapshot.group_id == group_id]
 
 
-def take(driver: Driver, volume: Volume, snapshot: Snapshot) -> None:
-    """Copy the data. A failure leaves neither data nor record."""
-    try:
-        local.flush(driver, volume)
-        driver.pool.make(snapshot, volume)
-    except BaseException:
-        driver.forget(snapshot)
-        raise
+def _check_members(asked: Iterable[str], members: list[Volume]) -> None:
+    """Refuse a list of members that is not the group's (CSI spec); an empty one passes, as csi-sanity sends it."""
+    ids = set(asked)
+    if ids and ids != {member.volume_id for member in members}:
+        raise errors.invalid("snapshot_ids are not the members of this group snapshot")
 
 
-def check_not_copied(tables: Tables, snapshot_id: str) -> None:
-    """Refuse to remove a snapshot that a volume is being made from.
+def _timestamp(microseconds: int) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromMicroseconds(microseconds)
+    return stamp
 
-    Raises:
-        CsiError: ABORTED.
-    """
-    if tables.volumes.get(source_kind="snapshot", source_id=snapshot_id, phase=Phase.CREATING):
-        raise errors.aborted(f"snapshot {snapshot_id} is being copied; try again")
+
+class Metadata:
+    """csi.v1.SnapshotMetadata: the ranges of a block snapshot that hold data, or differ from an earlier snapshot."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def GetMetadataAllocated(
+        self, request: pb.GetMetadataAllocatedRequest
+    ) -> Iterator[pb.GetMetadataAllocatedResponse]:
+        """The ranges that hold data."""
+        snapshot = self._snapshot("snapshot_id", request.snapshot_id)
+        found = _allocated(self._state.data(snapshot))
+        return _answers(pb.GetMetadataAllocatedResponse, found, request, snapshot.size_bytes)
+
+    def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest) -> Iterator[pb.GetMetadataDeltaResponse]:
+        """The ranges in which the target differs from the base, an earlier snapshot of the same volume."""
+        base = self._snapshot("base_snapshot_id", request.base_snapshot_id)
+        target = self._snapshot("target_snapshot_id", request.target_snapshot_id)
+        if base.source_volume_id != target.source_volume_id or base.created_us > target.created_us:
+            raise errors.invalid("base_snapshot_id is no earlier snapshot of the target's volume")
+        found = _changed(self._state.data(base), self._state.data(target))
+        return _answers(pb.GetMetadataDeltaResponse, found, request, target.size_bytes)
+
+    def _snapshot(self, field: str, snapshot_id: str) -> Volume:
+        snapshot = self._state.read().snapshot(names.require(field, snapshot_id))
+        if snapshot.layout != BLOCK:
+            raise errors.invalid(f"{field}: {snapshot_id} is not a snapshot of a block volume")
+        return snapshot
+
+
+def _answers(
+    kind: type[Answer],
+    ranges: Iterable[range],
+    request: pb.GetMetadataAllocatedRequest | pb.GetMetadataDeltaRequest,
+    size: int,
+) -> Iterator[Answer]:
+    """The ranges from `starting_offset` on, in messages; at least one, as it tells the size."""
+    offset = request.starting_offset
+    if not 0 <= offset <= size:
+        raise errors.out_of_range(f"starting_offset is not within the volume's {size} bytes")
+    if request.max_results < 0:
+        raise errors.invalid("max_results must not be negative")
+    # A range that the offset cuts is shortened, so that a resumed stream repeats nothing.
+    rest = (range(max(found.start, offset), found.stop) for found in ranges if found.stop > offset)
+    length = min(request.max_results or MESSAGE_RANGES, MESSAGE_RANGES)
+    return _messages(kind, rest, length, size)
+
+
+def _messages(kind: type[Answer], ranges: Iterator[range], length: int, size: int) -> Iterator[Answer]:
+    batch = list(islice(ranges, length))
+    while True:
+        yield kind(
+            block_metadata_type=pb.BlockMetadataType.VARIABLE_LENGTH,
+            volume_capacity_bytes=size,
+            block_metadata=[pb.BlockMetadata(byte_offset=each.start, size_bytes=len(each)) for each in batch],
+        )
+        if not (batch := list(islice(ranges, length))):
+            return
+
+
+def _allocated(image: Path) -> Iterator[range]:
+    """The ranges that hold data, as the filesystem below keeps them (SEEK_DATA, lseek(2)); whole blocks, ascending."""
+    with image.open("rb") as file:
+        position, size = 0, os.fstat(file.fileno()).st_size
+        while position < size:
+            try:
+                start = os.lseek(file.fileno(), position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    return
+                raise
+            position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            yield range(start, position)
+
+
+def _changed(base: Path, target: Path) -> Iterator[range]:
+    """The ranges of whole blocks in which two images differ. Beyond the end of the shorter one it counts as zeros."""
+    blocks = {block for image in (base, target) for data in _allocated(image) for block in data[::BLOCK_BYTES]}
+    changed: range | None = None
+    with base.open("rb") as old, target.open("rb") as new:
+        for block in sorted(blocks):
+            before, after = (os.pread(file.fileno(), BLOCK_BYTES, block) for file in (old, new))
+            if before.ljust(BLOCK_BYTES, b"\0") == after.ljust(BLOCK_BYTES, b"\0"):
+                continue
+            if changed is not None and changed.stop == block:
+                changed = range(changed.start, block + BLOCK_BYTES)
+                continue
+            if changed is not None:
+                yield changed
+            changed = range(block, block + BLOCK_BYTES)
+    if changed is not None:
+        yield changed

@@ -1,169 +1,295 @@
-"""The state: a SQLite database, and transactions on it. All SQL is here.
+"""The state directory: records in one JSON file, and the data of volumes and snapshots in a folder each.
+
+    state.json              every record; replaced as a whole
+    volumes/<id>/data       a directory volume
+    volumes/<id>/image      a sparse file: filesystem and block volumes
+    snapshots/<id>/…        the same for snapshots
+    unfinished/<node>/<id>  data that is being made or removed
+    nodes/<node>/lock       held by the node's process
 
 Rules:
 
-* What a caller was told is on disk before it is told: WAL with `synchronous=FULL`, one fsync a transaction.
-* Several processes share the file; a writer takes SQLite's write lock when it begins, so what it read stays true.
-* No transaction is open while data is copied, mounted or formatted: `Phase` says what is under way.
+* Several processes share the directory. Whoever writes a record holds the lock from reading the file to replacing it.
+* What a caller was told is on disk before it is told.
+* Data is made in `unfinished`, and moves to its place under the lock, together with its record. So a `kill -9` leaves
+  only folders without a record, which the next start removes.
 """
 
-import contextlib
-import sqlite3
+import fcntl
+import json
+import os
+import shutil
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
-from enum import StrEnum
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any
 
-from tests.kit.testdriver.records import Attachment, Group, Node, Publication, Snapshot, Staging, Volume
+from examples.dirdriver import access, errors
+from examples.dirdriver.commands import run
+from examples.dirdriver.settings import SettingsError
+from examples.dirdriver.store import DIRECTORY_MODE, flush
+from examples.dirdriver.store import Volume as BaseVolume
 
-LOCK_WAIT_S = 30.0
-"""How long a transaction waits for another process' one. They are short; this is for a machine that is busy."""
-
-_CONTENT = """layout TEXT NOT NULL, size_bytes INTEGER NOT NULL, fs_type TEXT NOT NULL, fs_bytes INTEGER NOT NULL,
-    node TEXT NOT NULL"""
-_MADE = "seq INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, phase TEXT NOT NULL, owner TEXT NOT NULL"
-
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS volumes ({_MADE}, volume_id TEXT UNIQUE NOT NULL, {_CONTENT}, parameters TEXT NOT NULL,
-    mutable_parameters TEXT NOT NULL, source_kind TEXT NOT NULL, source_id TEXT NOT NULL, ephemeral INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS volumes_by_name ON volumes (name);
-CREATE TABLE IF NOT EXISTS snapshots ({_MADE}, snapshot_id TEXT UNIQUE NOT NULL, {_CONTENT},
-    source_volume_id TEXT NOT NULL, group_id TEXT NOT NULL, created_ns INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS snapshots_by_name ON snapshots (name);
-CREATE TABLE IF NOT EXISTS groups ({_MADE}, group_id TEXT UNIQUE NOT NULL, sources TEXT NOT NULL,
-    created_ns INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS nodes (node_id TEXT PRIMARY KEY, capacity_bytes INTEGER NOT NULL,
-    max_volumes INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS attachments (volume_id TEXT NOT NULL, node_id TEXT NOT NULL, mode INTEGER NOT NULL,
-    readonly INTEGER NOT NULL, fingerprint TEXT NOT NULL, PRIMARY KEY (volume_id, node_id));
-CREATE TABLE IF NOT EXISTS stagings (volume_id TEXT NOT NULL, node_id TEXT NOT NULL, path TEXT NOT NULL,
-    mode INTEGER NOT NULL, fingerprint TEXT NOT NULL, PRIMARY KEY (volume_id, node_id));
-CREATE TABLE IF NOT EXISTS publications (node_id TEXT NOT NULL, target TEXT NOT NULL, volume_id TEXT NOT NULL,
-    mode INTEGER NOT NULL, readonly INTEGER NOT NULL, arguments TEXT NOT NULL, PRIMARY KEY (node_id, target));
-"""
-
-Record = TypeVar("Record")
+ATTACHED, STAGED, PUBLISHED = "attached", "staged", "published"
+"""Kinds of `Use`."""
 
 
-class Table(Generic[Record]):
-    """One table, as records. Conditions are column=value, ANDed. Column names are our own code's, never a request's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume(BaseVolume):
+    """The record of a volume or a snapshot.
 
-    def __init__(self, connection: sqlite3.Connection, name: str, record: type[Record]) -> None:
-        self._connection = connection
-        self._name = name
-        self._record = record
-        self._hints = get_type_hints(record)
-        self._columns = [field.name for field in fields(record)]  # type: ignore[arg-type]  # every record is a dataclass
-        self._select = f"SELECT {','.join(self._columns)} FROM {name} "  # our own names
+    Attributes:
+        node: where it lives.
+        fs_type: the filesystem in it; empty for a directory and for block.
+        fs_bytes: the size that the filesystem was made or grown to; 0 as long as there is none.
+        mutable_parameters: the ones in force.
+        ephemeral: whether it lives as long as its publication (inline volume).
+        is_snapshot: whether it is a snapshot.
+        group_id: the group that a snapshot belongs to, or empty.
+    """
 
-    def put(self, record: Record) -> None:
-        """Insert the record, or replace the one with the same key. A record without `seq` gets the next number."""
-        values = {name: getattr(record, name) for name in self._columns}
-        if values.get("seq") == 0:
-            del values["seq"]
-        marks = ",".join("?" * len(values))
-        self._run(f"REPLACE INTO {self._name} ({','.join(values)}) VALUES ({marks})", values)  # our own names
-
-    def get(self, **where: object) -> Record | None:
-        """The only, or the first, record."""
-        row = self._run(f"{self._select} {_condition(where)} LIMIT 1", where).fetchone()
-        return None if row is None else self._load(row)
-
-    def all(self, **where: object) -> list[Record]:
-        """The records, in no order."""
-        return [self._load(row) for row in self._run(self._select + _condition(where), where)]
-
-    def page(self, after: int, length: int, /, **where: object) -> list[Record]:
-        """At most `length` records (-1: all) with a higher `seq` than `after`, in its order."""
-        condition = _condition(where, "seq > ?")
-        rows = self._run(f"{self._select} {condition} ORDER BY seq LIMIT {length:d}", {**where, "seq": after})
-        return [self._load(row) for row in rows]
-
-    def total(self, column: str, **where: object) -> int:
-        """The sum of a column; 0 without records."""
-        sql = f"SELECT COALESCE(SUM({column}), 0) FROM {self._name} {_condition(where)}"  # our own names
-        return int(self._run(sql, where).fetchone()[0])
-
-    def delete(self, **where: object) -> None:
-        """Remove the records; no error if there is none."""
-        self._run(f"DELETE FROM {self._name} {_condition(where)}", where)  # our own names
-
-    def _run(self, sql: str, values: dict[str, Any]) -> sqlite3.Cursor:
-        return self._connection.execute(sql, list(values.values()))
-
-    def _load(self, row: tuple[Any, ...]) -> Record:
-        return self._record(**{name: self._value(name, value) for name, value in zip(self._columns, row, strict=True)})
-
-    def _value(self, name: str, value: Any) -> Any:
-        hint = self._hints[name]
-        return hint(value) if hint is bool or issubclass(hint, StrEnum) else value
+    node: str
+    fs_type: str = ""
+    fs_bytes: int = 0
+    mutable_parameters: dict[str, str] = field(default_factory=dict)
+    ephemeral: bool = False
+    is_snapshot: bool = False
+    group_id: str = ""
 
 
-def _condition(where: Iterable[str], *more: str) -> str:
-    terms = " AND ".join([*(f"{name} = ?" for name in where), *more])
-    return f"WHERE {terms}" if terms else ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group snapshot; its members name it. `sources` are the volumes' ids, sorted."""
+
+    group_id: str
+    name: str
+    sources: list[str]
+    created_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Every table, within one transaction."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node whose process was started on this state directory once."""
 
-    volumes: Table[Volume]
-    snapshots: Table[Snapshot]
-    groups: Table[Group]
-    nodes: Table[Node]
-    attachments: Table[Attachment]
-    stagings: Table[Staging]
-    publications: Table[Publication]
+    node_id: str
+    capacity_bytes: int
+    max_volumes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One way in which a node has a volume: attached, staged at a path, or published at one.
+
+    A staging or publication is written before the first mount and removed after the last one is gone, so that any call
+    can be repeated or undone after a crash between the two (CSI spec, RPC Interactions).
+
+    Attributes:
+        kind: ATTACHED, STAGED or PUBLISHED.
+        volume_id: the volume.
+        node: the node.
+        path: the staging or target path.
+        mode: the access mode asked for.
+        readonly: whether the node may only read.
+        arguments: fingerprint of what a repeated call must have in common.
+    """
+
+    kind: str
+    volume_id: str
+    node: str
+    path: str = ""
+    mode: int
+    readonly: bool = False
+    arguments: str
+
+
+@dataclass(slots=True)
+class Book:
+    """All records, by their ids."""
+
+    volumes: dict[str, Volume] = field(default_factory=dict)
+    snapshots: dict[str, Volume] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    uses: list[Use] = field(default_factory=list)
+
+    def volume(self, volume_id: str) -> Volume:
+        """A volume. Raises CsiError with NOT_FOUND."""
+        if volume_id not in self.volumes:
+            raise errors.not_found(f"volume {volume_id} does not exist")
+        return self.volumes[volume_id]
+
+    def snapshot(self, snapshot_id: str) -> Volume:
+        """A snapshot. Raises CsiError with NOT_FOUND."""
+        if snapshot_id not in self.snapshots:
+            raise errors.not_found(f"snapshot {snapshot_id} does not exist")
+        return self.snapshots[snapshot_id]
+
+    def listed(self) -> list[Volume]:
+        """The volumes that lists show: inline ones are their pod's affair. Oldest first."""
+        found = (volume for volume in self.volumes.values() if not volume.ephemeral)
+        return sorted(found, key=lambda volume: volume.created_us)
+
+    def found(self, kind: str = "", **fields: str) -> list[Use]:
+        """The uses of a kind, or of all, with these fields."""
+        wanted = {**fields, **({"kind": kind} if kind else {})}
+        return [use for use in self.uses if all(getattr(use, name) == value for name, value in wanted.items())]
+
+    def drop(self, *uses: Use) -> None:
+        """Remove uses; OK if they are not there."""
+        self.uses = [use for use in self.uses if use not in uses]
+
+    def new_time_us(self) -> int:
+        """A time of creation that no record has yet: it orders lists."""
+        made = [volume.created_us for volume in (*self.volumes.values(), *self.snapshots.values())]
+        made += [group.created_us for group in self.groups.values()]
+        return max(time.time_ns() // 1000, max(made, default=0) + 1)
 
 
 class State:
-    """The database of one state directory. Any thread may use it; transactions of one process run one at a time."""
+    """The state directory of one process. Any thread may use it."""
 
-    def __init__(self, file: Path) -> None:
-        self._lock = threading.Lock()
-        # Transactions are begun by hand, and the lock above serialises the threads.
-        self._connection = sqlite3.connect(file, timeout=LOCK_WAIT_S, isolation_level=None, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(_SCHEMA)
-        self._tables = Tables(
-            volumes=Table(self._connection, "volumes", Volume),
-            snapshots=Table(self._connection, "snapshots", Snapshot),
-            groups=Table(self._connection, "groups", Group),
-            nodes=Table(self._connection, "nodes", Node),
-            attachments=Table(self._connection, "attachments", Attachment),
-            stagings=Table(self._connection, "stagings", Staging),
-            publications=Table(self._connection, "publications", Publication),
-        )
+    def __init__(self, root: Path, node: Node) -> None:
+        """Take the node's place in the directory, and remove what a crash left there.
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[Tables]:
-        """A transaction that may write: all of it is on disk at the end, or nothing if it raises."""
-        with self._transaction("BEGIN IMMEDIATE"):
-            yield self._tables
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Tables]:
-        """A transaction that sees one moment and writes nothing."""
-        with self._transaction("BEGIN"):
-            yield self._tables
-
-    @contextlib.contextmanager
-    def _transaction(self, begin: str) -> Iterator[None]:
-        with self._lock:
-            self._connection.execute(begin)
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        Raises:
+            SettingsError: the directory cannot be used, or another process runs as this node on it.
+        """
+        self.root = root
+        self._unfinished = root / "unfinished" / node.node_id
+        self._turn = threading.Lock()
+        try:
+            for folder in (self._unfinished, root / "volumes", root / "snapshots", root / "nodes" / node.node_id):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._node_lock = _opened(root / "nodes" / node.node_id / "lock")
+            fcntl.flock(self._node_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in self._unfinished.iterdir():
+                shutil.rmtree(left, ignore_errors=True)
+            self._lock = _opened(root / "lock")
+            with self.writing() as book:
+                book.nodes[node.node_id] = node
+                for path in [*(root / "volumes").iterdir(), *(root / "snapshots").iterdir()]:
+                    if path.name not in book.volumes and path.name not in book.snapshots:
+                        self._remove(path)
+        except BlockingIOError as error:
+            raise SettingsError("--node-id", f"another process runs as node {node.node_id!r} here") from error
+        except OSError as error:
+            raise SettingsError("--state-dir", f"cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Close the file. Nothing may use the state afterwards."""
-        with self._lock:
-            self._connection.close()
+        """Let go of the directory. Mounts and devices belong to the pods: they stay."""
+        for lock in (self._lock, self._node_lock):
+            os.close(lock)
+
+    def read(self) -> Book:
+        """The records at this moment."""
+        try:
+            stored: dict[str, list[dict[str, Any]]] = json.loads((self.root / "state.json").read_text())
+        except FileNotFoundError:
+            return Book()
+        return Book(
+            volumes={each["volume_id"]: Volume(**each) for each in stored["volumes"]},
+            snapshots={each["volume_id"]: Volume(**each) for each in stored["snapshots"]},
+            groups={each["group_id"]: Group(**each) for each in stored["groups"]},
+            nodes={each["node_id"]: Node(**each) for each in stored["nodes"]},
+            uses=[Use(**each) for each in stored["uses"]],
+        )
+
+    @contextmanager
+    def writing(self) -> Iterator[Book]:
+        """The records, to change: all changes are on disk at the end, or none if the body raises."""
+        with self._turn:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            try:
+                book = self.read()
+                yield book
+                self._write(book)
+            finally:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _write(self, book: Book) -> None:
+        tables = {
+            name: [asdict(record) for record in getattr(book, name).values()]
+            for name in ("volumes", "snapshots", "groups", "nodes")
+        }
+        new = self.root / "state.new"
+        with new.open("w") as file:
+            json.dump({**tables, "uses": [asdict(use) for use in book.uses]}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.root / "state.json")
+        flush(self.root)
+
+    # ---- data ----
+
+    def data(self, volume: Volume) -> Path:
+        """The directory or the image of a volume or a snapshot."""
+        return self._folder(volume) / _data_name(volume)
+
+    def _folder(self, volume: Volume) -> Path:
+        return self.root / ("snapshots" if volume.is_snapshot else "volumes") / volume.volume_id
+
+    @contextmanager
+    def made(self, volume: Volume, source: Volume | None = None) -> Iterator[Path]:
+        """Make data in `unfinished`: empty, or a copy. The body may `settle` it; else it is removed at the end."""
+        folder = self._unfinished / volume.volume_id
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        data = folder / _data_name(volume)
+        try:
+            if source is not None:
+                run("cp", "--archive", "--sparse=always", str(self.data(source)), str(data))
+                if not self.data(source).exists():
+                    raise errors.aborted("the source was deleted while it was copied")
+                run("sync", "--file-system", str(folder))  # one flush for all files
+            elif volume.layout == access.DIRECTORY:
+                data.mkdir()
+                data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode
+            self._grow(data, volume)
+            flush(folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def settle(self, book: Book, volume: Volume, folder: Path) -> Volume:
+        """Move made data to its place, and write its record. Returns the record with its time of creation."""
+        volume = replace(volume, created_us=book.new_time_us())
+        folder.rename(self._folder(volume))
+        flush(self._folder(volume).parent)
+        (book.snapshots if volume.is_snapshot else book.volumes)[volume.volume_id] = volume
+        return volume
+
+    def grow(self, volume: Volume) -> None:
+        """Give an image its volume's size. A directory has no size of its own."""
+        self._grow(self.data(volume), volume)
+
+    def _grow(self, data: Path, volume: Volume) -> None:
+        if volume.layout == access.DIRECTORY:
+            return
+        with data.open("ab") as image:
+            image.truncate(max(volume.size_bytes, os.fstat(image.fileno()).st_size))
+            os.fsync(image.fileno())
+
+    def remove(self, *volumes: Volume) -> None:
+        """Remove volumes or snapshots, and their data. The records go first: what a crash leaves is data alone."""
+        with self.writing() as book:
+            for volume in volumes:
+                (book.snapshots if volume.is_snapshot else book.volumes).pop(volume.volume_id, None)
+        for volume in volumes:
+            self._remove(self._folder(volume))
+
+    def _remove(self, folder: Path) -> None:
+        unfinished = self._unfinished / folder.name
+        with suppress(FileNotFoundError):  # another process' start removed it
+            folder.rename(unfinished)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _data_name(volume: Volume) -> str:
+    return "data" if volume.layout == access.DIRECTORY else "image"
+
+
+def _opened(file: Path) -> int:
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
