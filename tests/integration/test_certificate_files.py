@@ -55,7 +55,7 @@ class End(ServedByTasks):
     def closed(self, link: Link, reason: str, message: str) -> None: ...
 
 
-class World:
+class CertifiedUplink:
     """A hub, and an uplink whose certificate is in files.
 
     Attributes:
@@ -83,7 +83,7 @@ async def some_looks() -> None:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[CertifiedUplink]:
     monkeypatch.setattr(rotation, "LOOK_S", 0.02)
     authority = Authority(tmp_path)
     theirs, mine = authority.hub(), authority.edge("n1")
@@ -103,7 +103,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         limits=LIMITS,
         tls=TlsIdentity(files, server=False),
     )
-    found = World(hub, files, uplink, authority)
+    found = CertifiedUplink(hub, files, uplink, authority)
     tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files))]
     try:
         await until(lambda: uplink.link is not None)
@@ -116,36 +116,39 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await settle()
 
 
-async def test_new_files_are_used_on_a_second_link(world: World) -> None:
-    new = world.authority.edge("n1")
-    world.put(new)
-    await until(lambda: len(world.hub.links) == 2)
-    assert world.hub.keys[1] == new.fingerprint != world.hub.keys[0]
-    assert world.hub.links[1].peer.beside
-    assert await world.hub.links[0].wait_closed() == (Reason.DRAINED, "it has a newer link, and every call is finished")
+async def test_new_files_are_used_on_a_second_link(certified: CertifiedUplink) -> None:
+    new = certified.authority.edge("n1")
+    certified.put(new)
+    await until(lambda: len(certified.hub.links) == 2)
+    assert certified.hub.keys[1] == new.fingerprint != certified.hub.keys[0]
+    assert certified.hub.links[1].peer.beside
+    assert await certified.hub.links[0].wait_closed() == (
+        Reason.DRAINED,
+        "it has a newer link, and every call is finished",
+    )
 
 
-async def test_a_new_certificate_of_the_same_key_is_used_on_a_second_link_too(world: World) -> None:
-    new = world.authority.edge("n1")
-    world.put(new)
-    await until(lambda: len(world.hub.links) == 2)
-    again = world.authority.reissue(new, "n1")
-    world.put(again)
-    await until(lambda: len(world.hub.links) == 3)
-    assert world.hub.keys[2] == world.hub.keys[1]
+async def test_a_new_certificate_of_the_same_key_is_used_on_a_second_link_too(certified: CertifiedUplink) -> None:
+    new = certified.authority.edge("n1")
+    certified.put(new)
+    await until(lambda: len(certified.hub.links) == 2)
+    again = certified.authority.reissue(new, "n1")
+    certified.put(again)
+    await until(lambda: len(certified.hub.links) == 3)
+    assert certified.hub.keys[2] == certified.hub.keys[1]
 
 
-async def test_files_that_do_not_fit_together_yet_change_nothing(world: World) -> None:
-    new = world.authority.edge("n1")
-    world.put(new, "cert")
+async def test_files_that_do_not_fit_together_yet_change_nothing(certified: CertifiedUplink) -> None:
+    new = certified.authority.edge("n1")
+    certified.put(new, "cert")
     await some_looks()
-    assert len(world.hub.links) == 1
-    world.put(new, "key")
-    await until(lambda: len(world.hub.links) == 2)
+    assert len(certified.hub.links) == 1
+    certified.put(new, "key")
+    await until(lambda: len(certified.hub.links) == 2)
 
 
-async def test_files_that_are_only_written_again_change_nothing(world: World) -> None:
-    content = world.files.cert.read_bytes()
-    world.files.cert.write_bytes(content)
+async def test_files_that_are_only_written_again_change_nothing(certified: CertifiedUplink) -> None:
+    content = certified.files.cert.read_bytes()
+    certified.files.cert.write_bytes(content)
     await some_looks()
-    assert len(world.hub.links) == 1
+    assert len(certified.hub.links) == 1

@@ -120,7 +120,7 @@ async def ended(stream: Stream) -> Status:
 
 
 @dataclass
-class World:
+class LeasedNode:
     """A hub, an agent and its vendor.
 
     Attributes:
@@ -171,7 +171,7 @@ def lease_s() -> float:
 
 
 @pytest.fixture
-async def world(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator[World]:
+async def node(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator[LeasedNode]:
     async with contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(Hub())
         line = await stack.enter_async_context(Line(to=hub.address))
@@ -185,94 +185,94 @@ async def world(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterato
         await asyncio.to_thread(
             wait_for, lambda: agent.status()["drivers"][0]["services"], what="driver that the agent has asked"
         )
-        yield World(hub, line, agent, vendor)
+        yield LeasedNode(hub, line, agent, vendor)
 
 
 @pytest.mark.parametrize("lease_s", [LONG_S])
-async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_refused(world: World) -> None:
-    stream = await world.running_create()
+async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_refused(node: LeasedNode) -> None:
+    stream = await node.running_create()
     await asyncio.sleep(LONG_S + 1)
-    assert not world.vendor.calls("CreateVolume")[0].cancelled
+    assert not node.vendor.calls("CreateVolume")[0].cancelled
     assert stream.status is None
-    old = world.hub.call(DELETE, b"\n\x02v1", epoch=4)
+    old = node.hub.call(DELETE, b"\n\x02v1", epoch=4)
     status = await ended(old)
     assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
-    assert world.vendor.calls("DeleteVolume") == []
-    assert not world.agent.logged("no answer of the hub")
+    assert node.vendor.calls("DeleteVolume") == []
+    assert not node.agent.logged("no answer of the hub")
 
 
-async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(world: World) -> None:
-    await world.running_create()
-    world.line.stall()
+async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(node: LeasedNode) -> None:
+    await node.running_create()
+    node.line.stall()
     began = time.monotonic()
-    await world.cancelled()
+    await node.cancelled()
     assert time.monotonic() - began > LEASE_S / 2  # a quarter of it may have gone by when the line stalled
-    await world.logged(f"{LOST}: 1 operations of shared drivers are cancelled, and no other begins")
-    status = await asyncio.to_thread(world.agent.status)
+    await node.logged(f"{LOST}: 1 operations of shared drivers are cancelled, and no other begins")
+    status = await asyncio.to_thread(node.agent.status)
     assert [LOST in problem for problem in status["problems"]] == [True]
     assert status["operations"] == []
-    await world.line.cut()
-    world.line.heal()
-    await world.linked_again()
-    world.vendor.as_usual("CreateVolume")
-    assert (await ended(world.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=5))).ok
-    assert len(world.vendor.calls("CreateVolume")) == 2
+    await node.line.cut()
+    node.line.heal()
+    await node.linked_again()
+    node.vendor.as_usual("CreateVolume")
+    assert (await ended(node.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=5))).ok
+    assert len(node.vendor.calls("CreateVolume")) == 2
 
 
-async def test_an_agent_that_was_stopped_across_the_lease_begins_no_call_that_came_meanwhile(world: World) -> None:
+async def test_an_agent_that_was_stopped_across_the_lease_begins_no_call_that_came_meanwhile(node: LeasedNode) -> None:
     """The hub has given it up: it may have given the work to another node."""
-    assert (await ended(world.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
-    world.stop()
-    world.hub.call(DELETE, b"\n\x02v1", epoch=5)
-    assert world.hub.link is not None
+    assert (await ended(node.hub.call(CREATE, create("pvc-0").SerializeToString(), epoch=5))).ok
+    node.stop()
+    node.hub.call(DELETE, b"\n\x02v1", epoch=5)
+    assert node.hub.link is not None
     await asyncio.sleep(LEASE_S / 2)
-    world.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
+    node.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
     await asyncio.sleep(LEASE_S)
-    world.go_on()
-    await world.linked_again()
-    assert (await ended(world.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=7))).ok
-    assert world.vendor.calls("DeleteVolume") == []
+    node.go_on()
+    await node.linked_again()
+    assert (await ended(node.hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=7))).ok
+    assert node.vendor.calls("DeleteVolume") == []
 
 
-async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_begun(world: World) -> None:
-    await world.running_create()
-    world.stop()
+async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_begun(node: LeasedNode) -> None:
+    await node.running_create()
+    node.stop()
     await asyncio.sleep(LEASE_S / 2)
-    assert world.hub.link is not None
-    world.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
+    assert node.hub.link is not None
+    node.hub.link.goodbye(Reason.PEER_SILENT, "nothing was heard")
     await asyncio.sleep(LEASE_S)
-    assert not world.vendor.calls("CreateVolume")[0].cancelled
-    world.go_on()
-    await world.cancelled()
+    assert not node.vendor.calls("CreateVolume")[0].cancelled
+    node.go_on()
+    await node.cancelled()
 
 
 @pytest.mark.parametrize("lease_s", [LONG_S])
-async def test_an_agent_that_drains_finishes_its_operation_on_the_link(world: World) -> None:
-    stream = await world.running_create()
-    world.agent.ask_to_stop()
-    await world.logged("stopping: calls under way have 15 s to finish")
+async def test_an_agent_that_drains_finishes_its_operation_on_the_link(node: LeasedNode) -> None:
+    stream = await node.running_create()
+    node.agent.ask_to_stop()
+    await node.logged("stopping: calls under way have 15 s to finish")
     await asyncio.sleep(LONG_S + 1)
-    assert not world.vendor.calls("CreateVolume")[0].cancelled
-    world.gate.set()
+    assert not node.vendor.calls("CreateVolume")[0].cancelled
+    node.gate.set()
     assert (await ended(stream)).ok
-    await asyncio.to_thread(world.agent.process.wait_exit)
+    await asyncio.to_thread(node.agent.process.wait_exit)
 
 
-async def test_an_agent_that_drains_without_its_hub_cancels_its_operation_when_the_lease_ends(world: World) -> None:
-    stream = await world.running_create()
+async def test_an_agent_that_drains_without_its_hub_cancels_its_operation_when_the_lease_ends(node: LeasedNode) -> None:
+    stream = await node.running_create()
     stream.cancel()
     await asyncio.sleep(0.2)
     began = time.monotonic()
-    world.agent.ask_to_stop()
-    await world.cancelled()
-    await asyncio.to_thread(world.agent.process.wait_exit)
+    node.agent.ask_to_stop()
+    await node.cancelled()
+    await asyncio.to_thread(node.agent.process.wait_exit)
     assert time.monotonic() - began < 10.0  # less than --drain-timeout
 
 
-async def test_the_hub_hears_that_the_driver_is_away_and_that_it_is_back(world: World) -> None:
-    await until(lambda: [report.away for report in world.hub.reports] == [""], "report")
-    await asyncio.to_thread(world.vendor.stop)
-    await until(lambda: "cannot connect to unix://" in world.hub.reports[0].away, "report of a driver that is away")
-    await asyncio.to_thread(world.vendor.start)
-    await until(lambda: not world.hub.reports[0].away, "report of a driver that is back")
-    assert world.hub.reports[0].answers
+async def test_the_hub_hears_that_the_driver_is_away_and_that_it_is_back(node: LeasedNode) -> None:
+    await until(lambda: [report.away for report in node.hub.reports] == [""], "report")
+    await asyncio.to_thread(node.vendor.stop)
+    await until(lambda: "cannot connect to unix://" in node.hub.reports[0].away, "report of a driver that is away")
+    await asyncio.to_thread(node.vendor.start)
+    await until(lambda: not node.hub.reports[0].away, "report of a driver that is back")
+    assert node.hub.reports[0].answers

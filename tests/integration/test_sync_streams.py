@@ -133,7 +133,7 @@ class Sink:
             raise OSError(self.trouble)
 
 
-class World(ServedByTasks):
+class StreamedPair(ServedByTasks):
     """A hub and an agent, and the link between them."""
 
     def __init__(self, directory: Path) -> None:
@@ -177,12 +177,12 @@ class World(ServedByTasks):
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path / "edge")
-    yield world
-    world.cut()
+async def pair(tmp_path: Path) -> AsyncIterator[StreamedPair]:
+    pair = StreamedPair(tmp_path / "edge")
+    yield pair
+    pair.cut()
     await settle()
-    await world.metastore.close()
+    await pair.metastore.close()
 
 
 @pytest.fixture
@@ -202,72 +202,72 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 # -------------------- down --------------------
 
 
-async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows(world: World) -> None:
-    world.source.put(item("a"), item("b"))
-    await world.connect()
-    await world.in_step()
-    assert world.priorities == {Priority.SYNC}
-    assert world.metastore.get(item("a").ref) == item("a")
-    world.source.put(item("a", 2), item("c"))
-    await until(lambda: world.equal)
-    world.source.drop(item("b").ref)
-    await until(lambda: world.equal)
-    assert world.metastore.get(item("a").ref) == item("a", 2)
-    assert set(world.metastore.refs("Pod")) == {item("a").ref, item("c").ref}
+async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows(pair: StreamedPair) -> None:
+    pair.source.put(item("a"), item("b"))
+    await pair.connect()
+    await pair.in_step()
+    assert pair.priorities == {Priority.SYNC}
+    assert pair.metastore.get(item("a").ref) == item("a")
+    pair.source.put(item("a", 2), item("c"))
+    await until(lambda: pair.equal)
+    pair.source.drop(item("b").ref)
+    await until(lambda: pair.equal)
+    assert pair.metastore.get(item("a").ref) == item("a", 2)
+    assert set(pair.metastore.refs("Pod")) == {item("a").ref, item("c").ref}
 
 
-async def test_a_node_without_objects_is_in_step_too(world: World) -> None:
-    await world.connect()
-    await world.in_step()
-    assert world.metastore.ever_in_step
+async def test_a_node_without_objects_is_in_step_too(pair: StreamedPair) -> None:
+    await pair.connect()
+    await pair.in_step()
+    assert pair.metastore.ever_in_step
 
 
-async def test_what_was_deleted_meanwhile_is_there_until_the_hub_says_so(world: World) -> None:
-    world.source.put(item("a"), item("b"))
-    await world.connect()
-    await world.in_step()
-    world.cut()
+async def test_what_was_deleted_meanwhile_is_there_until_the_hub_says_so(pair: StreamedPair) -> None:
+    pair.source.put(item("a"), item("b"))
+    await pair.connect()
+    await pair.in_step()
+    pair.cut()
     await settle()
-    assert not world.metastore.in_step
-    world.source.drop(item("a").ref)
-    assert world.metastore.get(item("a").ref) == item("a")
-    await world.connect()
-    await world.in_step()
-    assert world.metastore.get(item("a").ref) is None
+    assert not pair.metastore.in_step
+    pair.source.drop(item("a").ref)
+    assert pair.metastore.get(item("a").ref) == item("a")
+    await pair.connect()
+    await pair.in_step()
+    assert pair.metastore.get(item("a").ref) is None
 
 
-async def test_a_hub_that_has_not_heard_everything_says_nothing(world: World) -> None:
-    world.source.put(item("a"))
-    await world.connect()
-    await world.in_step()
-    world.cut()
-    world.source.is_ready = False
-    world.source.objects.clear()
-    await world.connect()
-    world.source.tell()
+async def test_a_hub_that_has_not_heard_everything_says_nothing(pair: StreamedPair) -> None:
+    pair.source.put(item("a"))
+    await pair.connect()
+    await pair.in_step()
+    pair.cut()
+    pair.source.is_ready = False
+    pair.source.objects.clear()
+    await pair.connect()
+    pair.source.tell()
     await settle()
-    assert (world.metastore.in_step, world.equal) == (False, False)
-    world.source.put(item("a"), item("b"))
+    assert (pair.metastore.in_step, pair.equal) == (False, False)
+    pair.source.put(item("a"), item("b"))
     await settle()
-    assert world.metastore.get(item("b").ref) is None
-    world.source.is_ready = True
-    world.source.tell()
-    await world.in_step()
+    assert pair.metastore.get(item("b").ref) is None
+    pair.source.is_ready = True
+    pair.source.tell()
+    await pair.in_step()
 
 
-async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(world: World, tmp_path: Path) -> None:
+async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(pair: StreamedPair, tmp_path: Path) -> None:
     change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
-    world.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
-    await world.connect()
-    await until(lambda: world.metastore.trouble)
+    pair.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
+    await pair.connect()
+    await until(lambda: pair.metastore.trouble)
     await settle()
-    assert sum(world.source.reads.values()) < 60  # 256 KiB, and what was read in vain
-    world.cut()
-    await world.connect()
+    assert sum(pair.source.reads.values()) < 60  # 256 KiB, and what was read in vain
+    pair.cut()
+    await pair.connect()
     await settle()
-    assert not world.metastore.in_step
+    assert not pair.metastore.in_step
     change(tmp_path, "DROP TRIGGER full")
-    await world.in_step()
+    await pair.in_step()
 
 
 def change(directory: Path, statement: str) -> None:
@@ -313,12 +313,12 @@ class Server(FakeApi):
 
 @asynccontextmanager
 async def following(
-    api: Server, world: World, *, patience_s: float = PATIENCE_S
+    api: Server, pair: StreamedPair, *, patience_s: float = PATIENCE_S
 ) -> AsyncIterator[Callable[[float], None]]:
     """A hub that has just started beside this API server; lets time pass for what it asks for."""
     now = 0.0
     cluster = Cluster(api, now=lambda: now)
-    world.server = SyncServer(Closures(cluster), world.sink, patience_s=patience_s)
+    pair.server = SyncServer(Closures(cluster), pair.sink, patience_s=patience_s)
     task = asyncio.create_task(cluster.run())
 
     def turn(seconds: float) -> None:
@@ -330,153 +330,153 @@ async def following(
     try:
         yield turn
     finally:
-        world.cut()
+        pair.cut()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-def names(world: World, kind: str) -> set[str]:
-    return {ref.name for ref in world.metastore.refs(kind)}
+def names(pair: StreamedPair, kind: str) -> set[str]:
+    return {ref.name for ref in pair.metastore.refs(kind)}
 
 
-def told(world: World, pod_uid: str) -> dict[str, Any]:
+def told(pair: StreamedPair, pod_uid: str) -> dict[str, Any]:
     """What the node was told of a pod's tokens last."""
-    found = world.metastore.get(Ref(TOKENS.kind, "default", pod_uid))
+    found = pair.metastore.get(Ref(TOKENS.kind, "default", pod_uid))
     return found.read() if found is not None else {}
 
 
 @pytest.mark.parametrize("code", [403, 500, 0], ids=["forbidden", "a broken server", "no answer"])
 async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_taken_for_gone(
-    world: World, code: int
+    pair: StreamedPair, code: int
 ) -> None:
     api = Server()
-    async with following(api, world):
-        await world.connect()
-        await until(lambda: world.metastore.in_step and names(world, "Secret") == {"s"})
-        assert names(world, "Pod") == {"deleted", "old"}
-        secret, tokens = world.metastore.get(SECRET), world.metastore.get(TOKENS)
+    async with following(api, pair):
+        await pair.connect()
+        await until(lambda: pair.metastore.in_step and names(pair, "Secret") == {"s"})
+        assert names(pair, "Pod") == {"deleted", "old"}
+        secret, tokens = pair.metastore.get(SECRET), pair.metastore.get(TOKENS)
         assert secret is not None
         assert tokens is not None
     api.broken = KubeError("get", code, "", "not today")
     api.drop("Pod", "deleted", "default")
     api.put(pod("new"))
-    async with following(api, world, patience_s=0.01) as turn:
-        await world.connect()
-        await until(lambda: world.metastore.in_step and names(world, "Pod") == {"new", "old"})
-        assert world.metastore.get(SECRET) == secret
-        assert world.metastore.get(TOKENS) == tokens
-        assert "not today" in told(world, "uid-new")["problem"]
+    async with following(api, pair, patience_s=0.01) as turn:
+        await pair.connect()
+        await until(lambda: pair.metastore.in_step and names(pair, "Pod") == {"new", "old"})
+        assert pair.metastore.get(SECRET) == secret
+        assert pair.metastore.get(TOKENS) == tokens
+        assert "not today" in told(pair, "uid-new")["problem"]
 
         api.broken = None
         api.drop("Secret", "s", "default")
         turn(60.0)
-        await until(lambda: not names(world, "Secret"))
-        await until(lambda: told(world, "uid-new").get("tokens"))
-        await until(lambda: world.metastore.get(TOKENS) not in (tokens, None))
+        await until(lambda: not names(pair, "Secret"))
+        await until(lambda: told(pair, "uid-new").get("tokens"))
+        await until(lambda: pair.metastore.get(TOKENS) not in (tokens, None))
 
 
 # -------------------- up --------------------
 
 
-async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline(world: World) -> None:
-    world.metastore.put_fact(NODE, {"volumesInUse": []})
-    await world.connect()
-    await world.metastore.wait_acked(NODE)
-    assert world.sink.told == ["n1 {'volumesInUse': []}"]
-    world.cut()
+async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline(pair: StreamedPair) -> None:
+    pair.metastore.put_fact(NODE, {"volumesInUse": []})
+    await pair.connect()
+    await pair.metastore.wait_acked(NODE)
+    assert pair.sink.told == ["n1 {'volumesInUse': []}"]
+    pair.cut()
     await settle()
-    world.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
-    world.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
-    assert not world.metastore.fact_acked(NODE)
-    await world.connect()
-    await world.metastore.wait_acked(NODE)
-    assert world.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
-    world.metastore.drop_fact(NODE)
-    await until(lambda: world.sink.told[2:] == ["n1 dropped"])
+    pair.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
+    pair.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
+    assert not pair.metastore.fact_acked(NODE)
+    await pair.connect()
+    await pair.metastore.wait_acked(NODE)
+    assert pair.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
+    pair.metastore.drop_fact(NODE)
+    await until(lambda: pair.sink.told[2:] == ["n1 dropped"])
 
 
-async def test_the_hub_knows_while_a_node_tells_its_facts(world: World) -> None:
-    assert world.sink.streams == 0
-    await world.connect()
-    await until(lambda: world.sink.streams == 1)
-    world.cut()
-    await until(lambda: world.sink.streams == 0)
-    await world.connect()
-    await until(lambda: world.sink.streams == 1)
+async def test_the_hub_knows_while_a_node_tells_its_facts(pair: StreamedPair) -> None:
+    assert pair.sink.streams == 0
+    await pair.connect()
+    await until(lambda: pair.sink.streams == 1)
+    pair.cut()
+    await until(lambda: pair.sink.streams == 0)
+    await pair.connect()
+    await until(lambda: pair.sink.streams == 1)
 
 
-async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(world: World) -> None:
-    world.metastore.put_fact(NODE, {})
-    await world.connect()
-    await world.metastore.wait_acked(NODE)
-    world.cut()
-    await until(lambda: world.sink.streams == 0)
-    world.sink.told.clear()
+async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pair: StreamedPair) -> None:
+    pair.metastore.put_fact(NODE, {})
+    await pair.connect()
+    await pair.metastore.wait_acked(NODE)
+    pair.cut()
+    await until(lambda: pair.sink.streams == 0)
+    pair.sink.told.clear()
     observing = observe_stream()
-    hub, agent = link_pair(Peer(world.serve), Peer(accepts=False))
+    hub, agent = link_pair(Peer(pair.serve), Peer(accepts=False))
     await settle()
-    world.sink.trouble = "disk is full"
+    pair.sink.trouble = "disk is full"
     observing.up(agent)
-    await until(lambda: world.sink.told)
-    assert world.sink.told == ["n1 is observed"]
-    world.sink.trouble = ""
-    await until(lambda: world.sink.told == ["n1 is observed", "n1 is void"])
-    assert world.sink.facts == {}
-    assert world.sink.streams == 0
+    await until(lambda: pair.sink.told)
+    assert pair.sink.told == ["n1 is observed"]
+    pair.sink.trouble = ""
+    await until(lambda: pair.sink.told == ["n1 is observed", "n1 is void"])
+    assert pair.sink.facts == {}
+    assert pair.sink.streams == 0
     observing.down()
     cut(hub, agent)
 
 
-async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(world: World) -> None:
-    world.metastore.put_fact(NODE, {"a": 1})
-    world.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
-    await world.connect()
-    await until(lambda: len(world.sink.told) == 2 and not world.metastore.facts.waiting)
-    world.cut()
-    world.sink.facts.clear()
-    await world.connect()
-    await until(lambda: len(world.sink.told) == 3)
-    assert world.sink.told == ["n1 {'a': 1}", "e {'count': 1}", "n1 {'a': 1}"]
+async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(pair: StreamedPair) -> None:
+    pair.metastore.put_fact(NODE, {"a": 1})
+    pair.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
+    await pair.connect()
+    await until(lambda: len(pair.sink.told) == 2 and not pair.metastore.facts.waiting)
+    pair.cut()
+    pair.sink.facts.clear()
+    await pair.connect()
+    await until(lambda: len(pair.sink.told) == 3)
+    assert pair.sink.told == ["n1 {'a': 1}", "e {'count': 1}", "n1 {'a': 1}"]
 
 
 async def test_a_hub_whose_disk_is_full_acknowledges_nothing_and_tries_again(
-    world: World, caplog: pytest.LogCaptureFixture
+    pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.sink.trouble = "disk is full"
-    world.metastore.put_fact(NODE, {"a": 1})
-    await world.connect()
+    pair.sink.trouble = "disk is full"
+    pair.metastore.put_fact(NODE, {"a": 1})
+    await pair.connect()
     said = "a fact of node n1 cannot be stored; it is tried again: disk is full"
-    await until(lambda: world.sink.failed > 3)
+    await until(lambda: pair.sink.failed > 3)
     assert caplog.messages.count(said) == 1
-    assert not world.metastore.fact_acked(NODE)
-    world.sink.trouble = ""
-    await world.metastore.wait_acked(NODE)
+    assert not pair.metastore.fact_acked(NODE)
+    pair.sink.trouble = ""
+    await pair.metastore.wait_acked(NODE)
 
 
-async def test_an_old_stream_stores_nothing_after_a_new_one(world: World) -> None:
-    world.sink.gate.clear()
-    world.metastore.put_fact(NODE, {"a": 1})
-    await world.connect()
-    await until(lambda: world.server._tasks)
-    world.cut()
-    world.metastore.put_fact(NODE, {"a": 2})
-    await world.connect()
+async def test_an_old_stream_stores_nothing_after_a_new_one(pair: StreamedPair) -> None:
+    pair.sink.gate.clear()
+    pair.metastore.put_fact(NODE, {"a": 1})
+    await pair.connect()
+    await until(lambda: pair.server._tasks)
+    pair.cut()
+    pair.metastore.put_fact(NODE, {"a": 2})
+    await pair.connect()
     await settle()
-    assert world.sink.told == []
-    world.sink.gate.set()
-    await world.metastore.wait_acked(NODE)
-    assert world.sink.told == ["n1 {'a': 1}", "n1 {'a': 2}"]
+    assert pair.sink.told == []
+    pair.sink.gate.set()
+    await pair.metastore.wait_acked(NODE)
+    assert pair.sink.told == ["n1 {'a': 1}", "n1 {'a': 2}"]
 
 
 async def test_of_many_facts_that_are_refused_the_log_names_the_first(
-    world: World, caplog: pytest.LogCaptureFixture
+    pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.sink.refuses = {f"c{number}" for number in range(30)}
-    for name in sorted(world.sink.refuses):
-        world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", name), {"a": 1})
-    world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
-    await world.connect()
-    await world.metastore.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
+    pair.sink.refuses = {f"c{number}" for number in range(30)}
+    for name in sorted(pair.sink.refuses):
+        pair.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", name), {"a": 1})
+    pair.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
+    await pair.connect()
+    await pair.metastore.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
     said = [message for message in caplog.messages if message.startswith("node n1 sent a fact that is not accepted")]
     assert len(said) == 10
     assert said[-1].endswith("; more of them are not logged")
@@ -485,9 +485,9 @@ async def test_of_many_facts_that_are_refused_the_log_names_the_first(
 # -------------------- peers that break the rules --------------------
 
 
-async def test_a_node_has_so_many_streams_and_no_more(world: World) -> None:
+async def test_a_node_has_so_many_streams_and_no_more(pair: StreamedPair) -> None:
     for _ in range(2):
-        at_hub, at_edge = link_pair(Peer(world.serve), Peer(accepts=False))
+        at_hub, at_edge = link_pair(Peer(pair.serve), Peer(accepts=False))
         await settle()
         streams = [at_edge.open(kind) for kind in (Kind.SYNC, Kind.FACTS, Kind.SYNC, Kind.FACTS, Kind.SYNC)]
         await settle()
@@ -496,13 +496,13 @@ async def test_a_node_has_so_many_streams_and_no_more(world: World) -> None:
         assert streams[-1].status.message == "a sync stream is not served here: the node has 4 already"
         cut(at_hub, at_edge)
         await settle()
-        assert not world.server._open
+        assert not pair.server._open
 
 
 async def test_an_agent_that_breaks_the_rules_is_told_so_and_its_stream_ends(
-    world: World, caplog: pytest.LogCaptureFixture
+    pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, at_edge = link_pair(Peer(world.serve), Peer(accepts=False))
+    _, at_edge = link_pair(Peer(pair.serve), Peer(accepts=False))
     await settle()
     for kind, message in ((Kind.SYNC, encode(Stored(7))), (Kind.FACTS, b"nonsense"), (Kind.SYNC, b"\x92\x09\x01")):
         stream = at_edge.open(kind, message)
@@ -516,26 +516,26 @@ async def test_an_agent_that_breaks_the_rules_is_told_so_and_its_stream_ends(
 
 
 async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
-    world: World, caplog: pytest.LogCaptureFixture
+    pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def lie(stream: Stream) -> None:
         await stream.send(encode(Put(1, "Pod", "ns", "a", "u", "1", b"{}")))
         await stream.receive()
         await asyncio.get_running_loop().create_future()
 
-    world.links = link_pair(Peer(lie), Peer(accepts=False))
+    pair.links = link_pair(Peer(lie), Peer(accepts=False))
     await settle()
-    world.streams.up(world.links[1])
+    pair.streams.up(pair.links[1])
     await until(lambda: any("SYNC stream has ended" in message for message in caplog.messages))
-    assert world.metastore.refs("Pod") == []
+    assert pair.metastore.refs("Pod") == []
     assert not [record for record in caplog.records if record.exc_info]
 
 
 async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    pair: StreamedPair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.streams = SyncStreams(world.metastore, reopen=Backoff(first_s=0.0, most_s=0.0))
-    show = world.metastore.objects._show
+    pair.streams = SyncStreams(pair.metastore, reopen=Backoff(first_s=0.0, most_s=0.0))
+    show = pair.metastore.objects._show
     failures = iter([RuntimeError("a bug")])
 
     def fail_once(*given: object, **named: object) -> None:
@@ -543,54 +543,54 @@ async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
             raise failure
         show(*given, **named)  # type: ignore[arg-type]  # as it was called
 
-    monkeypatch.setattr(world.metastore.objects, "_show", fail_once)
-    world.source.put(item("a"))
-    await world.connect()
+    monkeypatch.setattr(pair.metastore.objects, "_show", fail_once)
+    pair.source.put(item("a"))
+    await pair.connect()
     await until(lambda: "a bug" in caplog.text)
-    await world.in_step()
+    await pair.in_step()
 
 
 # -------------------- many --------------------
 
 
 async def test_10_000_objects_come_once_and_a_reconnect_sends_what_changed(
-    world: World, carried: Counter[str], record_property: Callable[[str, object], None]
+    pair: StreamedPair, carried: Counter[str], record_property: Callable[[str, object], None]
 ) -> None:
-    world.source.put(*(item(f"p{number:05}") for number in range(10_000)))
+    pair.source.put(*(item(f"p{number:05}") for number in range(10_000)))
     began = time.perf_counter()
-    await world.connect()
-    await world.in_step()
+    await pair.connect()
+    await pair.in_step()
     record_property("first_s", time.perf_counter() - began)
     first = carried["bytes"]
     assert 7_000_000 < first < 8_500_000
-    world.cut()
+    pair.cut()
     await settle()
 
     carried.clear()
-    await world.connect()
-    await world.in_step()
+    await pair.connect()
+    await pair.in_step()
     assert carried["bytes"] < 10_000  # two digests of 2 KiB each, two hellos
-    world.cut()
+    pair.cut()
     await settle()
 
-    world.source.put(item("p00077", 2))
+    pair.source.put(item("p00077", 2))
     carried.clear()
     began = time.perf_counter()
-    await world.connect()
-    await world.in_step()
+    await pair.connect()
+    await pair.in_step()
     record_property("again_s", time.perf_counter() - began)
     assert carried["bytes"] < 15_000
 
 
-async def test_a_call_is_not_held_up_by_a_large_sync(world: World) -> None:
-    world.source.put(*(item(f"p{number:04}", size=20_000) for number in range(1_000)))
-    await world.connect()
-    await until(lambda: len(world.metastore.objects.stamps()) > 10)
+async def test_a_call_is_not_held_up_by_a_large_sync(pair: StreamedPair) -> None:
+    pair.source.put(*(item(f"p{number:04}", size=20_000) for number in range(1_000)))
+    await pair.connect()
+    await until(lambda: len(pair.metastore.objects.stamps()) > 10)
     for _ in range(20):
-        before = len(world.metastore.objects.stamps())
-        call = world.links[1].open(Kind.CALL, b"ping")
+        before = len(pair.metastore.objects.stamps())
+        call = pair.links[1].open(Kind.CALL, b"ping")
         assert await call.receive() == b"ping"
         call.cancel()
-        assert len(world.metastore.objects.stamps()) - before < 30  # a handful of chunks went before it
-    assert not world.equal
-    await world.in_step()
+        assert len(pair.metastore.objects.stamps()) - before < 30  # a handful of chunks went before it
+    assert not pair.equal
+    await pair.in_step()

@@ -95,7 +95,7 @@ class Agent(ServedByTasks):
         self.ends.append(link)
 
 
-class World:
+class MovedUplink:
     """A hub and an uplink to it."""
 
     def __init__(self, listener: Listener, hub: Hub, **how: Any) -> None:
@@ -115,13 +115,13 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(**how: Any) -> AsyncIterator[World]:
+async def uplink(**how: Any) -> AsyncIterator[MovedUplink]:
     hub = Hub()
     listener = Listener(
         socket.create_server(("127.0.0.1", 0)), introduce("hub", "hub", instance="h"), hub, limits=LIMITS
     )
     await listener.start()
-    found = World(listener, hub, **how)
+    found = MovedUplink(listener, hub, **how)
     running = asyncio.create_task(found.uplink.run())
     try:
         yield found
@@ -140,7 +140,7 @@ async def status_of(stream: Stream) -> Status:
 
 
 async def test_a_call_that_runs_while_the_uplink_moves_ends_on_the_former_link() -> None:
-    async with world() as it:
+    async with uplink() as it:
         former = await it.links(1)
         slow = it.hub.links[0].open(Kind.CALL, b"", method="slow")
         it.uplink.move()
@@ -159,7 +159,7 @@ async def test_a_call_that_runs_while_the_uplink_moves_ends_on_the_former_link()
 
 
 async def test_no_call_is_lost_while_the_uplink_moves_again_and_again() -> None:
-    async with world() as it:
+    async with uplink() as it:
         await it.links(1)
         stopped = asyncio.Event()
 
@@ -186,7 +186,7 @@ async def test_if_no_second_link_can_be_made_the_first_one_stays_and_the_uplink_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
-    async with world() as it:
+    async with uplink() as it:
         former = await it.links(1)
         it.hub.refuses = 3
         it.uplink.move()
@@ -199,7 +199,7 @@ async def test_if_no_second_link_can_be_made_the_first_one_stays_and_the_uplink_
 async def test_a_link_that_ends_while_the_uplink_wants_to_move_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
     monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=60.0, most_s=60.0))
-    async with world() as it:
+    async with uplink() as it:
         await it.links(1)
         it.hub.refuses = 1
         it.uplink.move()
@@ -211,7 +211,7 @@ async def test_a_link_that_ends_while_the_uplink_wants_to_move_is_replaced(monke
 
 async def test_a_side_that_opens_the_calls_drains_the_former_link_itself() -> None:
     left: list[Link] = []
-    async with world(leave=left.append) as it:
+    async with uplink(leave=left.append) as it:
         it.hub.drains = False
         former = await it.links(1)
         it.uplink.move()
@@ -220,7 +220,7 @@ async def test_a_side_that_opens_the_calls_drains_the_former_link_itself() -> No
 
 
 async def test_an_uplink_that_stops_while_it_moves_finishes_the_calls_of_both_links() -> None:
-    async with world() as it:
+    async with uplink() as it:
         await it.links(1)
         slow = it.hub.links[0].open(Kind.CALL, b"", method="slow")
         it.uplink.move()
@@ -237,7 +237,7 @@ async def test_an_uplink_that_stops_while_it_moves_finishes_the_calls_of_both_li
 
 
 async def test_a_move_without_a_link_waits_for_nothing() -> None:
-    async with world() as it:
+    async with uplink() as it:
         it.uplink.move()
         await it.links(1)
         await settle()
@@ -252,6 +252,6 @@ async def test_what_must_be_done_before_a_dial_may_fail_like_a_dial(monkeypatch:
         if failures:
             raise failures.pop()
 
-    async with world(before_dial=before) as it:
+    async with uplink(before_dial=before) as it:
         await it.links(1)
         assert failures == []

@@ -23,7 +23,7 @@ def owner(_driver: str, key: str, value: str) -> str:
     return value if key == "csi-bridge.io/node" else ""
 
 
-class World:
+class BoundVolume:
     """A cluster with the volume `pv` of node n1, its claim default/data with a pod on n1, and its attachment there."""
 
     def __init__(self, *, policy: str = "Delete") -> None:
@@ -89,8 +89,8 @@ class World:
 
 
 async def test_a_dry_run_names_all_objects_and_changes_nothing() -> None:
-    world = World()
-    found = await world.whole(is_dry=True)
+    cluster = BoundVolume()
+    found = await cluster.whole(is_dry=True)
     assert [(it.kind, it.name, it.fate) for it in found.found] == [
         ("Node", "n1", "goes"),
         ("Pod", "default/web", "goes"),
@@ -99,79 +99,79 @@ async def test_a_dry_run_names_all_objects_and_changes_nothing() -> None:
         ("PersistentVolume", "pv", "goes"),
     ]
     assert (found.names, found.namespaces) == ({"n1"}, {"default"})
-    assert world.changes() == []
-    assert world.events() == 0
+    assert cluster.changes() == []
+    assert cluster.events() == 0
 
 
 async def test_while_a_pod_of_the_node_is_there_only_its_claim_is_deleted() -> None:
-    world = World()
-    fates = await world.run()
-    assert world.changes() == ["delete persistentvolumeclaims data"]
+    cluster = BoundVolume()
+    fates = await cluster.run()
+    assert cluster.changes() == ["delete persistentvolumeclaims data"]
     assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "goes"
 
 
 async def test_once_the_claim_is_gone_attachment_and_volume_follow_without_the_sidecars_finalizers() -> None:
-    world = World()
-    await world.run()
-    await world.end_claim()
-    fates = await world.run()
+    cluster = BoundVolume()
+    await cluster.run()
+    await cluster.end_claim()
+    fates = await cluster.run()
     assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "released"
-    assert world.changes()[1:] == [
+    assert cluster.changes()[1:] == [
         "delete volumeattachments va",
         "patch volumeattachments va",
         "delete persistentvolumes pv",
         "patch persistentvolumes pv",
     ]
-    assert await world.has("PersistentVolume", "pv") is None
+    assert await cluster.has("PersistentVolume", "pv") is None
 
 
 async def test_each_object_gets_one_event() -> None:
-    world = World()
+    cluster = BoundVolume()
     for _ in range(3):
-        await world.run()
-    await world.end_claim()
-    await world.run()
-    found = {it["involvedObject"]["kind"] for it in (await world.api.list(RESOURCES["Event"], limit=0)).items}
+        await cluster.run()
+    await cluster.end_claim()
+    await cluster.run()
+    found = {it["involvedObject"]["kind"] for it in (await cluster.api.list(RESOURCES["Event"], limit=0)).items}
     assert found == {"Pod", "PersistentVolumeClaim", "VolumeAttachment", "PersistentVolume"}
 
 
 async def test_a_retained_volume_stays_and_its_claim_and_attachment_go() -> None:
-    world = World(policy="Retain")
-    await world.run()
-    await world.end_claim()
-    assert await world.run() == {"Node": "goes", "VolumeAttachment": "released", "PersistentVolume": "kept"}
-    volume = await world.has("PersistentVolume", "pv")
+    cluster = BoundVolume(policy="Retain")
+    await cluster.run()
+    await cluster.end_claim()
+    assert await cluster.run() == {"Node": "goes", "VolumeAttachment": "released", "PersistentVolume": "kept"}
+    volume = await cluster.has("PersistentVolume", "pv")
     assert volume is not None
     assert volume["metadata"]["finalizers"] == [_PROVISIONER, _ATTACHER]
 
 
 async def test_a_finalizer_of_kubernetes_stays_for_kubernetes() -> None:
-    world = World()
-    body = await world.has("PersistentVolume", "pv")
+    cluster = BoundVolume()
+    body = await cluster.has("PersistentVolume", "pv")
     assert body is not None
     metadata = {**body["metadata"], "finalizers": ["kubernetes.io/pv-protection", _PROVISIONER]}
-    world.api.put({**body, "metadata": metadata})
-    await world.end_claim()
-    assert (await world.run())["PersistentVolume"] == "goes"
-    left = await world.has("PersistentVolume", "pv")
+    cluster.api.put({**body, "metadata": metadata})
+    await cluster.end_claim()
+    assert (await cluster.run())["PersistentVolume"] == "goes"
+    left = await cluster.has("PersistentVolume", "pv")
     assert left is not None
     assert left["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
     assert left["metadata"]["deletionTimestamp"]
 
 
 async def test_a_claim_of_the_same_name_that_was_made_since_stays() -> None:
-    world = World()
-    await world.end_claim()
-    world.put("PersistentVolumeClaim", "data", "default", uid="uid-new", spec={"volumeName": "pv-new"})
-    await world.run()
-    assert await world.has("PersistentVolumeClaim", "data", "default") is not None
+    cluster = BoundVolume()
+    await cluster.end_claim()
+    cluster.put("PersistentVolumeClaim", "data", "default", uid="uid-new", spec={"volumeName": "pv-new"})
+    await cluster.run()
+    assert await cluster.has("PersistentVolumeClaim", "data", "default") is not None
 
 
 async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_ones() -> None:
     for number in range(1, 20):
-        world = World()
-        await world.run()
-        await world.end_claim()
+        cluster = BoundVolume()
+        await cluster.run()
+        await cluster.end_claim()
         left = [number]
 
         async def break_off(_verb: str, left: list[int] = left) -> None:
@@ -179,26 +179,26 @@ async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_on
             if not left[0]:
                 raise KubeError("a request", 0, "", "the hub was killed")
 
-        world.api._fail = break_off  # type: ignore[method-assign]  # a hub dies between two requests
+        cluster.api._fail = break_off  # type: ignore[method-assign]  # a hub dies between two requests
         try:
-            await world.run()
+            await cluster.run()
         except NotReleased:
             for _ in range(2):
-                await world.run()
-        assert await world.has("PersistentVolume", "pv") is None
-        assert await world.has("VolumeAttachment", "va") is None
+                await cluster.run()
+        assert await cluster.has("PersistentVolume", "pv") is None
+        assert await cluster.has("VolumeAttachment", "va") is None
 
 
 async def test_a_node_that_the_hub_did_not_make_blocks() -> None:
-    world = World()
-    world.put("Node", "n1", annotations={})
-    (node,) = [it for it in (await world.whole(is_dry=True)).found if it.kind == "Node"]
+    cluster = BoundVolume()
+    cluster.put("Node", "n1", annotations={})
+    (node,) = [it for it in (await cluster.whole(is_dry=True)).found if it.kind == "Node"]
     assert (node.fate, node.why) == ("blocks", "the hub did not make it: kubectl delete node n1")
 
 
 @pytest.mark.parametrize(("policy", "fate"), [("Delete", "released"), ("Retain", "kept")])
 async def test_a_snapshot_goes_and_its_content_if_it_is_not_retained(policy: str, fate: str) -> None:
-    world = World()
+    cluster = BoundVolume()
     spec = {
         "driver": "d.example",
         "deletionPolicy": policy,
@@ -206,14 +206,14 @@ async def test_a_snapshot_goes_and_its_content_if_it_is_not_retained(policy: str
         "volumeSnapshotRef": {"namespace": "default", "name": "snap", "uid": "uid-snap"},
     }
     bound = ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]
-    world.put("VolumeSnapshotContent", "c", spec=spec, finalizers=bound)
-    world.put("VolumeSnapshot", "snap", "default")
-    fates = await world.run()
+    cluster.put("VolumeSnapshotContent", "c", spec=spec, finalizers=bound)
+    cluster.put("VolumeSnapshot", "snap", "default")
+    fates = await cluster.run()
     assert (fates["VolumeSnapshot"], fates["VolumeSnapshotContent"]) == ("released", fate)
 
 
 async def test_a_group_goes_before_its_members() -> None:
-    world = World()
+    cluster = BoundVolume()
     for kind, name, source in (
         ("VolumeSnapshot", "member", {"volumeHandle": "vol-1"}),
         ("VolumeGroupSnapshot", "group", {"volumeHandles": ["vol-1"]}),
@@ -223,13 +223,13 @@ async def test_a_group_goes_before_its_members() -> None:
         group = "group" if name == "group" else ""
         bound = f"{group}snapshot.storage.kubernetes.io/volume{group}snapshotcontent-bound-protection"
         content = {**spec, f"volume{'Group' if group else ''}SnapshotRef": ref}
-        world.put(f"{kind}Content", f"{name}-content", spec=content, finalizers=[bound])
-        world.put(kind, name, "shop", finalizers=["the-controller's"])
-    dry = await world.whole(is_dry=True)
+        cluster.put(f"{kind}Content", f"{name}-content", spec=content, finalizers=[bound])
+        cluster.put(kind, name, "shop", finalizers=["the-controller's"])
+    dry = await cluster.whole(is_dry=True)
     assert {it.kind for it in dry.found} >= {"VolumeGroupSnapshot", "VolumeGroupSnapshotContent"}
     assert "shop" in dry.namespaces
-    fates = await world.run()
-    assert world.changes()[:6] == [
+    fates = await cluster.run()
+    assert cluster.changes()[:6] == [
         "delete volumegroupsnapshots group",
         "delete volumegroupsnapshotcontents group-content",
         "patch volumegroupsnapshotcontents group-content",
@@ -241,16 +241,16 @@ async def test_a_group_goes_before_its_members() -> None:
 
 
 async def test_a_hub_without_permission_says_so() -> None:
-    world = World()
-    world.api.failures["delete"].append(KubeError("delete", 403, "Forbidden", "no"))
+    cluster = BoundVolume()
+    cluster.api.failures["delete"].append(KubeError("delete", 403, "Forbidden", "no"))
     with pytest.raises(NotReleased) as raised:
-        await world.run()
+        await cluster.run()
     assert raised.value.is_forbidden
 
 
 async def test_a_hub_that_has_not_read_the_pods_releases_nothing() -> None:
-    world = World()
-    world.source.is_ready = False
+    cluster = BoundVolume()
+    cluster.source.is_ready = False
     with pytest.raises(NotReleased, match="not read all pods"):
-        await world.run()
-    assert world.api.asked == []
+        await cluster.run()
+    assert cluster.api.asked == []

@@ -27,7 +27,7 @@ def insert(key: str, value: int = 0) -> Statement:
     return "INSERT OR REPLACE INTO items VALUES (?, ?)", (key, value)
 
 
-class World:
+class WrittenDatabase:
     """A database with its writer.
 
     Attributes:
@@ -59,31 +59,31 @@ class World:
 
 
 @pytest.fixture
-async def patient(tmp_path: Path) -> AsyncIterator[World]:
+async def patient(tmp_path: Path) -> AsyncIterator[WrittenDatabase]:
     """What fails is not retried before the test is over."""
-    world = World(tmp_path, retry_s=3_600.0)
-    yield world
-    await world.writer.close()
+    written = WrittenDatabase(tmp_path, retry_s=3_600.0)
+    yield written
+    await written.writer.close()
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def written(tmp_path: Path) -> AsyncIterator[WrittenDatabase]:
     """What fails is retried at once."""
-    world = World(tmp_path, retry_s=0.0)
-    yield world
-    await world.writer.close()
+    written = WrittenDatabase(tmp_path, retry_s=0.0)
+    yield written
+    await written.writer.close()
 
 
 # -------------------- commit --------------------
 
 
-async def test_a_commit_is_on_the_disk_when_it_returns(patient: World) -> None:
+async def test_a_commit_is_on_the_disk_when_it_returns(patient: WrittenDatabase) -> None:
     await patient.writer.commit([insert("a", 1), insert("b", 2)])
     assert patient.items() == {"a": 1, "b": 2}
 
 
 async def test_a_commit_that_fails_raises_and_leaves_nothing_of_itself(
-    patient: World, caplog: pytest.LogCaptureFixture
+    patient: WrittenDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     patient.change(FULL.replace("ON items", "ON items WHEN NEW.key = 'b'"))
     with pytest.raises(WriteFailed, match=r"test\.db cannot be written: disk is full") as failed:
@@ -96,7 +96,7 @@ async def test_a_commit_that_fails_raises_and_leaves_nothing_of_itself(
     assert len(caplog.records) == 1
 
 
-async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alone(patient: World) -> None:
+async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alone(patient: WrittenDatabase) -> None:
     patient.change(FULL.replace("ON items", "ON items WHEN NEW.key = 'bad'"))
     release = patient.hold()
     begun: list[str] = []
@@ -116,7 +116,9 @@ async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alo
     )
 
 
-async def test_puts_gather_after_a_write_until_a_caller_waits(patient: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_puts_gather_after_a_write_until_a_caller_waits(
+    patient: WrittenDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
     await patient.writer.commit([insert("first")])
     begun: list[str] = []
@@ -129,7 +131,9 @@ async def test_puts_gather_after_a_write_until_a_caller_waits(patient: World, mo
     assert (begun.count("BEGIN"), len(patient.items())) == (1, 12)
 
 
-async def test_a_writer_that_closes_ends_the_gathering(patient: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_writer_that_closes_ends_the_gathering(
+    patient: WrittenDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
     await patient.writer.commit([insert("first")])
     patient.writer.put("a", insert("a"))
@@ -137,7 +141,7 @@ async def test_a_writer_that_closes_ends_the_gathering(patient: World, monkeypat
     assert patient.items().keys() == {"first", "a"}
 
 
-async def test_a_caller_that_is_cancelled_does_not_undo_its_write(patient: World) -> None:
+async def test_a_caller_that_is_cancelled_does_not_undo_its_write(patient: WrittenDatabase) -> None:
     release = patient.hold()
     task = asyncio.create_task(patient.writer.commit([insert("a")]))
     await asyncio.sleep(0)
@@ -149,7 +153,7 @@ async def test_a_caller_that_is_cancelled_does_not_undo_its_write(patient: World
 
 
 async def test_a_value_that_no_database_can_hold_is_a_bug_with_its_traceback(
-    patient: World, caplog: pytest.LogCaptureFixture
+    patient: WrittenDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(WriteFailed, match="surrogates not allowed"):
         await patient.writer.commit([insert("\ud800")])
@@ -159,7 +163,7 @@ async def test_a_value_that_no_database_can_hold_is_a_bug_with_its_traceback(
 # -------------------- transact --------------------
 
 
-async def test_a_transaction_reads_and_writes_and_returns_its_result(patient: World) -> None:
+async def test_a_transaction_reads_and_writes_and_returns_its_result(patient: WrittenDatabase) -> None:
     await patient.writer.commit([insert("a", 1)])
 
     def add(database: sqlite3.Connection) -> int:
@@ -171,7 +175,9 @@ async def test_a_transaction_reads_and_writes_and_returns_its_result(patient: Wo
     assert patient.items() == {"a": 4}
 
 
-async def test_a_transaction_that_raises_gives_its_error_to_its_caller_and_writes_nothing(patient: World) -> None:
+async def test_a_transaction_that_raises_gives_its_error_to_its_caller_and_writes_nothing(
+    patient: WrittenDatabase,
+) -> None:
     def refuse(database: sqlite3.Connection) -> None:
         database.execute(*insert("a"))
         raise LookupError("held by n1")
@@ -187,20 +193,20 @@ async def test_a_transaction_that_raises_gives_its_error_to_its_caller_and_write
     assert patient.writer.trouble == ""
 
 
-async def test_a_transaction_that_the_database_refuses_is_a_write_that_failed(patient: World) -> None:
+async def test_a_transaction_that_the_database_refuses_is_a_write_that_failed(patient: WrittenDatabase) -> None:
     patient.change("DROP TABLE items")
     with pytest.raises(WriteFailed, match="no such table"):
         await patient.writer.transact(lambda database: database.execute(*insert("a")))
 
 
-async def test_two_writers_to_one_file_wait_for_each_other(patient: World, tmp_path: Path) -> None:
-    other = World(tmp_path, retry_s=3_600.0)
+async def test_two_writers_to_one_file_wait_for_each_other(patient: WrittenDatabase, tmp_path: Path) -> None:
+    other = WrittenDatabase(tmp_path, retry_s=3_600.0)
 
     def add(database: sqlite3.Connection) -> None:
         (value,) = database.execute("SELECT count(*) FROM items").fetchone()
         database.execute(*insert(str(value)))
 
-    await asyncio.gather(*(world.writer.transact(add) for _ in range(20) for world in (patient, other)))
+    await asyncio.gather(*(written.writer.transact(add) for _ in range(20) for written in (patient, other)))
     await other.writer.close()
     assert len(patient.items()) == 40
 
@@ -208,7 +214,7 @@ async def test_two_writers_to_one_file_wait_for_each_other(patient: World, tmp_p
 # -------------------- put --------------------
 
 
-async def test_a_put_is_on_the_disk_after_the_close(patient: World) -> None:
+async def test_a_put_is_on_the_disk_after_the_close(patient: WrittenDatabase) -> None:
     for number in range(2_000):
         patient.writer.put(number % 1_000, insert(str(number % 1_000), number))
     await patient.writer.close()
@@ -216,35 +222,35 @@ async def test_a_put_is_on_the_disk_after_the_close(patient: World) -> None:
 
 
 async def test_a_put_that_fails_is_retried_and_the_newest_state_of_a_key_wins(
-    world: World, caplog: pytest.LogCaptureFixture
+    written: WrittenDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    world.change(FULL)
-    world.writer.put("a", insert("a", 1))
-    world.writer.put("b", insert("b", 1))
-    await until(lambda: world.risks)
-    world.writer.put("a", insert("a", 2))
-    world.change("DROP TRIGGER full")
-    await until(lambda: len(world.risks) == 2)
-    assert world.items() == {"a": 2, "b": 1}
-    assert world.risks == [f"{world.path} could not be written to the end", ""]
+    written.change(FULL)
+    written.writer.put("a", insert("a", 1))
+    written.writer.put("b", insert("b", 1))
+    await until(lambda: written.risks)
+    written.writer.put("a", insert("a", 2))
+    written.change("DROP TRIGGER full")
+    await until(lambda: len(written.risks) == 2)
+    assert written.items() == {"a": 2, "b": 1}
+    assert written.risks == [f"{written.path} could not be written to the end", ""]
     assert caplog.messages == [
-        f"cannot write {world.path}; it is tried again: disk is full",
-        f"{world.path} is written again, and nothing is missing in it",
+        f"cannot write {written.path}; it is tried again: disk is full",
+        f"{written.path} is written again, and nothing is missing in it",
     ]
 
 
-async def test_a_put_of_a_bug_does_not_keep_the_others_from_the_disk(world: World) -> None:
-    release = world.hold()
-    world.writer.put("bug", insert("\ud800"))
-    world.writer.put("a", insert("a"))
+async def test_a_put_of_a_bug_does_not_keep_the_others_from_the_disk(written: WrittenDatabase) -> None:
+    release = written.hold()
+    written.writer.put("bug", insert("\ud800"))
+    written.writer.put("a", insert("a"))
     release()
-    await until(lambda: world.items() == {"a": 0})
-    world.writer.put("bug", insert("b"))
-    await until(lambda: world.items() == {"a": 0, "b": 0})
+    await until(lambda: written.items() == {"a": 0})
+    written.writer.put("bug", insert("b"))
+    await until(lambda: written.items() == {"a": 0, "b": 0})
 
 
-async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient: World) -> None:
+async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient: WrittenDatabase) -> None:
     patient.change(FULL)
     patient.writer.put("a", insert("a", 1))
     await until(lambda: patient.risks)
@@ -254,7 +260,7 @@ async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient:
     assert patient.risks[-1] == ""
 
 
-async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: World) -> None:
+async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: WrittenDatabase) -> None:
     patient.change(FULL)
     patient.writer.put("a", insert("a"))
     await patient.writer.close()
@@ -265,17 +271,17 @@ async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: World)
 # -------------------- persist --------------------
 
 
-async def test_a_write_that_persists_returns_once_the_disk_has_it(world: World) -> None:
-    world.change(FULL)
-    task = asyncio.create_task(world.writer.persist([insert("a")]))
-    await until(lambda: world.writer.trouble)
-    world.change("DROP TRIGGER full")
+async def test_a_write_that_persists_returns_once_the_disk_has_it(written: WrittenDatabase) -> None:
+    written.change(FULL)
+    task = asyncio.create_task(written.writer.persist([insert("a")]))
+    await until(lambda: written.writer.trouble)
+    written.change("DROP TRIGGER full")
     assert await task
-    assert world.items() == {"a": 0}
-    assert world.risks == []
+    assert written.items() == {"a": 0}
+    assert written.risks == []
 
 
-async def test_a_write_that_persists_gives_up_when_the_writer_is_closed(patient: World) -> None:
+async def test_a_write_that_persists_gives_up_when_the_writer_is_closed(patient: WrittenDatabase) -> None:
     patient.change(FULL)
     task = asyncio.create_task(patient.writer.persist([insert("a")]))
     await until(lambda: patient.writer.trouble)
@@ -307,12 +313,12 @@ async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_
 
 
 async def test_a_transaction_that_would_read_rows_without_a_put_that_fails_fails_as_well(tmp_path: Path) -> None:
-    world = World(tmp_path, retry_s=60.0)
-    world.change(FULL)
-    world.writer.put("a", insert("a"))
+    written = WrittenDatabase(tmp_path, retry_s=60.0)
+    written.change(FULL)
+    written.writer.put("a", insert("a"))
     read = "SELECT count(*) FROM items"
     with pytest.raises(WriteFailed, match="disk is full"):
-        await world.writer.transact(lambda connection: connection.execute(read).fetchone()[0])
-    world.change("DROP TRIGGER full")
-    assert await world.writer.transact(lambda connection: connection.execute(read).fetchone()[0]) == 1
-    await world.writer.close()
+        await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0])
+    written.change("DROP TRIGGER full")
+    assert await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0]) == 1
+    await written.writer.close()

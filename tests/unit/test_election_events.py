@@ -23,7 +23,7 @@ DRIVER = "nfs.example.com"
 TAKEN_OVER = Elected("n2", 1_700_000_000, 1_700_000_000.5, "edge node n1 was away for 15 s")
 
 
-class World:
+class ElectionEventsOfHub:
     """An API server, the hub's copy of its objects, and the Events."""
 
     def __init__(self) -> None:
@@ -41,17 +41,17 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.queue.close()
+async def hub() -> AsyncIterator[ElectionEventsOfHub]:
+    hub = ElectionEventsOfHub()
+    yield hub
+    await hub.queue.close()
 
 
-async def test_an_election_is_told_on_the_csidriver_and_on_the_node(world: World) -> None:
-    world.put("CSIDriver", DRIVER)
-    world.put("Node", "n2")
-    world.events.add(DRIVER, TAKEN_OVER)
-    told = await world.written()
+async def test_an_election_is_told_on_the_csidriver_and_on_the_node(hub: ElectionEventsOfHub) -> None:
+    hub.put("CSIDriver", DRIVER)
+    hub.put("Node", "n2")
+    hub.events.add(DRIVER, TAKEN_OVER)
+    told = await hub.written()
     assert {it["metadata"]["namespace"] for it in told} == {"default"}
     by_kind = {it["involvedObject"]["kind"]: it for it in told}
     assert by_kind.keys() == {"CSIDriver", "Node"}
@@ -64,63 +64,63 @@ async def test_an_election_is_told_on_the_csidriver_and_on_the_node(world: World
     assert by_kind["Node"]["firstTimestamp"] == "2023-11-14T22:13:20Z"
 
 
-async def test_the_first_election_is_no_warning(world: World) -> None:
-    world.put("Node", "n2")
-    world.events.add(DRIVER, Elected("n2", 7, 7.0, FIRST))
-    (told,) = await world.written()
+async def test_the_first_election_is_no_warning(hub: ElectionEventsOfHub) -> None:
+    hub.put("Node", "n2")
+    hub.events.add(DRIVER, Elected("n2", 7, 7.0, FIRST))
+    (told,) = await hub.written()
     assert (told["type"], told["reason"]) == ("Normal", "NodeElected")
 
 
-async def test_an_object_that_is_not_there_gets_no_event(world: World) -> None:
-    world.events.add(DRIVER, TAKEN_OVER)
-    assert await world.written() == []
+async def test_an_object_that_is_not_there_gets_no_event(hub: ElectionEventsOfHub) -> None:
+    hub.events.add(DRIVER, TAKEN_OVER)
+    assert await hub.written() == []
 
 
-async def test_an_event_whose_answer_was_lost_is_written_once(world: World) -> None:
-    world.put("CSIDriver", DRIVER)
-    world.events.add(DRIVER, TAKEN_OVER)
+async def test_an_event_whose_answer_was_lost_is_written_once(hub: ElectionEventsOfHub) -> None:
+    hub.put("CSIDriver", DRIVER)
+    hub.events.add(DRIVER, TAKEN_OVER)
     await settle()
-    world.events.add(DRIVER, TAKEN_OVER)
-    assert len(await world.written()) == 1
-    assert world.queue.problems() == []
+    hub.events.add(DRIVER, TAKEN_OVER)
+    assert len(await hub.written()) == 1
+    assert hub.queue.problems() == []
 
 
-async def test_a_failed_write_is_a_problem_and_tried_again(world: World) -> None:
+async def test_a_failed_write_is_a_problem_and_tried_again(hub: ElectionEventsOfHub) -> None:
     paused = asyncio.Event()
 
     async def pause(_seconds: float) -> None:
         await paused.wait()
 
-    world.queue._queue._pause = pause
-    world.put("CSIDriver", DRIVER)
-    world.api.failures["create"] = [KubeError("create events", 0, "", "no answer")]
-    world.events.add(DRIVER, TAKEN_OVER)
-    assert await world.written() == []
-    assert world.queue.problems() == ["Kubernetes: create events: no answer"]
+    hub.queue._queue._pause = pause
+    hub.put("CSIDriver", DRIVER)
+    hub.api.failures["create"] = [KubeError("create events", 0, "", "no answer")]
+    hub.events.add(DRIVER, TAKEN_OVER)
+    assert await hub.written() == []
+    assert hub.queue.problems() == ["Kubernetes: create events: no answer"]
     paused.set()
-    assert len(await world.written()) == 1
-    assert world.queue.problems() == []
+    assert len(await hub.written()) == 1
+    assert hub.queue.problems() == []
 
 
-async def test_an_event_that_can_never_be_written_is_dropped(world: World) -> None:
-    world.put("CSIDriver", DRIVER)
-    world.api.failures["create"] = [KubeError("create events", 422, "Invalid", "no such field")]
-    world.events.add(DRIVER, TAKEN_OVER)
-    assert await world.written() == []
-    assert world.queue.problems() == []
+async def test_an_event_that_can_never_be_written_is_dropped(hub: ElectionEventsOfHub) -> None:
+    hub.put("CSIDriver", DRIVER)
+    hub.api.failures["create"] = [KubeError("create events", 422, "Invalid", "no such field")]
+    hub.events.add(DRIVER, TAKEN_OVER)
+    assert await hub.written() == []
+    assert hub.queue.problems() == []
 
 
-async def test_in_an_outage_the_newest_events_are_kept(world: World) -> None:
+async def test_in_an_outage_the_newest_events_are_kept(hub: ElectionEventsOfHub) -> None:
     async def pause(_seconds: float) -> None:
         await asyncio.Event().wait()
 
-    world.queue._queue._pause = pause
-    world.put("CSIDriver", DRIVER)
-    world.api.failures["create"] = [KubeError("create events", 0, "", "no answer") for _ in range(500)]
+    hub.queue._queue._pause = pause
+    hub.put("CSIDriver", DRIVER)
+    hub.api.failures["create"] = [KubeError("create events", 0, "", "no answer") for _ in range(500)]
     for epoch in range(1, 151):
-        world.events.add(DRIVER, Elected("n2", epoch, float(epoch), "why"))
+        hub.events.add(DRIVER, Elected("n2", epoch, float(epoch), "why"))
         await settle()
-    waiting = [it["message"] for it in world.queue._waiting.values()]
+    waiting = [it["message"] for it in hub.queue._waiting.values()]
     assert len(waiting) == 100
     assert "(epoch 51)" in waiting[0]
     assert "(epoch 150)" in waiting[-1]
