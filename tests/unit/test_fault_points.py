@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.kit.fault_points import ALL
 ROOT = Path(__file__).parents[2]
 
 
+@functools.cache
 def reached() -> dict[str, str]:
     """What the code says it reaches, as patterns, and where: an f-string's values match any step."""
     found = {}
