@@ -154,7 +154,7 @@ HUB_OPTIONS = Options(
     option(
         "--seal-key",
         type=PATH,
-        help="With --manifests: file with the key that encrypts the copies of manifests in --state-dir, with their "
+        help="With --manifests: file with the key that encrypts the last good objects in --state-dir, with their "
         "Secrets: 32 random bytes, as they are or as base64. Keep it on another disk, or in a Kubernetes Secret. "
         "Unset: seal.key in --state-dir, made at the first start.",
     ),

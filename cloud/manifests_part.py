@@ -10,8 +10,7 @@ from cloud.mounts import Mounts
 from cloud.policy_problems import PolicyProblems
 from cloud.references import SourceReferences
 from cloud.sole_use import SoleUse
-from cloud.sources.manifests.claim_sizes import ClaimSizes
-from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
@@ -43,8 +42,7 @@ async def reading(
         SettingsError: the state directory or the key cannot be used.
     """
     async with FactTable(state_dir, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
-        kept = _good_manifests(state_dir, seal_key)
-        manifests = Manifests(directory, facts=table, sizes=ClaimSizes(state_dir), kept=kept)
+        manifests = Manifests(directory, table, LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key)))
         mounts = Mounts(manifests, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
@@ -63,39 +61,25 @@ async def reading(
         )
 
 
-def _good_manifests(state_dir: Path, seal_key: Path | None) -> GoodManifests:
-    """The manifests' last good content.
+def _sealer(state_dir: Path, seal_key: Path | None) -> Sealer:
+    """The sealer of the last good manifests, with the operator's key or one in the state directory.
 
-    An earlier run may have made a key in the state directory. Once the operator's key has replaced it, it is removed.
+    The operator's key replaces the one in the state directory, which is removed.
 
     Raises:
-        SettingsError: the directory or the key cannot be used.
+        SettingsError: the key cannot be read or made, or is none.
     """
     own = state_dir / "seal.key"
-    if seal_key is None:
-        return GoodManifests(state_dir / "manifests", _sealer(own, "--state-dir", make=True))
-    sealer = _sealer(seal_key, "--seal-key")
-    earlier = _sealer(own, "--state-dir") if own.exists() else None
-    kept = GoodManifests(state_dir / "manifests", sealer, earlier=earlier)
-    if earlier is not None and kept.is_settled:
-        own.unlink()
-        log.info("the last good manifests are sealed with the key in %s now; %s is removed", seal_key, own)
-    return kept
-
-
-def _sealer(path: Path, flag: str, *, make: bool = False) -> Sealer:
-    """The sealer with the key in a file.
-
-    Raises:
-        SettingsError: the file cannot be read, or holds no key.
-    """
+    flag, path = ("--seal-key", seal_key) if seal_key is not None else ("--state-dir", own)
     how = f"it needs {KEY_BYTES} random bytes, as they are or as base64: openssl rand -base64 {KEY_BYTES}"
     try:
-        if make and not path.exists():
-            return Sealer(make_key(path))
+        if seal_key is None and not own.exists():
+            return Sealer(make_key(own))
         key = read_key(path)
         if path.stat().st_mode & stat.S_IRWXO:
             log.warning("%s, with the key that seals Secrets, may be read by every user: set its mode to 0400", path)
+        if seal_key is not None:
+            own.unlink(missing_ok=True)
     except FileNotFoundError:
         raise SettingsError(flag, str(path), f"there is no such file; {how}") from None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A hub's directory of manifests, watched by the real file system: from a written file to what a node is to hold."""
+"""A hub's directory of manifests: from a written file to what a node is to hold."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from cloud.mounts import no_mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import Binder
-from cloud.sources.manifests.claim_sizes import ClaimSizes
-from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
@@ -27,9 +26,6 @@ from tests.kit.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-NEVER_S = 3600.0
-"""No look without a cause: what the test waits for was told by the file system."""
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
 
@@ -80,7 +76,7 @@ def directory(tmp_path: Path) -> Path:
 
 async def test_what_is_written_reaches_the_node_and_what_is_deleted_leaves_it(directory: Path) -> None:
     put(directory / "web.yaml", *WEB)
-    async with running(Manifests(directory, rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         assert held(closures) == WEBS
         told: list[set[str]] = []
@@ -99,20 +95,22 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
 ) -> None:
     caplog.set_level(logging.INFO, "csi_bridge")
     put(directory / "web.yaml", *WEB)
-    manifests = Manifests(directory, rescan_s=0.05)
+    manifests = Manifests(directory)
     async with running(manifests) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         (directory / "web.yaml").write_text(
             "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c}]}\n"
         )
-        await until(manifests.problems, what="problem")
-        said = "web.yaml:4: Pod default/web: spec.nodeName is missing; its last good version stays"
-        assert manifests.problems() == [said]
-        assert held(closures) == WEBS
+        await until(lambda: len(manifests.problems()) == 2, what="problem")
+        said = "web.yaml:4: Pod default/web: spec.nodeName is missing"
+        assert manifests.problems() == [
+            said,
+            "the objects of all manifests stay as they were until every manifest is good",
+        ]
         put(directory / "other.yaml", pod("other"))
-        await until(lambda: "Pod default/other" in held(closures), what="news of the other file")
         put(directory / "web.yaml", *WEB, node("n1", zone="z"))
-        await until(lambda: not manifests.problems(), what="end of the problem")
+        await until(lambda: "Pod default/other" in held(closures), what="news of the other file")
+        assert manifests.problems() == []
     ours = [record.getMessage() for record in caplog.records if record.name == "csi_bridge.hub.manifests"]
     assert ours == [said, f"settled: {said}"]
 
@@ -120,7 +118,7 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
 async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directory: Path) -> None:
     put(directory / "a.yaml", *WEB)
     (directory / "b.yaml").write_text("b: [")
-    manifests = Manifests(directory, rescan_s=NEVER_S)
+    manifests = Manifests(directory)
     async with running(manifests) as closures:
         await until(lambda: len(manifests.problems()) == 2, what="problem")
         assert not closures.is_ready
@@ -133,31 +131,25 @@ async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directo
         assert manifests.problems() == []
 
 
-async def test_with_a_file_broken_at_a_restart_the_nodes_are_told_what_it_said_before(
+async def test_with_a_file_broken_at_a_restart_the_nodes_are_told_what_they_were_told_before(
     directory: Path, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
+    last_good = LastGood(tmp_path / "sealed", Sealer(b"k" * 32))
     put(directory / "a.yaml", *WEB)
-    put(directory / "b.yaml", node("n2"))
-    async with running(Manifests(directory, kept=GoodManifests(kept, Sealer(b"k" * 32)), rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory, last_good=last_good)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         before = dict(closures.stamps("n1"))
     (directory / "a.yaml").write_text("a: [")
-    manifests = Manifests(directory, kept=GoodManifests(kept, Sealer(b"k" * 32)), rescan_s=NEVER_S)
-    async with running(manifests) as closures:
+    async with running(Manifests(directory, last_good=last_good)) as closures:
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert closures.stamps("n1") == before
-        (said,) = manifests.problems()
-        assert said.endswith("; its last good version stays")
-        put(directory / "b.yaml", pod("other", node="n2"))
-        await until(lambda: "Pod default/other" in held(closures, "n2"), what="news of the other file")
 
 
 async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(directory / "web.yaml", *WEB)
-    manifests = Manifests(directory, rescan_s=0.05)
+    manifests = Manifests(directory)
     async with running(manifests) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         with monkeypatch.context() as broken:
@@ -180,7 +172,7 @@ async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
 async def test_a_directory_that_comes_goes_and_comes_back_takes_nothing_along(directory: Path) -> None:
     away = directory.with_name("away")
     move(directory, away)
-    manifests = Manifests(directory, rescan_s=0.05)
+    manifests = Manifests(directory)
     async with running(manifests) as closures:
         await until(manifests.problems, what="problem")
         assert not closures.is_ready
@@ -196,23 +188,10 @@ async def test_a_directory_that_comes_goes_and_comes_back_takes_nothing_along(di
         await until(lambda: "Pod default/more" in held(closures), what="news from the directory that is back")
 
 
-async def test_a_link_that_leads_elsewhere_is_followed(directory: Path) -> None:
-    put(directory / "web.yaml", *WEB)
-    other = directory.with_name("other")
-    other.mkdir()
-    put(other / "web.yaml", *WEB, pod("more"))
-    link = directory.with_name("current")
-    link.symlink_to(directory)
-    async with running(Manifests(link, rescan_s=0.05)) as closures:
-        await until(lambda: closures.is_ready, what="readiness")
-        new = directory.with_name("new")
-        new.symlink_to(other)
-        new.replace(link)
-        await until(lambda: "Pod default/more" in held(closures), what="news from where the link leads now")
-
-
 async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: Path, tmp_path: Path) -> None:
-    put(directory / "web.yaml", *WEB)
+    asking = claim("data", volume="v")
+    asking["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
+    put(directory / "web.yaml", WEB[0], asking, volume("v"), driver())
 
     def size(closures: Closures) -> str:
         found = closures.read(DATA)
@@ -220,11 +199,11 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
 
     async with (
         FactTable(tmp_path / "state") as table,
-        running(Manifests(directory, facts=table, rescan_s=NEVER_S)) as closures,
+        running(Manifests(directory, table)) as closures,
     ):
         await until(lambda: closures.is_ready, what="readiness")
         assert size(closures) == "1Gi"
-        put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
+        put(directory / "web.yaml", WEB[0], asking, volume("v", size="2Gi"), driver())
         told: list[str] = []
         closures.watch("n1", lambda: told.append(size(closures)))
         await until(lambda: told, what="news of the larger volume")
@@ -236,22 +215,10 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         await until(lambda: size(closures) == "2Gi", what="new size")
     async with (
         FactTable(tmp_path / "state") as table,
-        running(Manifests(directory, facts=table, rescan_s=NEVER_S)) as closures,
+        running(Manifests(directory, table)) as closures,
     ):
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert size(closures) == "2Gi"
-
-
-async def test_a_size_is_remembered_over_a_restart_in_which_the_volume_grew(directory: Path, tmp_path: Path) -> None:
-    put(directory / "web.yaml", *WEB)
-    async with running(Manifests(directory, sizes=ClaimSizes(tmp_path), rescan_s=NEVER_S)) as closures:
-        await until(lambda: closures.is_ready, what="readiness")
-    put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
-    async with running(Manifests(directory, sizes=ClaimSizes(tmp_path), rescan_s=NEVER_S)) as closures:
-        await until(lambda: closures.is_ready, what="readiness")
-        found = closures.read(DATA)
-        assert found is not None
-        assert found.read()["status"]["capacity"] == {"storage": "1Gi"}
 
 
 def write_many(directory: Path) -> None:
@@ -269,7 +236,7 @@ async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: P
     write_many(directory)
     longest = 0.0
     loop = asyncio.get_running_loop()
-    async with running(Manifests(directory, rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory)) as closures:
         last = loop.time()
         while not closures.is_ready:
             await asyncio.sleep(0.005)

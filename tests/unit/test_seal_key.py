@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.manifests_part import _good_manifests
+from cloud.manifests_part import _sealer
 from common.errors import SettingsError
 from common.sealing import KEY_BYTES, Sealer, make_key, read_key
 
@@ -54,31 +54,29 @@ def test_a_body_is_sealed_for_one_thing_and_with_one_key() -> None:
 
 def test_a_key_that_the_operator_names_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--seal-key=.*there is no such file.*openssl rand -base64 32"):
-        _good_manifests(tmp_path, tmp_path / "key")
+        _sealer(tmp_path, tmp_path / "key")
     (tmp_path / "key").write_bytes(b"x")
     with pytest.raises(SettingsError, match=r"--seal-key=.*holds no key.*openssl rand -base64 32"):
-        _good_manifests(tmp_path, tmp_path / "key")
+        _sealer(tmp_path, tmp_path / "key")
     (tmp_path / "key").unlink()
     (tmp_path / "key").mkdir()
     with pytest.raises(SettingsError, match=r"--seal-key=.*cannot be read or made: Is a directory"):
-        _good_manifests(tmp_path, tmp_path / "key")
+        _sealer(tmp_path, tmp_path / "key")
 
 
 def test_a_key_that_others_may_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "key").write_bytes(KEY)
     (tmp_path / "key").chmod(0o644)
-    _good_manifests(tmp_path, tmp_path / "key")
+    _sealer(tmp_path, tmp_path / "key")
     assert "may be read by every user" in caplog.text
 
 
 def test_the_operators_key_replaces_the_one_in_the_state_directory(tmp_path: Path) -> None:
-    own = tmp_path / "seal.key"
-    first = _good_manifests(tmp_path, None)
-    first.keep({"a.yaml": ()}, {"a.yaml"})
+    own, key = tmp_path / "seal.key", tmp_path / "key"
+    sealed = _sealer(tmp_path, None).seal(b"body", bound=b"a")
     assert own.stat().st_mode & 0o777 == 0o600
-    key = tmp_path / "key"
+    assert _sealer(tmp_path, None).unseal(sealed, bound=b"a") == b"body"
     make_key(key)
-    assert _good_manifests(tmp_path, key).recall("a.yaml") == ()
+    with pytest.raises(ValueError, match="another key"):
+        _sealer(tmp_path, key).unseal(sealed, bound=b"a")
     assert not own.exists()
-    assert _good_manifests(tmp_path, key).recall("a.yaml") == ()
-    assert "a.yaml" in _good_manifests(tmp_path, None).problem()

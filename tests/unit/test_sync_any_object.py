@@ -132,7 +132,7 @@ def test_an_object_with_anything_anywhere_is_served_or_refused_by_name(kind: str
             assert len(said) < 500, where
             continue
         source = Objects()
-        bound = Binder().bind({entry.ref: entry for entry in [*others, *found]}, Told(), {})
+        bound = Binder().bind({entry.ref: entry for entry in [*others, *found]}, Told())
         source.update(bound.items, ready=True)
         closures = Closures(source)
         for ref in closures.stamps("n1"):

@@ -12,8 +12,8 @@ DATA = Ref("PersistentVolumeClaim", "default", "data")
 V = Ref("PersistentVolume", "", "v")
 
 
-def bind(*objects: Any, told: Told | None = None, sizes: dict[str, str] | None = None) -> Bound:
-    return Binder().bind(entries(*objects), told or Told(), sizes or {})
+def bind(*objects: Any, told: Told | None = None) -> Bound:
+    return Binder().bind(entries(*objects), told or Told())
 
 
 def uid(bound: Bound, ref: Ref) -> str:
@@ -54,7 +54,10 @@ def test_the_claims_uid_is_filled_in_and_another_one_is_a_problem() -> None:
     bound = bind(claim("data", volume="v"), volume("v", claimRef={**right, "uid": "another"}))
     assert status(bound) == {"phase": "Pending"}
     assert list(bound.problems.values()) == [
-        "PersistentVolume v: spec.claimRef.uid is not that of PersistentVolumeClaim default/data: they are not bound"
+        (
+            "PersistentVolumeClaim default/data and PersistentVolume v are not bound: "
+            "spec.claimRef.uid is not that of the claim"
+        )
     ]
 
 
@@ -62,23 +65,20 @@ def test_of_two_claims_that_name_a_volume_that_which_it_names_has_it() -> None:
     bound = bind(claim("a", volume="v"), claim("data", volume="v"), volume("v", claim="default/data"))
     assert_bound(bound)
     assert list(bound.problems.values()) == [
-        (
-            "PersistentVolumeClaim default/a: PersistentVolume v is bound to PersistentVolumeClaim default/data: "
-            "the two are not bound"
-        )
+        ("PersistentVolumeClaim default/a and PersistentVolume v are not bound: spec.claimRef names another claim")
     ]
 
 
 def test_of_two_claims_that_name_a_volume_which_names_none_the_first_by_name_has_it() -> None:
     bound = bind(claim("z", volume="v"), claim("data", volume="v"), volume("v"))
     assert_bound(bound)
-    assert list(bound.problems) == ["PersistentVolumeClaim default/z"]
+    assert list(bound.problems) == ["PersistentVolumeClaim default/z PersistentVolume v"]
 
 
 def test_of_two_volumes_that_name_a_claim_one_is_bound() -> None:
     bound = bind(claim("data"), volume("w", claim="default/data"), volume("v", claim="default/data"))
     assert_bound(bound)
-    assert list(bound.problems) == ["PersistentVolume w"]
+    assert list(bound.problems) == ["PersistentVolumeClaim default/data PersistentVolume w"]
     assert status(bound, Ref("PersistentVolume", "", "w")) == {"phase": "Available"}
 
 
@@ -86,12 +86,12 @@ def test_a_volume_and_a_claim_that_name_others_are_not_bound() -> None:
     bound = bind(claim("data", volume="w"), volume("v", claim="default/data"))
     assert list(bound.problems.values()) == [
         (
-            "PersistentVolume v: spec.claimRef names PersistentVolumeClaim default/data, which names "
-            "PersistentVolume w: they are not bound"
+            "PersistentVolumeClaim default/data and PersistentVolume v are not bound: "
+            "spec.volumeName names another volume"
         )
     ]
     bound = bind(claim("data", volume="v"), volume("v", claim="other/data"))
-    assert list(bound.problems) == ["PersistentVolumeClaim default/data"]
+    assert list(bound.problems) == ["PersistentVolumeClaim default/data PersistentVolume v"]
 
 
 def test_what_names_something_that_is_not_there_waits() -> None:
@@ -99,29 +99,6 @@ def test_what_names_something_that_is_not_there_waits() -> None:
     assert status(bound) == {"phase": "Pending"}
     assert status(bound, Ref("PersistentVolume", "", "w")) == {"phase": "Available"}
     assert bound.problems == {}
-
-
-def test_the_claim_of_a_generic_ephemeral_volume_is_made_and_belongs_to_its_pod() -> None:
-    template = {"spec": {"accessModes": ["ReadWriteOnce"], "volumeMode": "Block"}}
-    written = pod("web", volumes=[{"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}}])
-    bound = bind(written, volume("v", claim="default/web-tmp"))
-    ref = Ref("PersistentVolumeClaim", "default", "web-tmp")
-    assert_bound(bound, ref)
-    body = bound.items[ref].body
-    assert body["spec"]["volumeMode"] == "Block"
-    (owner,) = body["metadata"]["ownerReferences"]
-    assert owner["uid"] == uid(bound, Ref("Pod", "default", "web"))
-    assert (owner["kind"], owner["controller"]) == ("Pod", True)
-
-
-def test_a_written_claim_counts_and_its_owner_gets_its_uid() -> None:
-    template = {"spec": {"accessModes": ["ReadWriteOnce"]}}
-    written = claim("web-tmp", volume="v")
-    written["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": "web", "controller": True}]
-    bound = bind(pod("web", volumes=[{"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}}]), written)
-    body = bound.items[Ref("PersistentVolumeClaim", "default", "web-tmp")].body
-    assert body["spec"]["volumeName"] == "v"
-    assert body["metadata"]["ownerReferences"][0]["uid"] == uid(bound, Ref("Pod", "default", "web"))
 
 
 # -------------------- sizes --------------------
@@ -133,30 +110,20 @@ def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:
 
 def test_a_claims_size_does_not_follow_its_volume_but_what_its_node_tells() -> None:
     """Else no node would ever see that a volume has grown."""
-    web = pod("web", claims=("data",))
-    first = bind(web, claim("data"), volume("v", claim="default/data", size="1Gi"))
-    grown = (web, claim("data"), volume("v", claim="default/data", size="2Gi"))
-    second = bind(*grown, sizes=dict(first.sizes))
-    assert status(second)["capacity"] == {"storage": "1Gi"}
-    third = bind(*grown, sizes=dict(second.sizes), told=told("2Gi", conditions=[]))
-    assert status(third)["capacity"] == {"storage": "2Gi"}
-    assert status(third)["conditions"] == []
-    fourth = bind(*grown, sizes=dict(third.sizes))  # the node tells it no more
-    assert status(fourth)["capacity"] == {"storage": "2Gi"}
+    asking = claim("data")
+    asking["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
+    grown = (pod("web", claims=("data",)), asking, volume("v", claim="default/data", size="2Gi"))
+    assert status(bind(*grown))["capacity"] == {"storage": "1Gi"}
+    expanded = bind(*grown, told=told("2Gi", conditions=[]))
+    assert status(expanded)["capacity"] == {"storage": "2Gi"}
+    assert status(expanded)["conditions"] == []
 
 
-def test_a_size_that_is_written_counts_and_never_shrinks_what_is_known() -> None:
-    written = claim("data", volume="v", status={"capacity": {"storage": "512Mi"}})
-    first = bind(written, volume("v"))
-    assert status(first)["capacity"] == {"storage": "512Mi"}
-    assert status(bind(written, volume("v"), sizes={f"{uid(first, DATA)}/v": "1Gi"}))["capacity"] == {"storage": "1Gi"}
-
-
-def test_sizes_are_forgotten_with_their_claims() -> None:
-    first = bind(claim("data", volume="v"), volume("v"))
-    assert list(first.sizes.values()) == ["1Gi"]
-    assert bind(claim("data"), sizes=dict(first.sizes)).sizes == first.sizes
-    assert bind(volume("v"), sizes=dict(first.sizes)).sizes == {}
+def test_a_size_that_is_written_as_the_claims_status_counts_until_a_node_tells_a_larger_one() -> None:
+    written = (pod("web", claims=("data",)), claim("data", volume="v", status={"capacity": {"storage": "2Gi"}}))
+    assert status(bind(*written, volume("v", size="3Gi")))["capacity"] == {"storage": "2Gi"}
+    assert status(bind(*written, volume("v"), told=told("1Gi")))["capacity"] == {"storage": "2Gi"}
+    assert status(bind(*written, volume("v"), told=told("3Gi")))["capacity"] == {"storage": "3Gi"}
 
 
 def test_a_node_that_does_not_use_a_claim_or_means_another_one_says_nothing_of_it() -> None:
@@ -177,14 +144,12 @@ def test_what_was_told_of_a_claims_former_volume_is_no_word_of_the_one_that_it_n
     """As after a restore: the new volume is smaller, and grows later. With the old size it would never be expanded."""
     web = pod("web", claims=("data",))
     old = ClaimStatus("n1", "", {"capacity": {"storage": "10Gi"}, "conditions": ["old"]}, volume="old")
-    first = bind(web, claim("data", volume="old"), volume("old"), told=Told(claims={DATA: (old,)}))
-    assert status(first)["capacity"] == {"storage": "10Gi"}
     restored = (web, claim("data", volume="v"), volume("v", size="1Gi"))
-    second = bind(*restored, told=Told(claims={DATA: (old,)}), sizes=dict(first.sizes))
+    second = bind(*restored, told=Told(claims={DATA: (old,)}))
     assert status(second)["capacity"] == {"storage": "1Gi"}
     assert "conditions" not in status(second)
     new = ClaimStatus("n1", "", {"capacity": {"storage": "5Gi"}}, volume="v")
-    third = bind(*restored, told=Told(claims={DATA: (old, new)}), sizes=dict(second.sizes))
+    third = bind(*restored, told=Told(claims={DATA: (old, new)}))
     assert status(third)["capacity"] == {"storage": "5Gi"}
 
 
@@ -216,9 +181,6 @@ def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself() -> None
     assert body["metadata"]["labels"] == {"kubernetes.io/hostname": "n1", "topology/d": "a", "zone": "z"}
     assert body["metadata"]["annotations"] == {"nodeid": "1"}
     assert Ref("Node", "", "n9") not in bound.items
-    assert list(bound.problems.values()) == [
-        "Node n1: the node reports another value of the label zone than its manifest, and the manifest counts"
-    ]
 
 
 def test_a_pod_runs_as_the_default_service_account_unless_it_names_one() -> None:
@@ -229,7 +191,7 @@ def test_a_pod_runs_as_the_default_service_account_unless_it_names_one() -> None
 
 def test_attachments_and_drivers_are_as_they_are_written() -> None:
     written = entries(attachment("a", volume="v", attached=False), driver(attachRequired=False))
-    bound = Binder().bind(written, Told(), {})
+    bound = Binder().bind(written, Told())
     assert {ref: entry.item for ref, entry in written.items()} == bound.items
 
 
@@ -237,7 +199,7 @@ def test_what_is_written_stays_as_it_is_and_what_stays_equal_is_made_once() -> N
     written = entries(pod("web"), claim("data", volume="v"), volume("v"), node())
     before = {ref: repr(entry.item) for ref, entry in written.items()}
     binder = Binder()
-    first = binder.bind(written, Told(), {})
-    second = binder.bind(written, Told(), dict(first.sizes))
+    first = binder.bind(written, Told())
+    second = binder.bind(written, Told())
     assert before == {ref: repr(entry.item) for ref, entry in written.items()}
     assert all(second.items[ref] is item for ref, item in first.items.items())

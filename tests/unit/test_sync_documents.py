@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.sources.manifests.documents import DocumentError, read_json, read_yaml, write_yaml
+from cloud.sources.manifests.documents import DocumentError, read_yaml, write_yaml
 
 _MANY = 1_000_000
 
@@ -51,10 +51,6 @@ def test_every_field_knows_its_line_and_a_missing_one_that_of_its_parent() -> No
     assert line(("metadata", "name")).line == 1
 
 
-def test_an_alias_repeats_what_its_anchor_named() -> None:
-    assert values("a: &x {k: [1]}\nb: *x\n") == [{"a": {"k": [1]}, "b": {"k": [1]}}]
-
-
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
@@ -70,11 +66,10 @@ def test_an_alias_repeats_what_its_anchor_named() -> None:
         (f"a: {'9' * 5000}", 1, "number"),
         (f"a: 0x{'f' * 5000}", 1, "number"),
         ("a: b\nc: \x00", 2, "control character"),
-        ("a: *nothing", 1, "refers to no anchor"),
-        ("a: &x [*x]", 1, "refers to no anchor"),
+        ("a: 1\nb: *nothing", 2, "an anchor or an alias"),
+        ("a: &x [*x]", 1, "an anchor or an alias"),
         ("a: " + "[" * 5_000_000, 1, "nested"),
         ("- " * 5_000_000, 1, "nested"),
-        ("a: &a [[[[[[x]]]]]]\n" + "".join(f"a{n}: &a [[[[[*a]]]]]\n" for n in range(60)), 20, "nested"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_its_line(text: str, line: int, why: str) -> None:
@@ -83,43 +78,11 @@ def test_what_cannot_be_read_is_named_with_its_line(text: str, line: int, why: s
     assert failure.value.line == line
 
 
-def test_aliases_cannot_make_a_small_file_large() -> None:
-    texts = "a: &a " + "x" * 1_000_000 + "\nb: [" + "*a, " * 100 + "]"
-    laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
-    for bomb in (texts, laughs):
-        with pytest.raises(DocumentError, match="larger than 64 MiB, counting what aliases repeat"):
-            read_yaml(bomb)
-
-
 def test_no_error_shows_a_value() -> None:
     for text in ("password: 'hunter2", "password: !x hunter2", "password: [hunter2", "hunter2: {a: 1"):
         with pytest.raises(DocumentError) as failure:
             read_yaml(text)
         assert "hunter2" not in str(failure.value)
-
-
-def test_json_is_read_with_its_own_rules() -> None:
-    (document,) = read_json('{"a": "\\ud83d\\ude00", \n\t"b": 1}')
-    assert document.value == {"a": "\U0001f600", "b": 1}
-    assert read_json("null") == []
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "why"),
-    [
-        ('{"a": 1,\n"b"}', 2, "not valid JSON"),
-        ('{"a": 1, "a": 2}', 1, "'a' stands there twice"),
-        ('{"a": NaN}', 1, "not a JSON number"),
-        ('{"a": 1e400}', 1, "number that JSON cannot hold"),
-        (f'{{"a": {"9" * 5000}}}', 1, "number that JSON cannot hold"),
-        ('{"a": ' + "[" * 98 + "1" + "]" * 98 + ', "b": ' + "[" * 100 + "1" + "]" * 100 + "}", 1, "nested"),
-        ("[" * 100_000, 1, "nested"),
-    ],
-)
-def test_json_that_cannot_be_read_is_named_with_its_line(text: str, line: int, why: str) -> None:
-    with pytest.raises(DocumentError, match=why) as failure:
-        read_json(text)
-    assert failure.value.line == line
 
 
 def test_what_is_written_is_read_back_as_it_was() -> None:
@@ -143,15 +106,6 @@ def test_what_is_written_is_read_back_as_it_was() -> None:
     value = {"texts": odd, "numbers": [0, -1, 1.5], "others": [None, True, {}, []], **dict.fromkeys(odd[:2], 1)}
     (document,) = read_yaml(write_yaml(value).decode())
     assert document.value == value
-
-
-def test_json_is_as_deep_as_yaml_may_be() -> None:
-    for depth in (1, 98):
-        text = '{"a": ' + "[" * depth + "1" + "]" * depth + "}"
-        assert read_json(text)[0].value == read_yaml(text)[0].value
-    for read in (read_json, read_yaml):
-        with pytest.raises(DocumentError, match="nested more than 100 levels deep"):
-            read('{"a": ' + "[" * 99 + "1" + "]" * 99 + "}")
 
 
 @pytest.mark.parametrize("text", ["1" * _MANY + "x", "-" + "0" * _MANY + ".x", "7" * _MANY + "e"], ids="xfe")

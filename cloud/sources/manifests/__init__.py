@@ -1,12 +1,11 @@
-"""The source that reads a directory of YAML or JSON files.
+"""The source that reads a directory of YAML files.
 
 Read in this order, each building on the ones before:
 
 * `documents`: parses one file, and remembers the line of each field.
 * `manifest_objects`: the objects of one file, checked.
-* `good_manifests`: the last good content of each file, on disk.
+* `last_good`: the last good objects, on disk.
 * `manifest_files`: the files of the directory.
-* `claim_sizes`: the sizes of bound claims, on disk.
 * `binding`: does the work of Kubernetes' controllers: binds claims to volumes, makes UIDs.
-* `manifests`: watches the directory and puts all this together.
+* `manifests`: reads the directory again and again, and puts all this together.
 """

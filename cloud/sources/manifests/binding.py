@@ -2,8 +2,9 @@
 
 Rules:
 
-* A claim and a volume are bound if one names the other and neither names a third. Size and class do not matter.
-* A claim's size is at first its volume's, later the largest one that the manifest or a node has given. It does not
+* A claim and a volume are bound if one names the other (`volumeName`, `claimRef`) and neither names a third. No claim
+  is bound by class and size: another volume that fits better would then move it.
+* A claim's size is the largest one that its manifest's status or a node has given, else the requested size. It does not
   follow the volume's size: otherwise no node would see that a volume has grown.
 * A claim's status comes from the reports of nodes with a pod that uses the claim, about the volume that it is bound to
   now. A Node's labels come from the node itself.
@@ -16,7 +17,6 @@ from typing import Any, Final
 
 from cloud.kinds import pods
 from cloud.kinds.fields import Body
-from cloud.kinds.table import KINDS
 from cloud.sources.manifests.manifest_objects import Entry, item_of, made_up_uid
 from cloud.sources.source import Item
 from common.objects import Ref
@@ -54,17 +54,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The completed objects.
-
-    Attributes:
-        items: the objects.
-        problems: the problem of each object that has one, as a sentence.
-        sizes: the size of each bound claim, by `size_key`.
-    """
+    """The completed objects, and the problem of each object that has one, as a sentence."""
 
     items: Mapping[Ref, Item]
     problems: Mapping[str, str]
-    sizes: Mapping[str, str]
 
 
 class Binder:
@@ -73,41 +66,29 @@ class Binder:
     def __init__(self) -> None:
         self._made: dict[Ref, Item] = {}
 
-    def bind(self, entries: Mapping[Ref, Entry], told: Told, sizes: Mapping[str, str]) -> Bound:
+    def bind(self, entries: Mapping[Ref, Entry], told: Told) -> Bound:
         """Complete the objects.
 
         Args:
             entries: the written objects.
             told: the nodes' reports.
-            sizes: the sizes that the last call returned.
         """
-        binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, sizes)
+        binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told)
         items = {ref: entry.item for ref, entry in entries.items()}
-        made = {ref: self._item(ref, body) for ref, body in binding.made()}
-        self._made = made
-        return Bound({**items, **made}, binding.problems, binding.new_sizes)
+        self._made = {ref: self._item(ref, body) for ref, body in binding.made()}
+        return Bound({**items, **self._made}, binding.problems)
 
     def _item(self, ref: Ref, body: Body) -> Item:
         old = self._made.get(ref)
         return old if old is not None and old.body == body else item_of(body)
 
 
-def size_key(claim: Body, volume: str) -> str:
-    """The key of a claim's size: a claim that is bound to another volume has another size."""
-    return f"{claim['metadata']['uid']}/{volume}"
-
-
 class _Binding:
     """One pass over all objects."""
 
-    def __init__(self, bodies: dict[Ref, Body], told: Told, sizes: Mapping[str, str]) -> None:
+    def __init__(self, bodies: Mapping[Ref, Body], told: Told) -> None:
         self.problems: dict[str, str] = {}
-        self._told, self._sizes = told, sizes
-        self._bodies = bodies
-        for claim in list(self._ephemeral_claims()):
-            bodies.setdefault(_ref(claim), claim)
-        uids = {body["metadata"]["uid"] for ref, body in bodies.items() if ref.kind == CLAIM}
-        self.new_sizes = {key: size for key, size in sizes.items() if key.split("/")[0] in uids}
+        self._told, self._bodies = told, bodies
         self._volume_of: dict[Ref, Ref] = {}
         """The volume that each claim is bound to."""
         self._claim_of: dict[Ref, Ref] = {}
@@ -115,8 +96,7 @@ class _Binding:
 
     def made(self) -> Iterator[tuple[Ref, Body]]:
         """Every object that is made up, or that differs from the written one."""
-        self._bind_by_volume()
-        self._bind_by_claim()
+        self._bind()
         for ref in self._refs(CLAIM):
             yield ref, self._claim(ref)
         for ref in self._refs(VOLUME):
@@ -130,14 +110,6 @@ class _Binding:
     def _refs(self, kind: str) -> list[Ref]:
         return sorted((ref for ref in self._bodies if ref.kind == kind), key=lambda ref: (ref.namespace, ref.name))
 
-    def _ephemeral_claims(self) -> Iterator[Body]:
-        """The claims of generic ephemeral volumes, as Kubernetes' controller makes them."""
-        for ref in self._refs(POD):
-            pod = self._bodies[ref]
-            for volume in pod["spec"].get("volumes", ()):
-                if "ephemeral" in volume:
-                    yield _ephemeral_claim(pod, volume)
-
     def _claim_users(self) -> dict[Ref, set[str]]:
         """The nodes with a pod that uses a claim, by claim."""
         users: dict[Ref, set[str]] = {}
@@ -149,68 +121,48 @@ class _Binding:
 
     # -------------------- claims and volumes --------------------
 
-    def _bind_by_volume(self) -> None:
-        """Bind the volumes that name their claim."""
+    def _bind(self) -> None:
+        pairs = set()
         for volume in self._refs(VOLUME):
-            named = self._bodies[volume]["spec"].get("claimRef")
-            claim = Ref(CLAIM, named["namespace"], named["name"]) if named else None
-            if claim is None or claim not in self._bodies:
-                continue
-            body = self._bodies[claim]
-            wanted = body["spec"].get("volumeName", volume.name)
-            if named.get("uid") and named["uid"] != body["metadata"]["uid"]:
-                self._problem(volume, f"spec.claimRef.uid is not that of {claim}: they are not bound")
-            elif wanted != volume.name:
-                self._problem(volume, f"spec.claimRef names {claim}, which names {VOLUME} {wanted}: they are not bound")
-            elif claim in self._volume_of:
-                self._problem(volume, f"{claim} is bound to {self._volume_of[claim]} already: they are not bound")
-            else:
-                self._bind(claim, volume)
-
-    def _bind_by_claim(self) -> None:
-        """Bind the claims that name a volume without a claim."""
+            if named := self._bodies[volume]["spec"].get("claimRef"):
+                pairs.add((Ref(CLAIM, named["namespace"], named["name"]), volume))
         for claim in self._refs(CLAIM):
-            name = self._bodies[claim]["spec"].get("volumeName")
-            volume = Ref(VOLUME, "", name or "")
-            if claim in self._volume_of or volume not in self._bodies:
+            if name := self._bodies[claim]["spec"].get("volumeName"):
+                pairs.add((claim, Ref(VOLUME, "", name)))
+        for claim, volume in sorted(pairs, key=lambda pair: (pair[0].namespace, pair[0].name, pair[1].name)):
+            if claim not in self._bodies or volume not in self._bodies:
                 continue
-            owner = self._claim_of.get(volume)
-            if owner is None and not self._bodies[volume]["spec"].get("claimRef"):
-                self._bind(claim, volume)
-            elif owner is not None:
-                self._problem(claim, f"{volume} is bound to {owner}: the two are not bound")
-            elif str(volume) not in self.problems:  # else the volume's problem has the reason
-                self._problem(claim, f"{volume} names another claim in spec.claimRef: the two are not bound")
+            if why := self._obstacle(claim, volume):
+                self.problems[f"{claim} {volume}"] = f"{claim} and {volume} are not bound: {why}"
+            else:
+                self._volume_of[claim], self._claim_of[volume] = volume, claim
 
-    def _bind(self, claim: Ref, volume: Ref) -> None:
-        self._volume_of[claim], self._claim_of[volume] = volume, claim
+    def _obstacle(self, claim: Ref, volume: Ref) -> str:
+        """Why a claim and a volume, of which one names the other, are not bound; empty if they are."""
+        body = self._bodies[claim]
+        named = self._bodies[volume]["spec"].get("claimRef")
+        if named and (named["namespace"], named["name"]) != (claim.namespace, claim.name):
+            return "spec.claimRef names another claim"
+        if named and named.get("uid") not in (None, "", body["metadata"]["uid"]):
+            return "spec.claimRef.uid is not that of the claim"
+        if body["spec"].get("volumeName", volume.name) != volume.name:
+            return "spec.volumeName names another volume"
+        if claim in self._volume_of or volume in self._claim_of:
+            return f"{self._volume_of.get(claim) or self._claim_of[volume]} came first"
+        return ""
 
     def _claim(self, ref: Ref) -> Body:
-        claim = self._owned(self._bodies[ref])
+        claim = self._bodies[ref]
         volume = self._volume_of.get(ref)
         if volume is None:
             return _with(claim, status={"phase": "Pending"})
-        spec = self._bodies[volume]["spec"]
         told = self._told_of(ref, volume)
-        status: dict[str, Any] = {"phase": "Bound", "accessModes": spec["accessModes"]}
+        status: dict[str, Any] = {"phase": "Bound", "accessModes": self._bodies[volume]["spec"]["accessModes"]}
         if told:  # without the requested size: the manifest has it, and a node only repeats it
             status |= {name: part for name, part in told[-1].status.items() if name != "allocatedResources"}
         size = self._size(claim, volume, told)
         capacity = {**claim.get("status", {}).get("capacity", {}), **status.get("capacity", {}), "storage": size}
         return _with(claim, spec={"volumeName": volume.name}, status={**status, "capacity": capacity})
-
-    def _owned(self, claim: Body) -> Body:
-        """A claim whose owner references to pods have UIDs."""
-        owners = claim["metadata"].get("ownerReferences", ())
-        if all(owner.get("uid") for owner in owners):
-            return claim
-        namespace = claim["metadata"]["namespace"]
-        filled = [{**owner, "uid": owner.get("uid") or self._uid(owner, namespace)} for owner in owners]
-        return _with(claim, metadata={"ownerReferences": filled})
-
-    def _uid(self, owner: Body, namespace: str) -> str:
-        body = self._bodies.get(Ref(owner["kind"], namespace, owner["name"]))
-        return str(body["metadata"]["uid"]) if body is not None else ""
 
     def _told_of(self, claim: Ref, volume: Ref) -> list[ClaimStatus]:
         """The reports about a claim and its volume, from nodes that use the claim."""
@@ -222,12 +174,11 @@ class _Binding:
         ]
 
     def _size(self, claim: Body, volume: Ref, told: list[ClaimStatus]) -> str:
-        key = size_key(claim, volume.name)
-        written = claim.get("status", {}).get("capacity", {}).get("storage")
-        sizes = [self._sizes.get(key), written, *(each.status.get("capacity", {}).get("storage") for each in told)]
-        known = [size for size in sizes if size] or [self._bodies[volume]["spec"]["capacity"]["storage"]]
-        self.new_sizes[key] = max(known, key=parse_bytes)
-        return self.new_sizes[key]
+        statuses = [claim.get("status", {}), *(each.status for each in told)]
+        known: list[str] = [size for status in statuses if (size := status.get("capacity", {}).get("storage"))]
+        requested = claim["spec"].get("resources", {}).get("requests", {}).get("storage")
+        capacity = self._bodies[volume]["spec"]["capacity"]["storage"]
+        return max(known, key=parse_bytes) if known else str(requested or capacity)
 
     def _volume(self, ref: Ref) -> Body:
         claim = self._claim_of.get(ref)
@@ -249,31 +200,8 @@ class _Binding:
         body = self._bodies.get(ref, made_up)
         written, told = body["metadata"], self._told.nodes.get(ref.name, {}).get("metadata", {})
         labels = {_HOSTNAME: ref.name, **told.get("labels", {}), **written.get("labels", {})}
-        for name, text in told.get("labels", {}).items():
-            if labels[name] != text:
-                self._problem(
-                    ref,
-                    f"the node reports another value of the label {name} than its manifest, and the manifest counts",
-                )
         annotations = {**written.get("annotations", {}), **told.get("annotations", {})}
         return _with(body, metadata={"labels": labels, **({"annotations": annotations} if annotations else {})})
-
-    def _problem(self, ref: Ref, why: str) -> None:
-        self.problems[str(ref)] = f"{ref}: {why}"
-
-
-def _ephemeral_claim(pod: Body, volume: Body) -> Body:
-    metadata, template = pod["metadata"], volume["ephemeral"]["volumeClaimTemplate"]
-    owner = {"apiVersion": "v1", "kind": POD, "name": metadata["name"], "uid": metadata["uid"], "controller": True}
-    name = pods.ephemeral_claim_name(metadata["name"], volume["name"])
-    ref = Ref(CLAIM, metadata["namespace"], name)
-    body = {"metadata": {"namespace": ref.namespace, "name": name, "uid": made_up_uid(ref), "ownerReferences": [owner]}}
-    rules = KINDS[CLAIM]
-    return {"apiVersion": rules.api_version, "kind": CLAIM, **body, **rules.trim({"spec": template["spec"]})}
-
-
-def _ref(body: Body) -> Ref:
-    return Ref(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"])
 
 
 def _with(body: Body, **parts: Body) -> Body:

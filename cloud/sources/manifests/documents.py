@@ -1,15 +1,15 @@
-"""The documents of a YAML or JSON file, each with the lines of its fields; and a writer of YAML.
+"""The documents of a YAML file, each with the lines of its fields; and a writer of YAML.
 
 Rules:
 
 * The values are those of JSON, read as `kubectl` reads them (YAML 1.1 as in Go: `yes` is a boolean, a time of day a
   text).
-* Only data: no tags, no merge keys, no repeated keys, and only texts as keys.
-* A small file cannot become a large value: repetitions by aliases count, and the depth is limited. For this the module
-  reads the parser's events. PyYAML's own composer would crash the process at a depth of some ten thousand.
+* Only data: no tags, no anchors, no merge keys, no repeated keys, and only texts as keys. So a small file cannot
+  become a large value.
+* The depth is limited. For this the module reads the parser's events. PyYAML's own composer would crash the process at
+  a depth of some ten thousand.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -19,10 +19,6 @@ from typing import Any, Final
 import yaml
 
 from cloud.kinds.fields import Path
-
-_MOST_WEIGHT: Final = 64 * 1024 * 1024
-"""The limit of one file, with repetitions by aliases: each value weighs 8 and its length. The largest file fits
-twice."""
 
 _DEEPEST: Final = 100
 
@@ -100,27 +96,6 @@ def read_yaml(text: str) -> list[Document]:
     return [document for document in found if document.value is not None]
 
 
-def read_json(text: str) -> list[Document]:
-    """The document of a JSON file. All places are line 1, because the parser gives no lines.
-
-    Raises:
-        DocumentError: the text is no JSON, or repeats a key.
-    """
-    try:
-        value = json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_json_integer, parse_float=_finite
-        )
-    except json.JSONDecodeError as error:
-        raise DocumentError(error.lineno, f"it is not valid JSON: {error.msg}") from None
-    except RecursionError:
-        raise DocumentError(1, _TOO_DEEP) from None
-    except ValueError as error:
-        raise DocumentError(1, str(error)) from None
-    if _is_deeper(value, _DEEPEST):
-        raise DocumentError(1, _TOO_DEEP)
-    return [Document(value, Place(1, {}))] if value is not None else []
-
-
 def write_yaml(value: Mapping[str, Any]) -> bytes:
     """A document in block style, as people write YAML."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
@@ -159,54 +134,39 @@ class _Composer:
 
     def __init__(self, parser: yaml.CSafeLoader) -> None:
         self._parser = parser
-        self._weight = 0
-        self._anchors: dict[str, _Anchored] = {}
 
     def document(self) -> Document:
         """The next document."""
-        self._anchors = {}
-        value, place, _ = self._value(self._next(), 0)
-        return Document(value, place)
+        return Document(*self._value(self._next(), 0))
 
     def _next(self) -> Any:
         return self._parser.get_event()
 
-    def _value(self, event: Any, depth: int) -> "tuple[Any, Place, int]":
-        """The value that begins with an event, its place, and its number of levels."""
+    def _value(self, event: Any, depth: int) -> tuple[Any, Place]:
+        """The value that begins with an event, and its place."""
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent):
-            return self._alias(event, line, depth)
-        before = self._weight
-        self._weigh(8, line)
+        if event.anchor is not None:  # an alias has one, too
+            raise DocumentError(line, "it has an anchor or an alias; write the value out")
         if depth >= _DEEPEST:
             raise DocumentError(line, _TOO_DEEP)
-        value, parts, height = self._parts(event, line, depth)
-        place = Place(line, parts)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = _Anchored(value, place, height, self._weight - before)
-        return value, place, height
-
-    def _parts(self, event: Any, line: int, depth: int) -> "tuple[Any, _Parts, int]":
         if isinstance(event, yaml.ScalarEvent):
-            self._weigh(len(event.value), line)
-            return _scalar(event, line), {}, 0
+            return _scalar(event, line), Place(line, {})
         if event.tag is not None:
             raise DocumentError(line, "it has a tag; only plain data is read")
-        return self._mapping(depth) if isinstance(event, yaml.MappingStartEvent) else self._sequence(depth)
+        value, parts = self._mapping(depth) if isinstance(event, yaml.MappingStartEvent) else self._sequence(depth)
+        return value, Place(line, parts)
 
-    def _mapping(self, depth: int) -> "tuple[Any, _Parts, int]":
+    def _mapping(self, depth: int) -> tuple[Any, _Parts]:
         values: dict[str, Any] = {}
         places: _Parts = {}
-        height = 0
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             line = event.start_mark.line + 1
             key = self._key(event, line)
             if key in values:
                 raise DocumentError(line, f"the key {_short(key)} stands there twice")
-            values[key], place, below = self._value(self._next(), depth + 1)
+            values[key], place = self._value(self._next(), depth + 1)
             places[key] = Place(line, place.parts)
-            height = max(height, below + 1)
-        return values, places, height
+        return values, places
 
     def _key(self, event: Any, line: int) -> str:
         key = _scalar(event, line) if isinstance(event, yaml.ScalarEvent) else None
@@ -214,40 +174,15 @@ class _Composer:
             raise DocumentError(line, "a key must be a text (in quotes, if it looks like something else)")
         if key == _MERGE:
             raise DocumentError(line, "merge keys (<<) are not read")
-        self._weigh(8 + len(key), line)
         return key
 
-    def _sequence(self, depth: int) -> "tuple[Any, _Parts, int]":
+    def _sequence(self, depth: int) -> tuple[Any, _Parts]:
         values: list[Any] = []
         places: _Parts = {}
-        height = 0
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            value, places[len(values)], below = self._value(event, depth + 1)
+            value, places[len(values)] = self._value(event, depth + 1)
             values.append(value)
-            height = max(height, below + 1)
-        return values, places, height
-
-    def _alias(self, event: Any, line: int, depth: int) -> "tuple[Any, Place, int]":
-        anchored = self._anchors.get(event.anchor)
-        if anchored is None:
-            raise DocumentError(line, f"the alias {_short(event.anchor)} refers to no anchor that ends before it")
-        if depth + anchored.height >= _DEEPEST:
-            raise DocumentError(line, _TOO_DEEP)
-        self._weigh(anchored.weight, line)
-        return anchored.value, Place(line, anchored.place.parts), anchored.height
-
-    def _weigh(self, weight: int, line: int) -> None:
-        self._weight += weight
-        if self._weight > _MOST_WEIGHT:
-            raise DocumentError(line, f"it is larger than {_MOST_WEIGHT >> 20} MiB, counting what aliases repeat")
-
-
-@dataclass(frozen=True, slots=True)
-class _Anchored:
-    value: Any
-    place: Place
-    height: int
-    weight: int
+        return values, places
 
 
 def _scalar(event: Any, line: int) -> str | int | float | bool | None:
@@ -287,12 +222,6 @@ def _integer(text: str) -> int:
     return -number if text.startswith("-") else number
 
 
-def _json_integer(text: str) -> int:
-    if len(text) > len(str(_LARGEST_INTEGER)) or abs(number := int(text)) > _LARGEST_INTEGER:
-        raise ValueError(_NO_JSON_NUMBER)
-    return number
-
-
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
@@ -300,36 +229,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def _is_deeper(value: object, levels: int) -> bool:
-    """Whether a value has more levels than this, texts and numbers included. It does not recurse."""
-    level = [value]
-    for _ in range(levels):
-        level = [
-            part
-            for whole in level
-            if isinstance(whole, dict | list)
-            for part in (whole.values() if isinstance(whole, dict) else whole)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {_short(twice)} stands there twice")
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a JSON number")
-
-
 def _short(text: str) -> str:
-    """A key or an alias for an error."""
+    """A key for an error."""
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
 
 

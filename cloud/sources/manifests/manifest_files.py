@@ -1,50 +1,38 @@
-"""The manifest files of a directory, with the last content and the problem of each.
+"""The manifest files of a directory, and the objects in them.
 
 Rules:
 
-* If a file cannot be used, its last good content stays in force as a whole, also after a restart (`good_manifests`).
-* A change or a removal counts when the file has not changed for `settle_s`: it may be half written, or be on its way to
-  another name. This holds for new files, too: half of a volume's handle names another volume.
-* An object that moves to another file is never missing: the old file's change waits until the new file counts.
+* All files count together. While one of them cannot be used, or two have the same object, all objects stay as they last
+  were, also after a restart (`last_good`).
+* A change counts when no file has changed for `settle_s`: a file may be half written, or be on its way to another name.
 * An empty file is broken, because a full disk or a power cut leaves empty files. A file with only comments is good.
-* If the directory is gone or cannot be read, no object is removed. The same holds for an empty directory in its place,
-  as when a file system is not mounted. If the same directory has become empty, its objects go.
-* Manifests are `*.yaml`, `*.yml` and `*.json`, symlinks included. Hidden files and sub-directories are not: a mounted
-  ConfigMap has its content in hidden ones and links to them.
-* A bug that shows at one file is this file's problem only: the hub also carries calls.
+* If the directory has no manifest or cannot be read, no object is removed: a file system may not be mounted.
+* Manifests are `*.yaml` and `*.yml`, symlinks included. Hidden files and sub-directories are not: a mounted ConfigMap
+  has its content in hidden ones and links to them.
 * The module reads no clock: the caller passes the time.
 """
 
-import fcntl
-import logging
 import os
 import stat
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
-from common.objects import Ref
 
-log = logging.getLogger("csi_bridge.hub.manifests")
+if TYPE_CHECKING:
+    from common.objects import Ref
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5
-"""A change counts when the file has not changed for this time: writers pause for less."""
+"""A change counts when no file has changed for this time: writers pause for less."""
 
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_SUFFIXES: Final = (".yaml", ".yml")
 
 _Signature = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write and of the last change: every write changes one of them."""
-
-_Identity = tuple[int, int, bytes]
-"""Device, inode and generation of a directory. A new directory often gets the inode of one that was just removed."""
-
-_GET_GENERATION: Final = 0x8000_7601 | struct.calcsize("l") << 16
-"""FS_IOC_GETVERSION of linux/fs.h, the same for ext4, XFS and btrfs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +45,9 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A file's content at one signature.
+    """A file's content at one signature: its objects, or why it cannot be used.
 
-    Attributes:
-        signature: the file's signature.
-        entries: its objects; none if there is a problem.
-        problem: the reason why the file cannot be used, or empty.
-        was_unread: the file could not be read; the next try may succeed with the same signature.
+    If the file could not be read, the next try may succeed with the same signature.
     """
 
     signature: _Signature | None
@@ -71,224 +55,111 @@ class _Reading:
     problem: str = ""
     was_unread: bool = False
 
-    def is_of(self, signature: _Signature | None) -> bool:
-        """Whether a file with this signature still has this content, so that it need not be read."""
-        return self.signature == signature is not None and not self.was_unread
 
-
-@dataclass(slots=True)
-class _File:
-    """The state of one file.
-
-    Attributes:
-        good: its last good objects; None if it never was good.
-        believed: the reading that counts.
-        waiting: a newer reading that does not count yet.
-        since: the time of that reading.
-    """
-
-    good: tuple[Entry, ...] | None = None
-    believed: _Reading | None = None
-    waiting: _Reading | None = None
-    since: float = 0.0
-
-
-@dataclass(slots=True)
 class ManifestFiles:
     """The files of one directory. Used by one thread at a time.
 
     Attributes:
-        directory: the directory.
-        settle_s: how long a file must be unchanged before it counts.
-        kept: the last good content of each file, on the disk.
-        identity: the directory's identity at the last scan; None if it could not be read.
-        unsettled: a change does not count yet: scan again in `settle_s`.
-        revision: changes whenever `objects()` may have changed.
-        was_complete: at one time every file was good, except new files that were broken from the start.
+        objects: the objects that count; None if none are known yet.
+        problems: why the files do not count, by file name; the directory's own problem has an empty name.
+        unsettled: a change does not count yet: scan again in `SETTLE_S`.
     """
 
-    directory: Path
-    settle_s: float = SETTLE_S
-    kept: GoodManifests | None = None
-    identity: _Identity | None = None
-    unsettled: bool = False
-    revision: int = 0
-    was_complete: bool = False
-    _files: dict[str, _File] = field(default_factory=dict)
-    _home: _Identity | None = None
-    """The identity of the directory that had files."""
-    _problem: str = ""
-    _unkept: set[str] = field(default_factory=set)
-    """Good files whose content is not stored yet."""
-    _kept_problem: str = ""
+    def __init__(self, directory: Path, last_good: LastGood | None = None) -> None:
+        """A directory that is not read yet, and may be missing."""
+        self._directory, self._last_good = directory, last_good
+        self.objects: Mapping[Ref, Entry] | None = None
+        self.problems: dict[str, str] = {}
+        self.unsettled = False
+        self._found: dict[str, _Signature | None] = {}
+        """The files of the last scan."""
+        self._since = 0.0
+        """When the files changed last."""
+        self._readings: dict[str, _Reading] = {}
+        self._is_stored = True
+        self._has_recalled = False
 
     def scan(self, now: Now) -> None:
-        """Look at the directory, and read changed files."""
+        """Look at the directory, and read the changed files."""
         self.unsettled = False
         try:
-            identity = _identity(self.directory)
-            names = sorted(path.name for path in self.directory.iterdir() if _is_manifest(path.name))
+            names = sorted(path.name for path in self._directory.iterdir() if _is_manifest(path.name))
         except OSError as error:
-            self.identity = None
-            self._problem = f"{self.directory} cannot be read ({error.strerror}): the objects from it stay as they were"
+            self._keep(
+                {"": f"{self._directory} cannot be read ({error.strerror}): the objects from it stay as they were"}
+            )
             return
-        self.identity = identity
-        if not names and self.identity != self._home:
-            self._problem = f"{self.directory} holds no manifest, and may be the wrong directory: no object is removed"
+        if not names:
+            self._keep({"": f"{self._directory} has no manifest, and may be the wrong directory: no object is removed"})
             return
-        self._problem = ""
-        if self._home is None:
-            self._recall_missing(names)
-        self._home = self.identity
-        for name in names:
-            self._look(name, self._files.setdefault(name, _File()), now)
-        for name in self._files.keys() - set(names):
-            self._miss(name, now)
-        self._believe_settled(now)
-        self.was_complete = self.was_complete or all(map(self._is_known, self._files))
-        self._keep()
-
-    def objects(self) -> tuple[dict[Ref, Entry], dict[str, str]]:
-        """Every object once, and the problems of repeated objects: the first file by name counts."""
-        found: dict[Ref, Entry] = {}
-        problems: dict[str, str] = {}
-        for _, file in sorted(self._files.items()):
-            for entry in file.good or ():
-                first = found.setdefault(entry.ref, entry)
-                if first is not entry and file.waiting is None:
-                    text = f"{entry.place}: {entry.ref} is already at {first.place}, and that one counts"
-                    problems[f"twice {entry.place}"] = text
-        return found, problems
-
-    def problems(self) -> Mapping[str, str]:
-        """The problems, by file name; the directory's own has an empty name."""
-        found = {"": self._problem} if self._problem else {}
-        if self._kept_problem:
-            found["kept"] = self._kept_problem
-        if self.kept is not None and (sealed := self.kept.problem()):
-            found["sealed"] = sealed
-        for name, file in sorted(self._files.items()):
-            if file.believed is not None and file.believed.problem:
-                kept = "its last good version stays" if file.good is not None else "no good version of it is known"
-                found[name] = f"{file.believed.problem}; {kept}"
-        return found
-
-    def _look(self, name: str, file: _File, now: Now) -> None:
-        signature = _signature(self.directory / name)
-        if file.believed is not None and file.believed.is_of(signature):
-            file.waiting = None
+        found = {name: _signature(self._directory / name) for name in ("", *names)}
+        if found != self._found:
+            self._found, self._since = found, now.steady
+        if not self._is_settled(now):
+            self.unsettled = True
             return
-        if file.waiting is None or not file.waiting.is_of(signature):
-            reading = _read(self.directory / name)
-            if reading == file.believed:
-                file.waiting = None
-                return
-            if _signature(self.directory / name) != reading.signature:  # the file is being written
-                file.waiting, self.unsettled = None, True
-                return
-            if reading != file.waiting:
-                file.waiting, file.since = reading, now.steady
+        readings = {name: self._reading(name, found[name]) for name in names}
+        if any(reading.signature != found[name] for name, reading in readings.items()):  # it is being written
+            self.unsettled = True
+        elif readings != self._readings or "" in self.problems:
+            self._readings = readings
+            self._count(readings)
+        if not self._is_stored:
+            self._store()
 
-    def _miss(self, name: str, now: Now) -> None:
-        """Note that a file is gone."""
-        file = self._files[name]
-        if file.waiting != _GONE:
-            file.waiting, file.since = _GONE, now.steady
-
-    def _believe_settled(self, now: Now) -> None:
-        """Let changes count that have waited long enough, but remove no object that a waiting file has."""
-        waiting = {name: file.waiting for name, file in self._files.items() if file.waiting is not None}
-        taken = {name: self._taken(name, reading) for name, reading in waiting.items()}
-        held = {name for name in waiting if not self._is_settled(self._files[name], now)}
-        more = held
-        while more:
-            awaited = {entry.ref for name in more for entry in waiting[name].entries}
-            more = {name for name in waiting.keys() - held if taken[name] & awaited}
-            held |= more
-        for name in waiting.keys() - held:
-            self._believe(name)
-            self.revision += 1
-        self.unsettled = self.unsettled or bool(held)
-
-    def _taken(self, name: str, reading: _Reading) -> set[Ref]:
-        """The objects that a file loses when a reading of it counts."""
-        good = self._files[name].good
-        if reading.problem or not good:
-            return set()
-        return {entry.ref for entry in good} - {entry.ref for entry in reading.entries}
-
-    def _is_settled(self, file: _File, now: Now) -> bool:
-        written = file.waiting.signature if file.waiting is not None else None
+    def _is_settled(self, now: Now) -> bool:
         # The last change matters, too: an old file may have been moved here just now, as one of many.
-        age = now.wall - max(written[3:]) / 1e9 if written is not None else 0.0
-        return now.steady - file.since >= self.settle_s or age >= self.settle_s
+        newest_s = max((max(signature[3:]) / 1e9 for signature in self._found.values() if signature), default=now.wall)
+        return now.steady - self._since >= SETTLE_S or now.wall - newest_s >= SETTLE_S
 
-    def _believe(self, name: str) -> None:
-        file = self._files[name]
-        if file.waiting == _GONE:
-            del self._files[name]
-            self._unkept.discard(name)
+    def _reading(self, name: str, signature: _Signature | None) -> _Reading:
+        known = self._readings.get(name)
+        if known is not None and known.signature == signature is not None and not known.was_unread:
+            return known
+        return _read(self._directory / name)
+
+    def _count(self, readings: Mapping[str, _Reading]) -> None:
+        """Let the files count if all of them are good."""
+        problems = {name: reading.problem for name, reading in readings.items() if reading.problem}
+        objects: dict[Ref, Entry] = {}
+        for name, reading in readings.items():
+            for entry in reading.entries:
+                first = objects.setdefault(entry.ref, entry)
+                if first is not entry:
+                    problems[name] = f"{entry.place}: {entry.ref} is already at {first.place}"
+        if problems:
+            self._keep(problems)
             return
-        file.believed, file.waiting = file.waiting, None
-        if file.believed is not None and not file.believed.problem:
-            file.good = file.believed.entries
-            self._unkept.add(name)
-        elif file.good is None and self.kept is not None:
-            file.good = self.kept.recall(name)
+        self.problems, self.objects = {}, objects
+        self._store()
 
-    def _recall_missing(self, names: list[str]) -> None:
-        """Restore files that the hub knew before its restart and that are missing now: gone, or being renamed."""
-        for name in set(self.kept.names if self.kept is not None else ()) - set(names):
-            if self.kept is not None and (good := self.kept.recall(name)) is not None:
-                self._files[name] = _File(good)
+    def _keep(self, problems: dict[str, str]) -> None:
+        """Let the last good objects count."""
+        if self.objects is None and self._last_good is not None and not self._has_recalled:
+            self._has_recalled = True
+            if (entries := self._last_good.read()) is not None:
+                self.objects = {entry.ref: entry for entry in entries}
+        self.problems = problems
 
-    def _keep(self) -> None:
-        """Store good files for the next start of the hub. After a failure, the next scan tries again."""
-        if self.kept is None or not self.was_complete:
+    def _store(self) -> None:
+        """Store the objects for the next start of the hub. After a failure, the next scan tries again."""
+        self._is_stored = True
+        if self._last_good is None or self.objects is None:
             return
         try:
-            self.kept.keep({name: self._files[name].good or () for name in sorted(self._unkept)}, self._files)
+            self._last_good.write(self.objects.values())
         except OSError as error:
-            why = error.strerror or error
-            self._kept_problem = (
+            self._is_stored = False
+            self.problems["kept"] = (
                 f"the last good manifests cannot be stored, and a hub that restarts needs them while a manifest is "
-                f"broken: {why}"
+                f"broken: {error.strerror or error}"
             )
         else:
-            self._unkept.clear()
-            self._kept_problem = ""
-
-    def _is_known(self, name: str) -> bool:
-        """Whether a file's objects are known: it was good, or it is new and was never good, so no node uses it."""
-        if self._files[name].good is not None:
-            return True
-        is_new = self.kept is not None and self.kept.is_complete and name not in self.kept.names
-        return is_new and self._files[name].believed is not None
-
-
-_GONE: Final = _Reading(None)
+            self.problems.pop("kept", None)
 
 
 def _is_manifest(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not name.startswith(".") and name.isprintable()
-
-
-def _identity(directory: Path) -> _Identity:
-    """The identity of the directory.
-
-    Raises:
-        OSError: there is no readable directory.
-    """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        try:
-            generation = fcntl.ioctl(descriptor, _GET_GENERATION, bytes(8))
-        except OSError:  # a file system without generations, such as tmpfs, which gives no inode twice
-            generation = b""
-    finally:
-        os.close(descriptor)
-    return found.st_dev, found.st_ino, generation
 
 
 def _signature(path: Path) -> _Signature | None:
@@ -308,9 +179,6 @@ def _read(path: Path) -> _Reading:
         return _Reading(signature, problem=str(error))
     except OSError as error:
         return _Reading(signature, problem=f"{path.name}: it cannot be read ({error.strerror})", was_unread=True)
-    except Exception:
-        log.exception("reading %s failed", path)
-        return _Reading(signature, problem=f"{path.name}: reading it failed because of a bug in CSI Bridge")
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cloud.kinds.fields import Body, FieldError, Fields, Path
 from cloud.kinds.kind_rules import KindRules, check_metadata, trimmed
 from cloud.kinds.table import KINDS
-from cloud.sources.manifests.documents import Document, DocumentError, read_json, read_yaml
+from cloud.sources.manifests.documents import Document, DocumentError, read_yaml
 from cloud.sources.source import Item
 from common.objects import Ref, Stamp, encode_body
 
@@ -59,7 +59,7 @@ def read_objects(name: str, data: bytes) -> list[Entry]:
         line = data.count(b"\n", 0, error.start) + 1
         raise BrokenFile(f"{name}:{line}: it is not UTF-8") from None
     try:
-        documents = read_json(text) if name.endswith(".json") else read_yaml(text)
+        documents = read_yaml(text)
     except DocumentError as error:
         raise BrokenFile(f"{name}:{error.line}: {error.why}") from None
     return [entry for document in documents for entry in _entries(name, document)]
@@ -72,6 +72,12 @@ def item_of(body: Body) -> Item:
         ValueError: the body cannot be encoded.
     """
     return Item(Stamp(body["metadata"]["uid"], hashlib.sha256(encode_body(body)).hexdigest()[:16]), body)
+
+
+def entry_of(body: Body, place: str) -> Entry:
+    """An object that was checked and trimmed."""
+    metadata = body["metadata"]
+    return Entry(Ref(body["kind"], metadata.get("namespace", ""), metadata["name"]), item_of(body), place)
 
 
 def made_up_uid(ref: Ref) -> str:
@@ -87,21 +93,16 @@ def _entries(name: str, document: Document) -> Iterator[Entry]:
         except FieldError as error:
             line = document.place.find((*path, *error.path)).line
             raise BrokenFile(f"{name}:{line}: {_title(value)}: {error}") from None
-        except ValueError:  # a lone surrogate, from JSON's escapes
-            raise BrokenFile(f"{place}: {_title(value)}: it has a character that UTF-8 cannot encode") from None
         if entry is not None:
             yield entry
 
 
 def _objects(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """The value itself, or the items of a list as in `kubectl get -o yaml`; each with its path."""
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(value.get("items"), list):
+    """The value itself, or the items of a List as in `kubectl get -o yaml`; each with its path."""
+    if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
+        yield from ((item, (*path, "items", number)) for number, item in enumerate(value["items"]))
+    else:
         yield value, path
-        return
-    given = {"kind": kind.removesuffix("List"), "apiVersion": value.get("apiVersion")} if kind != "List" else {}
-    for number, item in enumerate(value["items"]):
-        yield {**given, **item} if isinstance(item, dict) else item, (*path, "items", number)
 
 
 def _entry(value: Any, place: str) -> Entry | None:
@@ -118,12 +119,12 @@ def _entry(value: Any, place: str) -> Entry | None:
     check_metadata(fields, rules=rules)
     rules.check(fields)
     body = trimmed(value, rules=rules)
-    ref = _identify(body, rules)
-    return Entry(ref, item_of(body), place)
+    _identify(body, rules)
+    return entry_of(body, place)
 
 
-def _identify(body: dict[str, Any], rules: KindRules) -> Ref:
-    """Fill in a missing namespace and UID. Returns the object's key."""
+def _identify(body: dict[str, Any], rules: KindRules) -> None:
+    """Fill in a missing namespace and UID."""
     metadata = body["metadata"]
     if rules.namespaced:
         metadata["namespace"] = metadata.get("namespace") or _DEFAULT_NAMESPACE
@@ -131,7 +132,6 @@ def _identify(body: dict[str, Any], rules: KindRules) -> Ref:
         metadata.pop("namespace", None)
     ref = Ref(rules.kind, metadata.get("namespace", ""), metadata["name"])
     metadata["uid"] = metadata.get("uid") or made_up_uid(ref)
-    return ref
 
 
 def _title(value: Any) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cli.edge_volumes import ask
-from cloud.sources.manifests.good_manifests import bound
+from cloud.sources.manifests.last_good import BOUND
 from common.database import connect_to_read
 from common.errors import BridgeError
 from common.pages.json_form import plain
@@ -97,7 +97,7 @@ class AgentNode:
             if self._objects.pop((kind, namespace or "", name), None) is not None and kind not in _UNTOLD:
                 self._file(kind, namespace or "", name).unlink()
         if kind == "Pod":
-            wait_for(lambda: not self._kept(kind, namespace or "", name).exists(), what="belief in the deletion")
+            wait_for(lambda: (kind, namespace or "", name) not in self._believed(), what="belief in the deletion")
 
     def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
         """Write an attachment that says so."""
@@ -124,6 +124,7 @@ class AgentNode:
         status: dict[str, Any] = {"allocatedResources": {"storage": size}}
         if node_expansion:
             status["allocatedResourceStatuses"] = {"storage": "NodeResizePending"}
+            status["capacity"] = grown["spec"]["capacity"]  # the file system has this size still
         else:
             status["capacity"] = {"storage": size}
         spec = {**asking["spec"], "resources": {"requests": {"storage": size}}}
@@ -194,14 +195,18 @@ class AgentNode:
         )
 
     def _is_believed(self, made: Object, text: str) -> bool:
-        """Whether the hub keeps this of an object's file, and therefore goes by it."""
-        kept = self._kept(made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"])
-        sealer = Sealer(read_key(self._directory / "hub" / "seal.key"))
-        # Not with a `GoodManifests`: that would write all copies anew, and so put old ones over the hub's newer ones.
-        return kept.exists() and text.encode() in sealer.unseal(kept.read_bytes(), bound=bound(kept.name))
+        """Whether the hub goes by an object with this text."""
+        name = made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"]
+        return text in json.dumps(self._believed().get(name, ""))
 
-    def _kept(self, kind: str, namespace: str, name: str) -> Path:
-        return self._directory / "hub" / "manifests" / self._file(kind, namespace, name).name
+    def _believed(self) -> dict[tuple[str, str, str], Object]:
+        """The objects that the hub goes by, by kind, namespace and name."""
+        file = self._directory / "hub" / "manifests.sealed"
+        if not file.exists():
+            return {}
+        sealer = Sealer(read_key(self._directory / "hub" / "seal.key"))
+        items = json.loads(sealer.unseal(file.read_bytes(), bound=BOUND))["items"]
+        return {(it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"]): it for it in items}
 
     def _may_be_in_use(self, key: str) -> bool:
         told = self._fact("Node")
