@@ -245,13 +245,6 @@ HUB_OPTIONS = Options(
         help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
         "which have a quarter.",
     ),
-    option(
-        "--audit-every",
-        type=duration_type("0s", "168h"),
-        default="30m",
-        help="Time between two leak audits in the background (csi-bridge audit), for the metric csi_bridge_leaks. Each "
-        "asks every connected node for its volumes and snapshots, four nodes at a time. 0: none.",
-    ),
     _tuning(
         "--audit-grace",
         type=duration_type("0s", "1h"),

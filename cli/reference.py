@@ -157,7 +157,6 @@ def _meaning(option: Option) -> str:
 def _metrics() -> str:
     metrics = Metrics()
     metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # labels are seen only once there is a series
-    metrics.show_leaks({}, {"d.example": 0}, 0.0)
     metrics.show_election("d.example", lambda: 1, lambda: True)
     metrics.claims = lambda: {("default", "web"): VolumeStats(capacity_bytes=1, abnormal=False)}
     rows = []

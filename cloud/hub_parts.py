@@ -40,7 +40,6 @@ class HubParts:
         placement: chooses the node for each call.
         reports: the drivers' reports on their way to proxy drivers.
         orders: the orders of operators.
-        leaks: compares the nodes' volumes with all that refers to them.
         fences: the nodes that an operator takes for dead.
         hub: the handler of its links.
         ends: its own certificate and CA.
@@ -107,10 +106,10 @@ class HubParts:
             segments=segments,
             forget=self.orders.forget_known,
         )
-        self.leaks = LeakAudit(self.nodes, self.placement, sync, metrics, grace_s=settings.audit_grace_s)
+        leaks = LeakAudit(self.nodes, self.placement, sync, grace_s=settings.audit_grace_s)
         self.orders.add(Abandon, Abandonment(ends_of_nodes, sync.release, sync.sync.forget).order)
         self.orders.add(Replace, Succession(ends_of_nodes, sync).order)
-        self.orders.add(Audit, self.leaks.order)
+        self.orders.add(Audit, leaks.order)
         self.orders.add(Fence, self.fences.fence)
         self.orders.add(Unfence, self.fences.unfence)
 

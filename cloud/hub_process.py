@@ -79,8 +79,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     for each in served:
         each.start(tasks)
     tasks.start(parts.placement.elections.follow(), name="elections")
-    if settings.audit_every_s:
-        tasks.start(parts.leaks.follow(settings.audit_every_s), name="leak audit")
     tasks.start(_watch(parts, trust), name="watch of certificates and fences")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)

@@ -43,7 +43,6 @@ class HubSettings(ProcessSettings):
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
-    audit_every_s: float
     audit_grace_s: float
     ca_key: Path | None
     cert_ttl_s: float

@@ -13,7 +13,6 @@ from common.metrics import CALL_BUCKETS_S, ClaimUsage, Metrics
 
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
-_LEAKS_TEXT: Final = "Leaks that the last leak audit in the background found (csi-bridge audit)."
 _CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
 _USAGE: Final[tuple[tuple[str, str, Callable[[ClaimUsage], int]], ...]] = (
     ("capacity_bytes", "Size of a mounted claim's volume.", lambda usage: usage.capacity_bytes),
@@ -54,11 +53,6 @@ class _Collector:
             for value, read in gauge.readers.copy().items():
                 shown.add_metric(_labels(value), read())
             yield shown
-        # No series before the first audit: a hub that has not looked yet must not show a 0.
-        leaks = GaugeMetricFamily("csi_bridge_leaks", _LEAKS_TEXT, labels=("driver_name", "leak"))
-        for values, count in self._metrics.leaks.items():
-            leaks.add_metric(values, count)
-        yield leaks
         if claims := self._metrics.claims():
             yield from _usage(claims)
 

@@ -15,7 +15,6 @@ Rules:
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Final, Protocol
 
 from common.csi.methods import METHODS
@@ -40,9 +39,6 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 
 CONFLICTS: Final = ("name", "rights", "copy", "segment", "unreadable", "capability", "id")
 """The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
-
-LEAKS: Final = ("orphan", "ghost", "stray", "doubt")
-"""The values of the label `leak`: see `csi-bridge audit`."""
 
 DEFERRED_BY: Final = ("agent", "driver")
 """The values of the label `by`: who has told the pod's runtime of a volume."""
@@ -154,7 +150,6 @@ class Metrics:
         calls: the calls' durations, by driver, method and code.
         counters: all counters.
         gauges: all gauges.
-        leaks: the leaks that the last audit in the background found, by driver and by one of `LEAKS`; empty before it.
         connected_nodes: edge nodes with a session to this hub.
         calls_in_flight: calls that are not answered yet.
         claims: returns the usage of the mounted volumes, by the namespace and the name of the claim. A thread calls it
@@ -202,18 +197,7 @@ class Metrics:
         self._served = Gauge(
             "csi_bridge_election_served", "Whether the elected node serves the driver now: 1 or 0.", "driver_name"
         )
-        self.leaks: dict[tuple[str, str], int] = {}
-        self._unasked = Gauge(
-            "csi_bridge_audit_unasked",
-            "Lists of nodes that the last leak audit in the background lacks.",
-            "driver_name",
-        )
-        self._audited_at = 0.0
-        audited = Gauge(
-            "csi_bridge_audit_timestamp_seconds", "When the last leak audit in the background ended; 0: none has."
-        )
-        audited.read_from(lambda: self._audited_at)
-        self.gauges = (connected, in_flight, self._ends, self._unasked, audited, self._epochs, self._served)
+        self.gauges = (connected, in_flight, self._ends, self._epochs, self._served)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -250,24 +234,6 @@ class Metrics:
         if len(self._epochs.readers) < MOST_DRIVERS:
             self._epochs.read_from(epoch, driver)
             self._served.read_from(served, driver)
-
-    def show_leaks(self, found: Mapping[tuple[str, str], int], unasked: Mapping[str, int], at: float) -> None:
-        """Show the result of a leak audit in place of the last one. A thread may scrape meanwhile.
-
-        Args:
-            found: the number of leaks by driver and by one of `LEAKS`.
-            unasked: the number of lists that it lacks, by driver, of every driver.
-            at: when it ended, in seconds since the epoch.
-        """
-        leaks: dict[tuple[str, str], int] = {}
-        lists: dict[str, int] = {}
-        for driver, count in unasked.items():
-            name = self._driver_name(driver)
-            lists[name] = lists.get(name, 0) + count
-            for leak in LEAKS:
-                leaks[name, leak] = leaks.get((name, leak), 0) + found.get((driver, leak), 0)
-        self.leaks, self._audited_at = leaks, at
-        self._unasked.readers = {name: partial(float, count) for name, count in lists.items()}
 
     def _find(self, driver: str, method: str, code: int) -> Durations:
         driver_name = self._driver_name(driver)

@@ -1,4 +1,4 @@
-"""The leak audit: from the first reading to the findings, at an operator's order and in the background.
+"""The leak audit: from the first reading to the findings, at an operator's order.
 
     read the references and the hub's records   ask the nodes for their lists   read both again   judge
 
@@ -11,10 +11,8 @@ Rules:
 """
 
 import asyncio
-import logging
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -44,19 +42,11 @@ from cloud.references import References
 from cloud.sync_part import SyncPart
 from common import left_over
 from common.errors import CallError, OperatorRefused, PlacementNotKept
-from common.metrics import Metrics
 from common.operator_orders import Audit, Audited, Leak, Unasked
 from common.pages.json_form import time_of
 
-log = logging.getLogger("csi_bridge.hub.leaks")
-
 _AT_ONCE: Final = 20
-"""Nodes that list at one time at an operator's order; as many as for placement."""
-
-_AT_ONCE_IN_BACKGROUND: Final = 4
-
-_BACKGROUND_S: Final = 600.0
-"""Time limit for all lists of an audit in the background."""
+"""Nodes that list at one time; as many as for placement."""
 
 _SLICE: Final = 500
 """Things that are compared before the loop gets a turn: one or two milliseconds."""
@@ -82,11 +72,9 @@ class LeakAudit:
         nodes: Nodes,
         placement: Placement,
         part: SyncPart,
-        metrics: Metrics,
         *,
         grace_s: float,
         now: Callable[[], float] = time.time,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """No audit yet.
 
@@ -94,13 +82,11 @@ class LeakAudit:
             nodes: list their volumes and snapshots.
             placement: has the hub's records.
             part: has the references, and the mounts that agents tell of.
-            metrics: show the result of the audits in the background.
             grace_s: a thing that may be younger is no leak.
             now: seconds since the epoch.
-            pause: waits for so many seconds.
         """
-        self._nodes, self._placement, self._part, self._metrics = nodes, placement, part, metrics
-        self._grace_s, self._now, self._pause = grace_s, now, pause
+        self._nodes, self._placement, self._part = nodes, placement, part
+        self._grace_s, self._now = grace_s, now
         self._ordered = asyncio.Lock()
 
     async def order(self, order: Audit, _by: str) -> Audited:
@@ -108,49 +94,26 @@ class LeakAudit:
         try:
             async with self._ordered:
                 audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
-                return await audit.run(
-                    order.driver, at_once=_AT_ONCE, within_s=max(order.within_s, 1), wanted=order.wanted
-                )
+                return await audit.run(order.driver, within_s=max(order.within_s, 1), wanted=order.wanted)
         except PlacementNotKept as error:
             raise OperatorRefused("no audit", f"the hub's records cannot be read: {error}") from error
 
-    async def follow(self, every_s: float) -> None:
-        """Audit again and again, and show the result as metrics. Runs until cancelled."""
-        logged = ""
-        while True:
-            await self._pause(every_s)
-            try:
-                audit = _OneAudit(self._nodes, self._placement, self._part, grace_s=self._grace_s, now=self._now)
-                await audit.run("", at_once=_AT_ONCE_IN_BACKGROUND, within_s=_BACKGROUND_S)
-                self._metrics.show_leaks(audit.found, audit.lacking, self._now())
-                told = ", ".join(f"{leak}s: {count}" for leak, count in audit.counts().items() if count)
-                if told != logged:
-                    log.warning("leaks of all drivers (csi-bridge audit): %s", told or "none")
-                logged = told
-            except Exception:  # the hub also carries calls
-                log.exception("a leak audit failed; the next one follows in %g s", every_s)
-
 
 class _OneAudit:
-    """One audit.
-
-    Attributes:
-        found: the number of leaks by driver and kind of leak.
-        lacking: the number of missing lists, by driver.
-    """
+    """One audit."""
 
     def __init__(
         self, nodes: Nodes, placement: Placement, part: SyncPart, *, grace_s: float, now: Callable[[], float]
     ) -> None:
         self._nodes, self._placement, self._part = nodes, placement, part
         self._grace_s, self._now = grace_s, now
-        self.found: Counter[tuple[str, str]] = Counter()
-        self.lacking: Counter[str] = Counter()
+        self._counts = dict.fromkeys((ORPHAN, GHOST, STRAY, DOUBT), 0)
+        self._lacking = 0
         self._leaks: list[Leak] = []
         self._unasked: list[Unasked] = []
         self._notes: list[str] = []
 
-    async def run(self, driver: str, *, at_once: int, within_s: float, wanted: str = "") -> Audited:
+    async def run(self, driver: str, *, within_s: float, wanted: str = "") -> Audited:
         """Audit one driver, or all of them (empty), and find all references to the wanted id.
 
         Raises:
@@ -164,11 +127,10 @@ class _OneAudit:
         if driver and not drivers:
             raise OperatorRefused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
         fleets = {each: self._placement.fleet(each) for each in drivers}
-        self.lacking.update(dict.fromkeys(drivers, 0))
         tally = Tally(before.named)
         if self._part.references is not None:
             self._note_strangers(opened, fleets)
-            await self._list(fleets, tally, at_once=at_once, within_s=within_s)
+            await self._list(fleets, tally, within_s=within_s)
         after = await self._references()
         truths = Truths(
             drivers=drivers,
@@ -188,18 +150,11 @@ class _OneAudit:
             began_at=time_of(began),
             ended_at=time_of(self._now()),
             leaks=self._leaks,
-            counts=self.counts(),
+            counts=self._counts,
             unasked=self._unasked,
             notes=self._notes,
             referring=list(referring(truths, records, wanted)) if wanted else [],
         )
-
-    def counts(self) -> dict[str, int]:
-        """The number of leaks of all drivers, by kind of leak."""
-        counts = dict.fromkeys((ORPHAN, GHOST, STRAY, DOUBT), 0)
-        for (_, leak), count in self.found.items():
-            counts[leak] += count
-        return counts
 
     async def _references(self) -> References:
         if self._part.references is None:
@@ -213,7 +168,7 @@ class _OneAudit:
 
     # ---- the lists ---------------------------------------------------------------------------------------------------
 
-    async def _list(self, fleets: Mapping[str, Fleet], tally: Tally, *, at_once: int, within_s: float) -> None:
+    async def _list(self, fleets: Mapping[str, Fleet], tally: Tally, *, within_s: float) -> None:
         """Ask all nodes, each for one list after another."""
         wanted: dict[str, list[tuple[str, Member]]] = {}
         for driver, fleet in fleets.items():
@@ -229,7 +184,7 @@ class _OneAudit:
                         await self._list_one(driver, member, kind, tally, ends_at=ends_at)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(at_once, len(wanted))):
+            for _ in range(min(_AT_ONCE, len(wanted))):
                 tasks.create_task(work(), name="leak audit")
 
     async def _list_one(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> None:
@@ -257,7 +212,7 @@ class _OneAudit:
                     self._lack(driver, node, kind, "the node has not reported the driver")
 
     def _lack(self, driver: str, node: str, kind: str, why: str) -> None:
-        self.lacking[driver] += 1
+        self._lacking += 1
         if len(self._unasked) < _MOST_UNASKED:
             self._unasked.append(Unasked(node=node, driver=driver, things=kind, why=why[:_TEXT_CHARS]))
 
@@ -275,7 +230,7 @@ class _OneAudit:
     async def _keep(self, verdicts: Iterator[Leak | None]) -> None:
         for number, leak in enumerate(verdicts, 1):
             if leak is not None:
-                self.found[leak.driver, leak.leak] += 1
+                self._counts[leak.leak] += 1
                 if len(self._leaks) < MOST_SHOWN:
                     self._leaks.append(leak)
             if number % _SLICE == 0:
@@ -311,9 +266,9 @@ class _OneAudit:
             self._notes.append(
                 f"driver {driver}: node {node} lists {count} more that nothing refers to; settle those shown first"
             )
-        if (hidden := sum(self.lacking.values()) - len(self._unasked)) > 0:
+        if (hidden := self._lacking - len(self._unasked)) > 0:
             self._notes.append(f"{hidden} more lists are missing")
-        if (hidden := sum(self.found.values()) - len(self._leaks)) > 0:
+        if (hidden := sum(self._counts.values()) - len(self._leaks)) > 0:
             self._notes.append(f"{hidden} more leaks are counted and not shown")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,6 @@ from common.status import Code
 from tests.kit.edge_node import DRIVER, EdgeNode, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand
-from tests.kit.ports import free_ports
 from tests.kit.requests import create
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -37,8 +35,8 @@ class Site:
         busy: a volume that is still mounted, and whose pod is gone.
     """
 
-    def __init__(self, node: EdgeNode, http: int) -> None:
-        self.node, self._http = node, http
+    def __init__(self, node: EdgeNode) -> None:
+        self.node = node
         self.kept, self.lost, self.busy = (node.make_volume(name) for name in ("kept", "lost", "busy"))
         self.pinned = ""
 
@@ -56,23 +54,16 @@ class Site:
         leaks = self.audit()["leaks"]
         return {(it["leak"], it["driver"], it["id"], ",".join(it["nodes"])) for it in leaks}
 
-    def metrics(self) -> dict[str, float]:
-        """The metrics of the audit."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics") as answer:
-            lines = answer.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if "leaks{" in name}
-
 
 @pytest.fixture
 def site(short_dir: Path, tmp_path: Path) -> Iterator[Site]:
-    (http,) = free_ports(1)
     with (
         EdgeNode(short_dir, tmp_path) as node,
         Vendor(short_dir / "v2.sock") as second,
         Vendor(short_dir / "v3.sock") as third,
     ):
-        node.start(hub_flags=("--audit-grace=0s", "--audit-every=1s", f"--http=127.0.0.1:{http}"))
-        site = Site(node, http)
+        node.start(hub_flags=("--audit-grace=0s",))
+        site = Site(node)
         node.write(*volume("kept", site.kept), pod("web", "kept"), file="kept")
         node.write(*volume("busy", site.busy), pod("gone", "busy"), file="busy")
         node.write(*volume("vanished", "vol-vanished"), file="vanished")
@@ -143,15 +134,5 @@ def test_an_audit_finds_one_leak_of_each_kind_and_deletes_an_orphan_after_a_yes(
         done = site.run("--delete", orphan, "--yes")
         assert done.returncode == 0, done.stderr
     assert site.found() == {leak for leak in expected if leak[0] != "orphan"}
-    wait_for(
-        lambda: (
-            site.metrics().get(f'csi_bridge_leaks{{driver_name="{DRIVER}",leak="orphan"}}') == 0.0
-            and site.metrics()[f'csi_bridge_leaks{{driver_name="{DRIVER}",leak="ghost"}}'] == 1.0
-            and site.metrics()[f'csi_bridge_leaks{{driver_name="{DRIVER}",leak="stray"}}'] == 1.0
-            and site.metrics()['csi_bridge_leaks{driver_name="vendor.test",leak="doubt"}'] == 1.0
-        ),
-        what="metrics",
-        instead=lambda: str(site.metrics()),
-    )
     site.node.driver.set_faults()
     wait_for(lambda: ("stray", DRIVER, site.busy, "n1") not in site.found(), what="end of the stray", timeout_s=150.0)

@@ -56,7 +56,8 @@ def pod_spec(manifest: Object) -> Object | None:
     if manifest["kind"] == "Pod":
         spec: Object = manifest["spec"]
         return spec
-    template = manifest.get("spec", {}).get("template")
+    owner = manifest["spec"]["jobTemplate"] if manifest["kind"] == "CronJob" else manifest
+    template = owner.get("spec", {}).get("template")
     return template["spec"] if template else None
 
 

@@ -115,6 +115,15 @@ def test_the_images_are_those_of_this_version() -> None:
     assert set(told) == {VERSION}
 
 
+def test_the_nightly_audit_is_a_command_in_the_hubs_pod() -> None:
+    (of,) = (it for _, it in containers() if it["name"] == "audit")
+    at = of["args"].index("--")
+    assert of["args"][1:at] == ["exec", "csi-bridge-hub-0", "--container=hub"]
+    program, command, *flags = of["args"][at + 1 :]
+    assert program == "csi-bridge"
+    main.cli.commands[command].make_context(command, flags)
+
+
 def test_the_sidecars_are_those_that_the_tests_run() -> None:
     stock = {it["image"] for _, it in containers() if it["name"].startswith("csi-")}
     assert {image.partition(":")[0].rpartition("/")[2] for image in stock} == {
@@ -223,7 +232,7 @@ def test_the_examples_volumes_are_of_the_example_driver() -> None:
 
 def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
     wanted = {("csi-bridge.io/edge", "DoesNotExist"), ("node-role.kubernetes.io/edge", "DoesNotExist")}
-    for path in ("cloud/base/hub.yaml", "cloud/driver/driver.yaml"):
+    for path in ("cloud/base/hub.yaml", "cloud/driver/driver.yaml", "cloud/audit/audit.yaml"):
         (spec,) = filter(None, map(pod_spec, objects(DEPLOY / path)))
         required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (term,) = required["nodeSelectorTerms"]

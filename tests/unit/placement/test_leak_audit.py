@@ -19,9 +19,7 @@ from cloud.sync_part import SyncPart
 from common import left_over
 from common.csi import csi_pb2 as csi
 from common.errors import OperatorRefused
-from common.exposition import registry_of
 from common.left_over import LeftOver
-from common.metrics import LEAKS, Metrics
 from common.objects import Stamp
 from common.operator_orders import Audit, Audited
 from common.status import Code, Status
@@ -87,7 +85,6 @@ class Site:
     told: dict[str, Any] = field(default_factory=dict)
     has_references: bool = True
     readings: int = 0
-    metrics: Metrics = field(default_factory=Metrics)
 
     async def read(self) -> References:
         self.readings += 1
@@ -119,9 +116,7 @@ class Site:
             (node, Fact(Stamp("u", "1"), {"status": status}) if status else None) for node, status in self.told.items()
         ]
         part = SyncPart(references=self if self.has_references else None, node_facts=lambda: facts)
-        return LeakAudit(
-            self, self.world.placement, part, self.metrics, grace_s=GRACE_S, now=lambda: self.world.now, **more
-        )
+        return LeakAudit(self, self.world.placement, part, grace_s=GRACE_S, now=lambda: self.world.now, **more)
 
     async def audit(self, driver: str = "") -> Audited:
         return await self.make_audit().order(Audit(driver=driver), "pid 1 uid 0")
@@ -555,59 +550,3 @@ async def test_ten_thousand_volumes_on_a_hundred_nodes_leave_the_loop_its_turns_
     assert len(world.calls) == 200
     assert turns >= 10_000 // leak_audit._SLICE
     await world.placement.close()
-
-
-# ---- in the background -----------------------------------------------------------------------------------------------
-
-
-async def follow(site: Site, *, audits: int) -> None:
-    """Let the background make so many audits."""
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) > audits:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await site.make_audit(pause=pause).follow(60.0)
-    assert pauses == [60.0] * (audits + 1)
-
-
-async def test_the_background_shows_each_class_as_a_metric_after_its_first_audit(site: Site) -> None:
-    def value(name: str, **labels: str) -> float | None:
-        return registry_of(site.metrics).get_sample_value(name, labels)
-
-    site.world.vendors["n1"] = lists("lost")
-    site.world.away = {"n2"}
-    assert value("csi_bridge_leaks", driver_name=DRIVER, leak="orphan") is None
-    await follow(site, audits=1)
-    found = {leak: value("csi_bridge_leaks", driver_name=DRIVER, leak=leak) for leak in LEAKS}
-    assert found == {"orphan": 1.0, "ghost": 0.0, "stray": 0.0, "doubt": 0.0}
-    assert value("csi_bridge_audit_unasked", driver_name=DRIVER) == 2.0
-
-
-async def test_the_background_logs_leaks_once_and_their_end(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.world.vendors["n1"] = lists("lost")
-
-    def settle(number: int) -> None:
-        if number == 5:
-            site.world.vendors["n1"] = lists()
-
-    site.on_read = settle
-    await follow(site, audits=4)
-    said = [record.getMessage() for record in caplog.records if "leaks of all drivers" in record.getMessage()]
-    assert [line.rpartition(": ")[2] for line in said] == ["1", "none"]
-
-
-async def test_a_failed_audit_in_the_background_is_logged_and_the_next_one_follows(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(number: int) -> None:
-        if number == 1:
-            raise RuntimeError("a bug")
-
-    site.on_read = fail
-    await follow(site, audits=2)
-    assert "a leak audit failed" in caplog.text
-    assert registry_of(site.metrics).get_sample_value("csi_bridge_audit_timestamp_seconds") == site.world.now
