@@ -18,13 +18,7 @@ Serve = Callable[[Stream], Awaitable[None]]
 class StreamTurns:
     """Serves the streams of each node and kind one after another."""
 
-    def __init__(self, *, patience_s: float = PATIENCE_S) -> None:
-        """Without streams.
-
-        Args:
-            patience_s: how long a stream waits for the earlier one.
-        """
-        self._patience_s = patience_s
+    def __init__(self) -> None:
         self._last: dict[tuple[str, int], asyncio.Task[None]] = {}
         """The task of the newest stream, by node and kind."""
 
@@ -47,7 +41,7 @@ class StreamTurns:
         return in_turn
 
     async def _wait(self, earlier: asyncio.Task[None]) -> None:
-        _, late = await asyncio.wait([earlier], timeout=self._patience_s)
+        _, late = await asyncio.wait([earlier], timeout=PATIENCE_S)
         if late:
             earlier.cancel()
             await asyncio.wait([earlier])

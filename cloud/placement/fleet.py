@@ -148,7 +148,7 @@ class Fleet:
 class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
-    def __init__(self, nodes: Nodes, offers: Offers, *, value_of: Callable[[str], str] = str) -> None:
+    def __init__(self, nodes: Nodes, offers: Offers, *, value_of: Callable[[str], str]) -> None:
         """Of these nodes; `value_of` returns the value of a node's own segment (`cloud.unique_segments`)."""
         self._nodes, self._offers, self._value_of = nodes, offers, value_of
         self._fleets: dict[str, Fleet] = {}

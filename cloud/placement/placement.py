@@ -29,7 +29,6 @@ from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, IdEntry, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
 from cloud.placement.decisions import (
-    MOST_OPEN,
     Ask,
     AskAll,
     AskForLists,
@@ -76,12 +75,12 @@ class Placement:
         offers: Offers,
         metrics: Metrics,
         losses: Callable[[], tuple[str, ...]],
-        owners: Callable[[Mapping[str, str]], set[str]] = lambda _term: set(),
-        value_of: Callable[[str], str] = str,
-        affinity: Volumes | None = None,
-        most_open: int = MOST_OPEN,
-        rules: Callable[[str], ElectionRules] = lambda _driver: ElectionRules(),
-        labels: Callable[[str], Mapping[str, str] | None] = lambda _node: {},
+        owners: Callable[[Mapping[str, str]], set[str]],
+        value_of: Callable[[str], str],
+        affinity: Volumes | None,
+        most_open: int,
+        rules: Callable[[str], ElectionRules],
+        labels: Callable[[str], Mapping[str, str] | None],
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

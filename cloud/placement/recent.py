@@ -23,10 +23,9 @@ class Recent:
         complete_since: no thing that was made after this time is missing, in seconds since the epoch.
     """
 
-    def __init__(self, now: float, *, most: int = MOST) -> None:
+    def __init__(self, now: float) -> None:
         """Without things: a hub that starts has forgotten those of its life before."""
         self.complete_since = now
-        self._most = most
         self._made: dict[Place, float] = {}
 
     def add(self, places: Iterable[Place], now: float) -> None:
@@ -37,7 +36,7 @@ class Recent:
         while self._made:
             oldest = next(iter(self._made))
             at = self._made[oldest]
-            if len(self._made) > self._most:
+            if len(self._made) > MOST:
                 self.complete_since = max(self.complete_since, at)
             elif now - at <= KEPT_S:
                 return

@@ -61,20 +61,13 @@ log = logging.getLogger("csi_bridge.hub.closures")
 class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        nodes_a_turn: int = NODES_A_TURN,
-    ) -> None:
+    def __init__(self, source: Source) -> None:
         """Begin without watchers.
 
         Args:
             source: the objects.
-            nodes_a_turn: one turn of the loop tells the watchers of at most so many nodes.
         """
         self._source = source
-        self._nodes_a_turn = nodes_a_turn
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}
@@ -191,7 +184,7 @@ class Closures:
     def _go_on(self) -> None:
         """Tell the watchers of the next few nodes. Changes that the source makes meanwhile wait for a later turn."""
         self._is_telling = True
-        for _ in range(self._nodes_a_turn):
+        for _ in range(NODES_A_TURN):
             node = next(iter(self._unheard), None)
             if node is None:
                 break

@@ -54,7 +54,7 @@ LEAST_FREE_BYTES: Final = 16 * 1_048_576
 """The room on the disk that facts leave to the hub's other files: calls need them, and no call needs facts."""
 
 MOST_EVENTS: Final = 1_000
-"""Of one node."""
+"""Of one node. The table drops the oldest ones."""
 
 _PUT: Final = """INSERT OR REPLACE INTO facts (node, kind, namespace, name, uid, version, told_ns, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -78,22 +78,17 @@ class FactTable:
         state_dir: Path,
         *,
         quota_bytes: int = FACT_QUOTA_BYTES,
-        most_facts: int = MOST_FACTS,
-        most_events: int = MOST_EVENTS,
     ) -> None:
         """Read all facts.
 
         Args:
             state_dir: made if it is missing.
             quota_bytes: the room of one node's facts.
-            most_facts: of one node, without its Events.
-            most_events: of one node. The table drops the oldest ones.
 
         Raises:
             SettingsError: the directory cannot be used, or a newer hub wrote the database.
         """
         self._path = state_dir / "facts.db"
-        self._most_facts, self._most_events = most_facts, most_events
         self._quota_bytes = quota_bytes
         self._quota = FactQuota(quota_bytes)
         self._facts: dict[str, dict[Ref, Fact]] = {}
@@ -200,8 +195,8 @@ class FactTable:
         """
         async with self._lock(node):
             facts = self._facts.setdefault(node, {})
-            if ref not in facts and len(facts) >= self._most_facts:
-                raise ValueError(f"node {node} sends more than {self._most_facts} objects")
+            if ref not in facts and len(facts) >= MOST_FACTS:
+                raise ValueError(f"node {node} sends more than {MOST_FACTS} objects")
             if facts.get(ref) == fact:
                 return
             row = _put(node, ref, fact)
@@ -257,7 +252,7 @@ class FactTable:
             size = _size(row[1])
             if not self._quota.has_room_for_event(node, ref, size, stray=stray):
                 return False
-            oldest = self._quota.oldest_events(node, ref, size, most=self._most_events)
+            oldest = self._quota.oldest_events(node, ref, size, most=MOST_EVENTS)
             # Before the write: if the caller is cancelled meanwhile, the Event counts as long as it may be kept.
             self._quota.put(node, ref, size, stray=stray)
             await self._writer.commit([row, *((_DROP, _key(node, old)) for old in oldest)], grows=True)

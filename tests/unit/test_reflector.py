@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.sources.cluster.reflector import PAGE, Reflector
+from cloud.sources.cluster import reflector
+from cloud.sources.cluster.reflector import Reflector
 from tests.kit.fake_api import FakeApi
 from tests.kit.waiting import settle, until
 
@@ -66,11 +67,11 @@ class Waits:
 
 @asynccontextmanager
 async def reflected(
-    api: FakeApi, *, page: int = PAGE, begun: Callable[[Copy], object] | None = None
+    api: FakeApi, *, begun: Callable[[Copy], object] | None = None
 ) -> AsyncIterator[tuple[Reflector, Copy, Waits]]:
     """A reflector that has come to rest, or has `begun` where a failure lets it never rest."""
     copy, waits = Copy(), Waits()
-    made = Reflector(api, NODES, copy, pause=waits, page=page)
+    made = Reflector(api, NODES, copy, pause=waits)
     task = asyncio.create_task(made.run())
     try:
         await (settle() if begun is None else until(lambda: begun(copy)))
@@ -95,20 +96,22 @@ async def test_it_lists_once_and_then_follows_what_happens() -> None:
         assert copy.lists == 1
 
 
-async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole() -> None:
+async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
     for name in "abcde":
         api.put(node(name))
-    async with reflected(api, page=2) as (_, copy, _waits):
+    monkeypatch.setattr(reflector, "PAGE", 2)
+    async with reflected(api) as (_, copy, _waits):
         assert sorted(copy.has) == list("abcde")
         assert [it for it in api.asked if it.startswith("list")] == ["list nodes 2"] * 3
 
 
-async def test_a_list_that_breaks_off_takes_nothing_away() -> None:
+async def test_a_list_that_breaks_off_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
     api = FakeApi()
     api.put(node("a"))
     api.put(node("b"))
-    async with reflected(api, page=1) as (_, copy, _waits):
+    monkeypatch.setattr(reflector, "PAGE", 1)
+    async with reflected(api) as (_, copy, _waits):
         api.failures["watch"] = [EXPIRED]
         api.failures["list"] = [DOWN] * 3
         api.cut()
@@ -131,7 +134,8 @@ async def test_a_token_that_is_too_old_makes_one_list_of_all(monkeypatch: pytest
         return page
 
     monkeypatch.setattr(api, "list", list_and_forget)
-    async with reflected(api, page=1, begun=lambda copy: copy.lists) as (_, copy, _waits):
+    monkeypatch.setattr(reflector, "PAGE", 1)
+    async with reflected(api, begun=lambda copy: copy.lists) as (_, copy, _waits):
         assert sorted(copy.has) == ["a", "b"]
         assert api.asked[:3] == ["list nodes 1", "list nodes 1", "list nodes 0"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud import stream_turns
 from cloud.stream_turns import StreamTurns
 from common.messages import Kind
 from common.status import Code, Status
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 class Hub:
     """Serves streams in turns, and notes the messages in their order."""
 
-    def __init__(self, *, patience_s: float = 60.0) -> None:
+    def __init__(self) -> None:
         self.heard: list[bytes] = []
-        self._serve = StreamTurns(patience_s=patience_s).of(self._listen)
+        self._serve = StreamTurns().of(self._listen)
 
     async def _listen(self, stream: Stream) -> None:
         async for message in stream:
@@ -60,8 +61,9 @@ async def test_streams_of_other_nodes_and_kinds_do_not_wait() -> None:
     assert sorted(hub.heard) == [b"1", b"2", b"3"]
 
 
-async def test_an_earlier_stream_that_does_not_end_is_stopped() -> None:
-    hub = Hub(patience_s=0.0)
+async def test_an_earlier_stream_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_turns, "PATIENCE_S", 0.0)
+    hub = Hub()
     earlier = (await hub.link()).open(Kind.FACTS, b"old")
     await settle()
     (await hub.link()).open(Kind.FACTS, b"new")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cloud.sources.source import Item, Objects
 from cloud.sync import closures as closures_module
+from cloud.sync import closures as module
 from cloud.sync.closures import Closures
 from common.objects import Ref
 from common.offline_policy import PARAMETER
@@ -228,11 +229,14 @@ def test_who_asks_for_a_closure_that_nobody_watches_gets_it_and_nothing_is_kept_
     assert (found.used, closures._closures, closures._users) == ([], {}, {})
 
 
-async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_turn() -> None:
+async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nodes = [f"n{number}" for number in range(5)]
     volumes = [{"name": "v", "csi": {"driver": DRIVER}}]
     found = source(driver(), *(pod(name, node=name, volumes=volumes) for name in nodes))
-    closures = Closures(found, nodes_a_turn=2)
+    monkeypatch.setattr(module, "NODES_A_TURN", 2)
+    closures = Closures(found)
     heard: list[str] = []
     leaves = {name: closures.watch(name, partial(heard.append, name)) for name in nodes}
     shared = Ref("CSIDriver", "", DRIVER)
@@ -505,11 +509,14 @@ def with_own_secrets(*nodes: str) -> list[Any]:
     return made
 
 
-async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_all_the_same() -> None:
+async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nodes = [f"n{number}" for number in range(5)]
     found = Forgetful()
     found.update(items(*with_own_secrets(*nodes)), ready=True)
-    closures, heard = Closures(found, nodes_a_turn=2), []
+    monkeypatch.setattr(module, "NODES_A_TURN", 2)
+    closures, heard = Closures(found), []
     for name in nodes:
         closures.watch(name, partial(heard.append, name))
     remove(found, *(Ref("Pod", "default", name) for name in nodes))
@@ -539,7 +546,8 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
     nodes = ["n1", "n2", "n3"]
     found = Reluctant()
     found.update(items(*with_own_secrets(*nodes)), ready=True)
-    closures, heard = Closures(found, nodes_a_turn=1), []
+    monkeypatch.setattr(module, "NODES_A_TURN", 1)
+    closures, heard = Closures(found), []
     for name in nodes:
         closures.watch(name, partial(heard.append, name))
 

@@ -12,6 +12,7 @@ import pytest
 from cloud.mounts import no_mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
+from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
@@ -405,8 +406,9 @@ async def test_a_node_may_tell_events_of_itself(tables: Tables) -> None:
     assert tables.written() == ["n1/Event/default/n1.1"]
 
 
-async def test_a_node_tells_of_so_many_objects_at_most(tables: Tables) -> None:
-    to = sink(await tables(most_facts=2))
+async def test_a_node_tells_of_so_many_objects_at_most(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fact_table, "MOST_FACTS", 2)
+    to = sink(await tables())
     await to.store("n1", NODE_FACT)
     await to.store("n1", csi_node("n1", "7"))
     await to.store("n1", csi_node("n1", "8", version="2"))
@@ -417,26 +419,35 @@ async def test_a_node_tells_of_so_many_objects_at_most(tables: Tables) -> None:
 # -------------------- events --------------------
 
 
-async def test_of_a_nodes_events_the_newest_are_kept_also_after_a_restart(tables: Tables) -> None:
-    to = sink(await tables(most_events=3))
+async def test_of_a_nodes_events_the_newest_are_kept_also_after_a_restart(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fact_table, "MOST_EVENTS", 3)
+    to = sink(await tables())
     for number in range(5):
         await to.store("n1", event(f"e{number}"))
     await to.store("n1", event("e2", count=2))
     assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 3, 4)]
-    await sink(await tables(most_events=3)).store("n1", event("e9"))
+    await sink(await tables()).store("n1", event("e9"))
     assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 4, 9)]
 
 
-async def test_a_lower_limit_of_events_holds_from_the_next_event_on(tables: Tables) -> None:
+async def test_a_lower_limit_of_events_holds_from_the_next_event_on(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     to = sink(await tables())
     for number in range(5):
         await to.store("n1", event(f"e{number}"))
-    await sink(await tables(most_events=2)).store("n1", event("e9"))
+    monkeypatch.setattr(fact_table, "MOST_EVENTS", 2)
+    await sink(await tables()).store("n1", event("e9"))
     assert tables.written() == ["n1/Event/default/e4", "n1/Event/default/e9"]
 
 
-async def test_an_event_whose_sender_has_left_meanwhile_counts_for_the_limit(tables: Tables) -> None:
-    table = await tables(most_events=2)
+async def test_an_event_whose_sender_has_left_meanwhile_counts_for_the_limit(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fact_table, "MOST_EVENTS", 2)
+    table = await tables()
     for number in range(3):
         telling = asyncio.create_task(sink(table).store("n1", event(f"left-{number}")))
         await asyncio.sleep(0)

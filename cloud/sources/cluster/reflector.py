@@ -69,7 +69,6 @@ class Reflector:
         copy: Copy,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        page: int = PAGE,
         forbidden: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         """A reflector that has asked nothing yet.
@@ -79,12 +78,11 @@ class Reflector:
             resource: the kind.
             copy: takes the objects.
             pause: waits for a number of seconds.
-            page: the most objects of one answer to a list.
             forbidden: called with the kind whenever the server does not let the hub list or watch it.
         """
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
-        self._page, self._forbidden = page, forbidden
+        self._forbidden = forbidden
         self._logged = ""
         """The trouble that the log has reported last."""
         self._version = ""
@@ -124,7 +122,7 @@ class Reflector:
             KubeError: the list failed.
         """
         self._copy.begin()
-        more, limit = "", self._page
+        more, limit = "", PAGE
         while True:
             try:
                 page = await self._api.list(self._resource, limit=limit, more=more)

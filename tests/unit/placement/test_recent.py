@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from cloud.placement import recent as module
 from cloud.placement.recent import KEPT_S, Recent
 from cloud.placement.requests import VOLUME, Thing
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def place(number: int) -> tuple[str, Thing, str]:
@@ -20,16 +26,20 @@ def test_things_are_kept_for_an_hour() -> None:
     assert recent.complete_since == 100.0
 
 
-def test_beyond_the_limit_the_oldest_go_and_the_hub_knows_from_when_on_it_has_all() -> None:
-    recent = Recent(100.0, most=2)
+def test_beyond_the_limit_the_oldest_go_and_the_hub_knows_from_when_on_it_has_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    recent = Recent(100.0)
     for number in range(4):
         recent.add([place(number)], 200.0 + number)
     assert recent.all() == {place(2): 202.0, place(3): 203.0}
     assert recent.complete_since == 201.0
 
 
-def test_a_thing_that_is_made_again_is_young_again() -> None:
-    recent = Recent(100.0, most=2)
+def test_a_thing_that_is_made_again_is_young_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    recent = Recent(100.0)
     recent.add([place(1), place(2)], 200.0)
     recent.add([place(1)], 300.0)
     recent.add([place(3)], 301.0)
