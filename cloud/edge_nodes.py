@@ -342,12 +342,6 @@ class Nodes:
             return []
         return list(dict.fromkeys([*(report.driver for report in node.stored.reports), *node.refused]))
 
-    def newest_report(self, driver: str, name: str) -> DriverReport | None:
-        """The newest report of a driver by a node, also if it is refused; None if there is none."""
-        node = self._nodes.get(name)
-        told = node.visit.told.get(driver) if node is not None and node.visit is not None else None
-        return told or self.find_report(driver, name)
-
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """The report of a driver by a node; None if there is none."""
         node = self._nodes.get(name)
