@@ -456,24 +456,16 @@ EDGE_OPTIONS = Options(
     ),
     _tuning(
         "--fence",
-        type=click.Choice(["off", "software", "reset"]),
+        type=click.Choice(["on", "off"]),
         default="off",
-        help="How volumes with csi-bridge.io/offline: fence are kept from a second writer while this node is away. "
-        "`software`: when the controller lease ends, the agent stops their writers, and the hub may detach them. Say "
-        "this only for a machine that is never suspended, paused or stopped as a whole. `reset`: the same, and the "
-        "agent resets the machine if it cannot stop them in time. `off`: they stay attached.",
+        help="Whether volumes with csi-bridge.io/offline: fence may go to another node while this one is away. When "
+        "the controller lease ends, the agent shuts their file systems down. If it cannot, or is dead, the watchdog "
+        "resets the machine. Say `on` only for a machine that is never paused as a whole.",
     ),
     _tuning(
-        "--fence-stop",
-        type=duration_type("3s", "10m"),
-        default="20s",
-        help="Time after the end of the controller lease in which the agent must have stopped these writers. With "
-        "--fence=reset, it resets the machine after four fifths of it.",
-    ),
-    _tuning(
-        "--fence-reset",
+        "--watchdog",
         type=PATH,
-        default="/proc/sysrq-trigger",
-        help="File that resets the machine at once when the agent writes a `b` to it. Used with --fence=reset only.",
+        default="/dev/watchdog",
+        help="Watchdog device of the kernel, for --fence=on alone. Its time must be 30 s or more.",
     ),
 )

@@ -2,11 +2,13 @@
 
 Rules:
 
-* The agent must have told that it fences the volume (`common.offline_policy`), and the PersistentVolume must ask for it
-  now. The hub has the agent's word on its disk, so a lapse outlives the hub.
+* The agent must have told that it has staged the volume and fences it (`common.offline_policy`), and the
+  PersistentVolume must ask for that now. While the agent stages it, there is no lapse: a driver may mount it at any
+  moment. The hub has the agent's word on its disk, so a lapse outlives the hub.
 * It is counted from the end of the node's last link, or from the start of this hub: the hub has answered no ping of the
-  agent after that. To this the hub adds the agent's lease, and the time in which it stops all writers. The clock stands
-  still while the hub's machine is suspended, so the wait only becomes longer.
+  agent after that. To this the hub adds the agent's lease, and the time of the watchdog that resets the node's machine
+  if its agent does not fence. The clock stands still while the hub's machine is suspended, so the wait only becomes
+  longer.
 * The hub cannot know whether the node's machine stood still as a whole. An agent fences only if its operator has said
   that it never does (`edge.fencing`).
 """
@@ -26,6 +28,12 @@ log = logging.getLogger("csi_bridge.hub.fences")
 
 DRIFT: Final = 1.01
 """The factor by which an agent's clock may be slower than the hub's. Quartz clocks are better than 0.1 %."""
+
+WATCHDOG_DRIFT: Final = 1.1
+"""The same for a watchdog, which counts with an oscillator of its own, and often in coarse steps."""
+
+RESET_S: Final = 5.0
+"""From the end of that time until the machine writes nothing more: the reset, and what its adapters still have."""
 
 _MOST_NOTED: Final = 10_000
 """Volumes whose lapse is noted in the log once. Above that, the notes begin anew."""
@@ -67,6 +75,9 @@ class Lapses:
         """The rest of a sentence about a volume that is held; empty if it does not ask for `fence`."""
         if not self._mounts.asks_for_fence(driver, volume):
             return ""
+        told = self._mounts.told_fence(node)
+        if told is not None and name_in_use(driver, volume) in told.staging:
+            return "; its agent has not told how a call ended that may mount it, so it does not go by time"
         at = self._at(node, driver, volume)
         if at is not None:
             return f"; its agent fences the volume, which can be detached from {timestamp(at[1])} on"
@@ -77,11 +88,11 @@ class Lapses:
         told, left = self._mounts.told_fence(node), self._links.left(node)
         if not self._links.knows(node):  # it is being forgotten: nobody knows when its link ended
             return None
-        if told is None or left is None or name_in_use(driver, volume) not in told.volumes:
+        if told is None or left is None or name_in_use(driver, volume) not in told.staged:
             return None
         if not self._mounts.asks_for_fence(driver, volume):
             return None
-        bound_s = told.lease_s * DRIFT + told.stop_s
+        bound_s = told.lease_s * DRIFT + told.watchdog_s * WATCHDOG_DRIFT + RESET_S
         return left[0] + bound_s, left[1] + bound_s
 
     def _note(self, node: str, volume: str, at: tuple[float, float]) -> None:

@@ -56,7 +56,7 @@ class PolicyProblems:
         for node in {*self._users(name), *self._mounts.attached(driver, handle)}:
             told = self._mounts.told_fence(node)
             is_used = name in (self._mounts.in_use(node) or ())
-            if is_used and (told is None or name not in told.volumes):
+            if is_used and (told is None or name not in told.staged | told.staging):
                 yield node
 
     def _why(self, node: str) -> str:

@@ -3,13 +3,14 @@
 A PersistentVolume asks for it with the annotation `csi-bridge.io/offline`, or its StorageClass with the parameter of
 this name. An agent that fences tells so in the fact about its Node:
 
-    {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["kubernetes.io/csi/d.csi^vol-1"]}
+    {"leaseSeconds": 60, "watchdogSeconds": 60, "staged": ["kubernetes.io/csi/d.csi^vol-1"], "staging": []}
 
-It stands there as `status.fence`. Agents that do not fence tell none, and older ones neither.
+It stands there as `status.fence`. Agents that do not fence tell none.
 
 Rules:
 
 * A volume is fenced only if both say so: its policy, and the agent that has it mounted.
+* Only a staged volume goes by time. While it is being staged, a driver may mount it at any moment, and it stays.
 * The annotation wins over the parameter. The class is the one that the PersistentVolume's `storageClassName` names now.
   A class that is missing asks for nothing, so the default counts: `keep`.
 * A value that is neither `keep` nor `fence` counts as `keep`. A CreateVolume with such a parameter is not refused: an
@@ -24,7 +25,7 @@ ANNOTATION: Final = "csi-bridge.io/offline"
 PARAMETER: Final = ANNOTATION
 
 _LONGEST_LEASE_S: Final = 86_400
-_LONGEST_STOP_S: Final = 3_600
+_LONGEST_WATCHDOG_S: Final = 3_600
 """What an agent may tell. With more, it does not fence."""
 
 KEEP: Final = "keep"
@@ -65,18 +66,21 @@ class ToldFence:
 
     Attributes:
         lease_s: seconds from an answer of the hub to the end of the agent's lease, at most.
-        stop_s: seconds from that end until all writers have surely stopped.
-        volumes: the volumes that it fences, by their names in `volumesInUse`.
+        watchdog_s: seconds after which the watchdog resets a machine whose agent has not fenced its volumes.
+        staged: the volumes that it fences, by their names in `volumesInUse`.
+        staging: those that a driver may be mounting.
     """
 
     lease_s: int
-    stop_s: int
-    volumes: frozenset[str] = frozenset()
+    watchdog_s: int
+    staged: frozenset[str] = frozenset()
+    staging: frozenset[str] = frozenset()
 
 
-def write(lease_s: int, stop_s: int, volumes: Iterable[str]) -> dict[str, Any]:
+def write(lease_s: int, watchdog_s: int, staged: Iterable[str], staging: Iterable[str]) -> dict[str, Any]:
     """The fencing as the fact has it."""
-    return {"leaseSeconds": lease_s, "stopSeconds": stop_s, "volumes": sorted(volumes)}
+    times = {"leaseSeconds": lease_s, "watchdogSeconds": watchdog_s}
+    return {**times, "staged": sorted(staged), "staging": sorted(staging)}
 
 
 def read(status: Mapping[str, Any]) -> ToldFence | None:
@@ -84,7 +88,8 @@ def read(status: Mapping[str, Any]) -> ToldFence | None:
     told = status.get("fence")
     if not told:
         return None
-    lease_s, stop_s = told.get("leaseSeconds") or 0, told.get("stopSeconds") or 0
-    if not (0 < lease_s <= _LONGEST_LEASE_S and 0 < stop_s <= _LONGEST_STOP_S):
+    lease_s, watchdog_s = told.get("leaseSeconds") or 0, told.get("watchdogSeconds") or 0
+    if not (0 < lease_s <= _LONGEST_LEASE_S and 0 < watchdog_s <= _LONGEST_WATCHDOG_S):
         return None
-    return ToldFence(lease_s=lease_s, stop_s=stop_s, volumes=frozenset(told.get("volumes") or ()))
+    staged, staging = frozenset(told.get("staged") or ()), frozenset(told.get("staging") or ())
+    return ToldFence(lease_s=lease_s, watchdog_s=watchdog_s, staged=staged - staging, staging=staging)

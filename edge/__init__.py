@@ -17,7 +17,7 @@ Volumes of pods, where no kubelet serves the node:
 * `registrar`, `registry`: the drivers of this node.
 * `volumes`, `volume_manager`, `manager`: a volume as a pod wants it; one task per volume, which mounts and unmounts it.
 * `csi_volume_plugin`, `node_requests`, `volume_errors`, `tries`, `disk`: a task's steps, as the kubelet does them.
-* `fencing`: stops the writers of volumes when the hub has been silent for too long.
+* `fencing`: shuts file systems down when the hub has been silent for too long.
 * `direct`, `runtimes`: volumes whose file system the pod's runtime mounts in its guest, and these runtimes.
 * `machine`, `node_facts`, `pod_facts`: the node's reports about itself and its pods.
 * `home`, `former_state`: protect mounted volumes from a changed `--node` or `--root-dir`, and from old state.

@@ -13,8 +13,8 @@ Rules:
 * The clock goes on while the machine is suspended.
 * When the lease ends, the agent cancels the calls that it has begun under it. A driver may finish them all the same
   (docs/recovery.md#the-serving-node-of-a-shared-driver).
-* Volumes with `csi-bridge.io/offline: fence` are mounted under the same lease. When it ends, the agent stops their
-  writers (`edge.fencing`).
+* Volumes with `csi-bridge.io/offline: fence` are mounted under the same lease. When it ends, the agent shuts
+  their file systems down (`edge.fencing`).
 * The agent pings on its own only while it needs the lease: since a call with an epoch came on this link, or while one
   runs or a volume is held. An idle link costs nothing more.
 """

@@ -35,8 +35,9 @@ from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published
 from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import read_table
-from edge.fencing.fencing import OFF, RESET, Fencing, why_not_here
-from edge.fencing.keeper import WatchdogKeeper
+from edge.fencing.fenced_volumes import why_not_here
+from edge.fencing.fencing import Fencing
+from edge.fencing.watchdog import Watchdog
 from edge.former_state import put_aside
 from edge.home import Home
 from edge.kubelet_relay import KubeletRelay
@@ -146,7 +147,7 @@ class KubeletPart:
         if self._home is not None:
             self._home.keep()
         if self.fencing is not None:  # before anything else: another node may have the volumes by now
-            await self.fencing.start(lease or ControllerLease(self.fencing.lease_s), tasks)
+            await self.fencing.start(lease or ControllerLease(self.fencing.lease_s))
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
             await self.volumes.start(self.registry, tasks)
@@ -233,7 +234,7 @@ class Volumes:
 
         Args:
             settings: the agent's.
-            fencing: stops the writers of volumes when the agent's lease ends.
+            fencing: fences volumes when the agent's lease ends.
             try_again_s: the interval in seconds of retries after the disk failed.
 
         Raises:
@@ -408,21 +409,18 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
     """The fencing of a node without a kubelet.
 
     Raises:
-        SettingsError: its files cannot be used, or this process cannot stop the processes of its node.
+        SettingsError: its files cannot be used, or this process cannot reach all mounts of its node.
     """
-    reset = settings.fence_reset if settings.fence == RESET else None
-    if settings.fence != OFF and (why := why_not_here(reset)):
+    if settings.fence == "on" and (why := why_not_here()):
         raise SettingsError("--fence", settings.fence, why)
     try:
         return Fencing(
             settings.state_dir,
             settings.root_dir,
-            mode=settings.fence,
+            is_wanted=settings.fence == "on",
             lease_s=settings.controller_lease_s,
-            stop_s=settings.fence_stop_s,
-            reset=reset,
             boot=read_boot(),
-            watchdog=WatchdogKeeper(settings.state_dir, settings.root_dir, reset, settings.log_format),
+            watchdog=Watchdog(settings.watchdog),
         )
     except OSError as error:
         raise SettingsError("--state-dir", str(settings.state_dir), f"cannot be used: {error}") from error

@@ -35,8 +35,7 @@ class AgentFlags(ProcessSettings):
     operation_limit_s: float
     controller_lease_s: float
     fence: str
-    fence_stop_s: float
-    fence_reset: Path
+    watchdog: Path
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""

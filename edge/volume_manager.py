@@ -17,6 +17,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -25,10 +26,11 @@ from common.objects import Object, Ref
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
 from edge.disk.layout import Layout
+from edge.fencing.fencing import Fencing
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
-from edge.manager.host import Direct, Drivers, Fence, InUseAcked, NoFence, Plugin, States, VolumeHost
+from edge.manager.host import Direct, Drivers, InUseAcked, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.opt_in import OptIn
 from edge.manager.places import Places, target_for
@@ -136,6 +138,7 @@ class VolumeManager:
         drivers: Drivers,
         facts: Facts,
         in_use_acked: InUseAcked,
+        fencing: Fencing,
         in_use_changed: Callable[[], None] = lambda: None,
         own_labels: Callable[[], Mapping[str, str]] = dict,
         opt_in: OptIn | None = None,
@@ -148,7 +151,6 @@ class VolumeManager:
         selinux: bool | None = None,
         stats_interval_s: float = 60.0,
         republish_interval_s: float = 60.0,
-        fencing: Fence | None = None,
     ) -> None:
         """Keep the parts; `start` begins the work.
 
@@ -160,6 +162,7 @@ class VolumeManager:
             drivers: the registered drivers.
             facts: queues facts for the hub.
             in_use_acked: as in `VolumeHost`.
+            fencing: fences volumes when the agent's lease ends.
             in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
             own_labels: returns the topology that the drivers report for this node.
             opt_in: decides about volumes that a pod's runtime is to mount; None: it refuses all.
@@ -172,12 +175,11 @@ class VolumeManager:
             selinux: whether the machine runs SELinux; None: look it up.
             stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
             republish_interval_s: seconds between two republishes, for drivers that ask for them; up to half is added.
-            fencing: stops the writers of volumes when the agent's lease ends; None: nothing does.
         """
-        self._fencing = fencing or NoFence()
+        self._fencing = fencing
         self._told_fenced: set[VolumeKey] = set()
         self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
-        self._in_use_changed = in_use_changed
+        self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
         self._clock = clock or LoopClock()
         self._facts = VolumeFacts(facts, node=node, clock=self._clock)
         self.wanted = Wanted(
@@ -244,7 +246,8 @@ class VolumeManager:
         self._store.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
-        self._fencing.subscribe(self._fencing_changed)
+        acked = partial(self._in_use_acked, sole=False)  # a volume that goes by time has an attachment
+        self._fencing.subscribe(self._fencing_changed, self._in_use_changed, acked)
         self._forget_lost_claims()
         self._pods_changed(self.wanted.load(self._clock.monotonic()))
         for volume in list(self._volumes.values()):
@@ -376,7 +379,7 @@ class VolumeManager:
         key = VolumeKey(entry["driver"], entry["handle"])
         if not self._fencing.is_fenced(key):
             return entry
-        done = self._fencing.stopped(key) or "its writers are being stopped"
+        done = self._fencing.fenced(key) or "its file system is being shut down"
         return {**entry, "state": "fenced", "error": f"no answer of the hub in time, so the agent fenced it: {done}"}
 
     def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
@@ -483,7 +486,7 @@ class VolumeManager:
 
     def _tell_fenced(self, key: VolumeKey) -> None:
         """Send an event to each pod that had a volume when it was fenced."""
-        done = self._fencing.stopped(key)
+        done = self._fencing.fenced(key)
         if not done:
             self._told_fenced.discard(key)
         elif key not in self._told_fenced:
@@ -637,12 +640,12 @@ class VolumeManager:
 
     def _may_unpublish(self, row: Publication) -> bool:
         if self._fencing.is_fenced(row.key):
-            return bool(self._fencing.stopped(row.key))
+            return bool(self._fencing.fenced(row.key))
         return self._is_trusted(row) and self.wanted.is_gone(row.pod_uid)
 
     def _may_unstage(self, row: Device) -> bool:
         if self._fencing.is_fenced(row.key):
-            return bool(self._fencing.stopped(row.key))
+            return bool(self._fencing.fenced(row.key))
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:

@@ -7,5 +7,6 @@ The doctor changes nothing. Read in this order:
 * `hub`, `proxy`, `cluster`, `agent`: the checks of one part each.
 * `elections`: part of the checks of a hub.
 * `permissions`, `storage_classes`: parts of the checks of a cluster.
-* `sockets`, `csi_probe`, `hub_probe`, `certificates`, `clock`, `disk`, `direct`: checks of one kind of thing.
+* `sockets`, `csi_probe`, `hub_probe`, `certificates`, `clock`, `disk`, `direct`, `watchdog`: checks of one kind of
+  thing.
 """

@@ -17,6 +17,7 @@ from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.disk import check_directory, check_propagation, check_state
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
+from cli.doctor.watchdog import check_watchdog
 from cli.edge_volumes import ask, ask_agent
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import Role
@@ -72,6 +73,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         known("link", check_link(state)),
         *_hub_checks(settings),
         Check("state directory", lambda: asyncio.to_thread(check_state, settings.state_dir)),
+        *([Check("watchdog", lambda: asyncio.to_thread(check_watchdog))] if settings.fence == "on" else []),
         *_kubelet_checks(settings),
         *_driver_checks(state, own=settings.registration == "own"),
         *_runtime_checks(settings),

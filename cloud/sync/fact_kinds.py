@@ -135,8 +135,8 @@ def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
 
 
 def _kept_fence(told: Fields) -> dict[str, Any]:
-    lease_s, stop_s = told.number("leaseSeconds") or 0, told.number("stopSeconds") or 0
-    return offline_policy.write(lease_s, stop_s, told.texts("volumes"))
+    lease_s, watchdog_s = told.number("leaseSeconds") or 0, told.number("watchdogSeconds") or 0
+    return offline_policy.write(lease_s, watchdog_s, told.texts("staged"), told.texts("staging"))
 
 
 def _kept_left_over(told: Fields) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class PodVolumeStatus:
         uid: the pod's UID.
         volume: the volume's name in the pod.
         state: `waiting`, `staging`, `publishing`, `published`, `unpublishing` or `unstaging`; `uncertain` if it may be
-            mounted and its pod cannot be resolved; `fenced` if the agent has stopped its writers, and its driver has
-            not unstaged it yet; `left over` if the agent may not unmount it yet.
+            mounted and its pod cannot be resolved; `fenced` if the agent has shut its file system down, and its
+            driver has not unstaged it yet, or something holds it; `left over` if the agent may not unmount it yet.
         pv: the name of its PersistentVolume; empty for an ephemeral volume.
         driver: the name of its CSI driver.
         handle: its id at the driver.

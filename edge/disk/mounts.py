@@ -46,6 +46,8 @@ class Mount:
         source: the file system's name for its source: a device, a server's path, `GUARD`. Two directories of one NFS
             server may have the same device and the same root, and differ in this alone.
         fs_type: the type of the file system; `fuse.NAME` if a process serves it.
+        id: the mount's id, which is unique while it lasts.
+        options: those of the mount and those of the file system, together.
     """
 
     device: str
@@ -54,6 +56,8 @@ class Mount:
     shared: bool = False
     source: str = field(default="", compare=False)
     fs_type: str = field(default="", compare=False)
+    id: str = field(default="", compare=False)
+    options: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 class MountTable:
@@ -123,11 +127,14 @@ def parse(text: str) -> list[Mount]:
     found = []
     # Not splitlines(): it also cuts at characters that the kernel does not escape. The kernel escapes the newline.
     for line in filter(None, text.split("\n")):
-        _, _, device, root, path, rest = line.split(" ", 5)
+        number, _, device, root, path, rest = line.split(" ", 5)
         fields, _, file_system = rest.partition(" - ")
-        shared = any(field.startswith("shared:") for field in fields.split(" ")[1:])
-        fs_type, source, _ = file_system.split(" ", 2)
-        found.append(Mount(device, _unescaped(root), _unescaped(path), shared, _unescaped(source), fs_type))
+        own, *optional = fields.split(" ")
+        shared = any(field.startswith("shared:") for field in optional)
+        fs_type, source, super_options = file_system.split(" ", 2)
+        options = frozenset(f"{own},{super_options}".split(","))
+        place = (device, _unescaped(root), _unescaped(path))
+        found.append(Mount(*place, shared, _unescaped(source), fs_type, number, options))
     return found
 
 

@@ -1,12 +1,10 @@
-"""Fences volumes: stops their writers on this node when the agent's lease ends.
+"""Fences volumes: shuts their file systems down when the agent's lease ends.
 
 Read in this order:
 
-* `plan`: the volumes to fence and the end of the lease, in files that the agent and its watchdog process share.
-* `holders`: finds the processes that can write to a volume.
-* `disks`: whether anything still uses a volume's device, and how it is cut off.
-* `stop`: stops all writers of volumes: kills, unmounts, cuts the device, resets the machine.
-* `watchdog`: the process that does this when the agent has died or hangs.
-* `keeper`: keeps that process running.
+* `shutdown`: the kernel's call, the proof that it did what it says, and the trial on a scratch image.
+* `fenced_volumes`: which volumes can be fenced.
+* `watchdog`: the device that resets the machine if the agent cannot fence.
+* `plan`: the volumes to fence, on the disk.
 * `fencing`: the agent's part. Start here.
 """

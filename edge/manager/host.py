@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.disk.mounts import MountTable
+from edge.fencing.fencing import Fencing
 from edge.manager.call_inputs import CallInputs, Waiting
 from edge.manager.clock import Clock
 from edge.manager.facts import VolumeFacts
@@ -221,113 +221,6 @@ class Drivers(Protocol):
         """Call `callback` at every change of a driver."""
 
 
-class Fence(Protocol):
-    """Stops the writers of volumes when the agent's lease ends (`edge.fencing.fencing`)."""
-
-    def refusal(self, volume: Volume) -> str:
-        """Why a volume that asks for `fence` is kept on this node; empty if it is fenced."""
-
-    def obstacle(self, volume: Volume) -> str:
-        """Why a volume that asks for `fence` cannot be mounted now; empty if it can, or if it is kept."""
-
-    def is_held(self, key: VolumeKey) -> bool:
-        """Whether a volume is fenced when the lease ends."""
-
-    def is_fenced(self, key: VolumeKey) -> bool:
-        """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
-
-    def was_held(self, key: VolumeKey) -> bool:
-        """Whether an earlier boot fenced a volume, and the hub may believe that this one does."""
-
-    async def heard(self, key: VolumeKey) -> None:
-        """Note that the hub has heard, in this boot, whether the volume is fenced."""
-
-    def stopped(self, key: VolumeKey) -> str:
-        """What was done to stop the writers of a fenced volume; empty while that is not done."""
-
-    def doubt(self, key: VolumeKey) -> str:
-        """Why the agent cannot be sure to stop all writers of a volume that it fences; empty if it can."""
-
-    async def have_doubt(self, key: VolumeKey, why: str) -> None:
-        """Note that it cannot."""
-
-    async def hold(self, volume: Volume) -> None:
-        """Fence a volume from now on when the lease ends."""
-
-    def mounting(self, volume: Volume, call: str) -> AbstractAsyncContextManager[Callable[[], bool]]:
-        """Let a driver mount a volume; gives a function that tells whether that may begin, or go on, at a moment."""
-
-    async def unmounted(self, key: VolumeKey, call: str) -> None:
-        """Forget a call that may have mounted the volume: the driver has unpublished it."""
-
-    async def let_go(self, key: VolumeKey) -> None:
-        """Fence a volume no more."""
-
-    async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
-        """Let all other volumes go."""
-
-    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None]) -> None:
-        """Call `changed` with the volumes whose fencing has changed; with none, if any may be mounted now."""
-
-
-class NoFence:
-    """Fences nothing."""
-
-    def refusal(self, _volume: Volume) -> str:
-        """See `Fence`."""
-        return "its agent cannot fence"
-
-    def obstacle(self, _volume: Volume) -> str:
-        """See `Fence`."""
-        return ""
-
-    def is_held(self, _key: VolumeKey) -> bool:
-        """See `Fence`."""
-        return False
-
-    def was_held(self, _key: VolumeKey) -> bool:
-        """See `Fence`."""
-        return False
-
-    async def heard(self, _key: VolumeKey) -> None:
-        """See `Fence`."""
-
-    def is_fenced(self, _key: VolumeKey) -> bool:
-        """See `Fence`."""
-        return False
-
-    def stopped(self, _key: VolumeKey) -> str:
-        """See `Fence`."""
-        return ""
-
-    def doubt(self, _key: VolumeKey) -> str:
-        """See `Fence`."""
-        return ""
-
-    async def have_doubt(self, _key: VolumeKey, _why: str) -> None:
-        """See `Fence`."""
-
-    async def hold(self, _volume: Volume) -> None:
-        """See `Fence`."""
-
-    @asynccontextmanager
-    async def mounting(self, _volume: Volume, _call: str) -> AsyncIterator[Callable[[], bool]]:
-        """See `Fence`."""
-        yield lambda: True
-
-    async def unmounted(self, _key: VolumeKey, _call: str) -> None:
-        """See `Fence`."""
-
-    async def let_go(self, _key: VolumeKey) -> None:
-        """See `Fence`."""
-
-    async def keep_only(self, _keys: Iterable[VolumeKey]) -> None:
-        """See `Fence`."""
-
-    def subscribe(self, _changed: Callable[[Collection[VolumeKey]], None]) -> None:
-        """See `Fence`."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHost:
     """The objects that all volume tasks share.
@@ -348,7 +241,7 @@ class VolumeHost:
         changed: called when the volumes' report may have changed, but for their usage and health.
         stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
         republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
-        fencing: stops the writers of volumes when the agent's lease ends.
+        fencing: fences volumes when the agent's lease ends.
         direct: returns the deferred volumes. The first call imports their package.
         may_defer: a runtime is known that mounts volumes in its guest.
         validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
@@ -378,9 +271,9 @@ class VolumeHost:
     validate_block: Callable[[Volume], Awaitable[None]]
     cdi: CdiFiles
     count_deferred: Callable[[str], None]
+    fencing: Fencing
     stats_interval_s: float = 60.0
     republish_interval_s: float = 60.0
-    fencing: Fence = field(default_factory=NoFence)
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def has_driver(self, name: str) -> bool:

@@ -3,7 +3,7 @@
     waiting, staging, publishing, published     On its way to the pod.
     unpublishing, unstaging                     On its way back.
     uncertain                                   Perhaps mounted for a pod, and the agent cannot resolve it now.
-    fenced                                      Its writers were stopped, and it is not unstaged yet (`edge.fencing`).
+    fenced                                      Its file system is shut down, and not unstaged yet (`edge.fencing`).
     left over                                   Of an earlier time, and the agent may not take it down yet.
 
 `since` is in seconds since the epoch. `error` is the reason of the last failure, in any state.

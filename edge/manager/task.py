@@ -85,8 +85,8 @@ class VolumeTask:
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
         self._tries: dict[tuple[Step, Target], Tries] = {}
-        self._told_doubt = ""
-        """The doubt about fencing it of which the claim's owner knows."""
+        self._told_kept = ""
+        """Why it cannot be fenced, as the claim's owner knows."""
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -345,12 +345,14 @@ class VolumeTask:
         return True
 
     def _check_copy(self, volume: Volume) -> None:
-        """Stage a volume that is one node's at a time only on a link on which this node's objects are complete.
+        """Stage a volume that is one node's at a time, or goes by time, only while the hub's objects are known.
+
+        After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
 
         Raises:
             Waiting: an earlier confirmation does not count any more, or the PersistentVolume may be an old copy.
         """
-        if volume.is_sole and not self._host.in_step():
+        if (volume.is_sole or self._host.fencing.is_held(self.key)) and not self._host.in_step():
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
@@ -363,26 +365,20 @@ class VolumeTask:
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
 
-    async def _doubt(self, volume: Volume, row: Publication) -> None:
-        """If the agent cannot surely stop all writers of a volume that it fences, let the hub know before a pod writes.
+    async def _tell_kept(self, volume: Volume, row: Publication) -> None:
+        """Tell the claim's owner if a volume that asks for `fence` turned out to be one that cannot be fenced.
 
         Raises:
-            Uncertain: the agent cannot write it down.
-            Waiting: the hub has not confirmed yet that it knows.
-            NotReady: the agent cannot find out.
+            NotReady: the hub does not know that yet.
         """
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
-            await fencing.have_doubt(self.key, "its driver has told the pod's runtime of the device")
-        why = fencing.doubt(self.key)
-        if why != self._told_doubt:
-            self._told_doubt = why
-            self.use.void()
-            if why and volume.claim is not None:
-                text = f"PV {volume.name}: it asks for fence, but the hub does not let it go by time: {why}"
-                self._host.facts.tell_claim(volume.claim, "NotFenced", text)
-        if why:
-            await self.use.check()
+            await fencing.keep(volume, "its driver has told the pod's runtime of the device")
+        why = fencing.why_kept(self.key)
+        if why and why != self._told_kept and volume.claim is not None:
+            text = f"PV {volume.name}: it asks for fence, and is kept on this node: {why}"
+            self._host.facts.tell_claim(volume.claim, "NotFenced", text)
+        self._told_kept = why
 
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
@@ -421,7 +417,7 @@ class VolumeTask:
             await self._expander.handed_over(want, fills=await self._deferral.hand_over(want))
         else:
             await self._deferral.notice(want)
-        await self._doubt(want.volume, self.rows.publications[target])
+        await self._tell_kept(want.volume, self.rows.publications[target])
         await host.cdi.add(want)
         mounted = await self._is_mounted(published_of(intent))
         done = replace(
@@ -479,6 +475,7 @@ class VolumeTask:
         except NotReady:
             await self.rows.settle(Step.UNSTAGE, before)
             raise
+        await self._host.fencing.check_released(self.key)
         await self.rows.settle(Step.UNSTAGE, before, gone=True)
         self._expander.forget()
         self.use.unstaged()

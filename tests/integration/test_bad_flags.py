@@ -117,7 +117,6 @@ OUT_OF_BOUNDS = {
     "max_open_creates": ("0", "10000001"),
     "takeover_after_s": ("999ms", "25h"),
     "controller_lease_s": ("999ms", "25h"),
-    "fence_stop_s": ("2s", "11m"),
     "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),

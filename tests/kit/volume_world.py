@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.disk.mounts import MountTable
+from edge.fencing.fencing import Fencing
 from edge.manager.rows import target_of
 from edge.manager.states import Device, Publication, Row
 from edge.stores.fact_store import FactRefused
-from edge.volume_errors import NotReady
+from edge.volume_errors import NotReady, Uncertain
 from edge.volume_manager import VolumeManager
 from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
 from tests.kit.waiting import settle
@@ -215,24 +216,26 @@ class FakeDrivers:
             subscriber()
 
 
-class FakeFence:
+class FakeFence(Fencing):
     """The fencing, as a test sets it.
 
     Attributes:
         why_not: why no volume is fenced.
         waits: why no volume can be held now.
         held: the volumes that it fences.
-        fenced: by fenced volume, what was done; empty while its writers are being stopped.
+        done: by fenced volume, what was done; empty while it is being shut down.
+        kept: why a volume turned out to be one that cannot be fenced.
+        holding: why a volume cannot be released.
         earlier: the volumes that an earlier boot fenced.
     """
 
     def __init__(self) -> None:
-        self.why_not = self.waits = ""
+        self.why_not = self.waits = self.holding = ""
         self.held: list[VolumeKey] = []
-        self.fenced: dict[VolumeKey, str] = {}
-        self.doubts: dict[VolumeKey, str] = {}
+        self.done: dict[VolumeKey, str] = {}
+        self.kept: dict[VolumeKey, str] = {}
         self.earlier: set[VolumeKey] = set()
-        self._subscribers: list[Callable[[Collection[VolumeKey]], None]] = []
+        self._changed: list[Callable[[Collection[VolumeKey]], None]] = []
 
     def refusal(self, _volume: Volume) -> str:
         return self.why_not
@@ -244,16 +247,16 @@ class FakeFence:
         return key in self.held
 
     def is_fenced(self, key: VolumeKey) -> bool:
-        return key in self.fenced
+        return key in self.done
 
-    def stopped(self, key: VolumeKey) -> str:
-        return self.fenced.get(key, "")
+    def fenced(self, key: VolumeKey) -> str:
+        return self.done.get(key, "")
 
-    def doubt(self, key: VolumeKey) -> str:
-        return self.doubts.get(key, "")
+    def why_kept(self, key: VolumeKey) -> str:
+        return self.kept.get(key, "")
 
-    async def have_doubt(self, key: VolumeKey, why: str) -> None:
-        self.doubts[key] = why
+    async def keep(self, volume: Volume, why: str) -> None:
+        self.kept[volume.key] = why
 
     def was_held(self, key: VolumeKey) -> bool:
         return key in self.earlier
@@ -265,31 +268,35 @@ class FakeFence:
         self.held.append(volume.key)
 
     async def unmounted(self, _key: VolumeKey, _call: str) -> None:
-        """The devices of these tests are nobody's."""
+        """The calls of these tests end."""
 
     @asynccontextmanager
     async def mounting(self, volume: Volume, _call: str) -> AsyncIterator[Callable[[], bool]]:
         yield lambda: not self.is_fenced(volume.key)
 
+    async def check_released(self, _key: VolumeKey) -> None:
+        if self.holding:
+            raise Uncertain(self.holding)
+
     async def let_go(self, key: VolumeKey) -> None:
         if key in self.held:
             self.held.remove(key)
-            self.fenced.pop(key, None)
+            self.done.pop(key, None)
             self.tell(key)
 
     async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
         self.held = [key for key in keys if key in self.held]
 
-    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None]) -> None:
-        self._subscribers.append(changed)
+    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None], *_more: object) -> None:
+        self._changed.append(changed)
 
     def tell(self, *keys: VolumeKey) -> None:
-        for changed in self._subscribers:
+        for changed in self._changed:
             changed(keys)
 
     def fence(self, key: VolumeKey, done: str) -> None:
         """The lease has ended."""
-        self.fenced[key] = done
+        self.done[key] = done
         self.tell(key)
 
 

@@ -4,7 +4,6 @@ pods, unstaged by their driver, and given back.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -101,7 +100,18 @@ async def test_a_volume_waits_for_the_lease_and_is_mounted_when_the_hub_answers(
     assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
 
 
-async def test_a_fenced_volume_is_unstaged_when_its_writers_have_stopped_and_then_given_back() -> None:
+async def test_a_volume_with_fence_is_staged_only_when_the_hubs_objects_are_known_on_this_link() -> None:
+    world = world_with("fence")
+    world.store.in_step = False
+    await world.start()
+    assert (world.take_calls(), "objects are complete" in world.entry()["error"]) == ([], True)
+    world.store.in_step = True
+    world.store.tell()
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
+async def test_a_fenced_volume_is_unstaged_when_it_is_shut_down_and_then_given_back() -> None:
     world = world_with("fence")
     await world.start()
     world.take_calls()
@@ -109,11 +119,11 @@ async def test_a_fenced_volume_is_unstaged_when_its_writers_have_stopped_and_the
     world.fencing.fence(KEY, "")
     await settle()
     assert (world.take_calls(), world.entry()["state"]) == ([], "fenced")
-    world.fencing.fence(KEY, "killed process 7")
+    world.fencing.fence(KEY, "its file system is shut down")
     await settle()
     assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
     assert world.fencing.held == []
-    assert ("Fenced", 'volume "pv-data" was fenced, because the hub did not answer: killed process 7') in (
+    assert ("Fenced", 'volume "pv-data" was fenced, because the hub did not answer: its file system is shut down') in (
         world.store.events()
     )
     world.fencing.waits = ""
@@ -123,30 +133,37 @@ async def test_a_fenced_volume_is_unstaged_when_its_writers_have_stopped_and_the
     assert (world.fencing.held, world.entry()["state"]) == ([KEY], "published")
 
 
-async def test_the_hub_hears_of_a_doubt_about_the_stop_of_writers_before_a_pod_gets_the_volume() -> None:
-    world, answers = world_with("fence"), asyncio.Event()
-    world.plugin.fails("publish", answers)
+async def test_a_volume_that_turns_out_to_be_one_that_cannot_be_fenced_is_told_at_the_claim_and_mounted() -> None:
+    world = world_with("fence")
+    world.fencing.kept[KEY] = "its file system is nfs4"
     await world.start()
-    world.acked.clear()
-    await world.fencing.have_doubt(KEY, "a process serves it")
-    answers.set()
-    await settle()
     ((_, message),) = [event for event in world.store.events() if event[0] == "NotFenced"]
-    assert message.endswith("it asks for fence, but the hub does not let it go by time: a process serves it")
-    assert "the hub has not confirmed yet" in world.entry()["error"]
-    world.acked.set()
-    await settle()
+    assert message.endswith("it asks for fence, and is kept on this node: its file system is nfs4")
     assert world.entry()["state"] == "published"
+
+
+async def test_a_volume_stays_fenced_while_something_holds_its_file_system() -> None:
+    world = world_with("fence")
+    await world.start()
+    world.take_calls()
+    world.fencing.holding = "it is fenced, and still held by process 7"
+    world.fencing.fence(KEY, "its file system is shut down")
+    await settle()
+    assert (world.take_calls(), world.entry()["state"]) == (["unpublish h-data web-uid", "unstage h-data"], "fenced")
+    world.fencing.holding = ""
+    world.fencing.tell(KEY)
+    await settle()
+    assert world.take_calls() == ["unstage h-data", "stage h-data", "publish h-data web-uid"]
 
 
 async def test_a_fenced_volume_whose_driver_fails_stays_fenced() -> None:
     world = world_with("fence")
     await world.start()
     world.plugin.fails("unpublish", NotReady("busy"))
-    world.fencing.fence(KEY, "killed process 7")
+    world.fencing.fence(KEY, "its file system is shut down")
     await settle()
     assert world.entry()["state"] == "fenced"
-    assert "the agent fenced it: killed process 7" in world.entry()["error"]
+    assert "the agent fenced it: its file system is shut down" in world.entry()["error"]
     assert world.fencing.held == [KEY]
 
 

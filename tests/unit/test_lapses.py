@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from tests.kit.audit import Line
 
-TOLD = offline_policy.write(60, 20, [IN_USE])
-BOUND_S = 60 * 1.01 + 20
-AT_TEXT = "2027-01-15T07:44:40Z"
+TOLD = offline_policy.write(60, 30, [IN_USE], [])
+BOUND_S = 60 * 1.01 + 30 * 1.1 + 5
+AT_TEXT = "2027-01-15T07:44:58Z"
 
 
 @pytest.fixture
@@ -58,8 +58,15 @@ def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: Moun
     world.monotonic = 1e9
     world.tell("n2", IN_USE)
     assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
-    world.tell("n2", IN_USE, fence=offline_policy.write(60, 20, ["kubernetes.io/csi/d.example^other"]))
+    world.tell("n2", IN_USE, fence=offline_policy.write(60, 30, ["kubernetes.io/csi/d.example^other"], []))
     assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
+
+
+@pytest.mark.parametrize("staged", [[], [IN_USE]])
+def test_a_volume_that_is_being_staged_does_not_go_by_time(world: MountWorld, staged: list[str]) -> None:
+    world.monotonic = 1e9
+    world.tell("n2", IN_USE, fence=offline_policy.write(60, 30, staged, [IN_USE]))
+    assert "its agent has not told how a call ended that may mount it, so it does not go by time" in world.held("n2")
 
 
 @pytest.mark.parametrize("value", ["keep", "Fence", ""])
@@ -95,7 +102,7 @@ def test_the_annotation_keeps_a_volume_whose_class_asks_for_fence(world: MountWo
 @pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20), (2**63, 20), (60, 2**63)])
 def test_an_agent_without_usable_numbers_fences_nothing(world: MountWorld, numbers: tuple[int, int]) -> None:
     world.monotonic = 1e9
-    world.tell("n2", IN_USE, fence=offline_policy.write(*numbers, [IN_USE]))
+    world.tell("n2", IN_USE, fence=offline_policy.write(*numbers, [IN_USE], []))
     assert world.held("n2")
 
 

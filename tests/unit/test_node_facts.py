@@ -89,7 +89,7 @@ def test_the_node_tells_what_its_agent_fences_and_nothing_of_it_otherwise() -> N
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}), lambda: fence)
     facts.tell([], [])
     assert "fence" not in store.told[Ref("Node", "", "n1")]["status"]
-    fence = {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["kubernetes.io/csi/d.csi^v"]}
+    fence = {"leaseSeconds": 60, "watchdogSeconds": 60, "staged": ["kubernetes.io/csi/d.csi^v"], "staging": []}
     facts.tell([], [])
     assert store.told[Ref("Node", "", "n1")]["status"]["fence"] == fence
 

@@ -54,22 +54,24 @@ def test_a_wrong_parameter_counts_as_keep_and_is_told_unless_an_annotation_wins(
 
 
 def test_what_an_agent_tells_is_read_as_it_was_written() -> None:
-    told = offline_policy.write(60, 20, ["b", "a"])
-    assert told == {"leaseSeconds": 60, "stopSeconds": 20, "volumes": ["a", "b"]}
-    assert offline_policy.read({"fence": told}) == ToldFence(lease_s=60, stop_s=20, volumes=frozenset({"a", "b"}))
+    told = offline_policy.write(60, 30, ["b", "a"], ["c"])
+    assert told == {"leaseSeconds": 60, "watchdogSeconds": 30, "staged": ["a", "b"], "staging": ["c"]}
+    assert offline_policy.read({"fence": told}) == ToldFence(
+        lease_s=60, watchdog_s=30, staged=frozenset({"a", "b"}), staging=frozenset({"c"})
+    )
 
 
-@pytest.mark.parametrize("status", [{}, {"fence": {}}, {"fence": {"leaseSeconds": 60, "volumes": ["a"]}}])
+@pytest.mark.parametrize("status", [{}, {"fence": {}}, {"fence": {"leaseSeconds": 60, "staged": ["a"]}}])
 def test_an_agent_without_it_fences_nothing(status: dict[str, object]) -> None:
     assert offline_policy.read(status) is None
 
 
 def test_the_hub_keeps_what_an_agent_tells() -> None:
-    told = offline_policy.write(60, 20, ["v"])
+    told = offline_policy.write(60, 30, ["v"], ["w"])
     assert keep({"status": {"fence": told}}, Ref("Node", "", "n1"))["status"]["fence"] == told
 
 
-@pytest.mark.parametrize("told", [[], {"volumes": 1}, {"volumes": [{}]}, {"leaseSeconds": "long"}])
+@pytest.mark.parametrize("told", [[], {"staged": 1}, {"staging": [{}]}, {"leaseSeconds": "long"}])
 def test_a_hostile_agents_words_are_refused(told: object) -> None:
     with pytest.raises(ValueError, match="fence"):
         keep({"status": {"fence": told}}, Ref("Node", "", "n1"))

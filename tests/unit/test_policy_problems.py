@@ -51,7 +51,7 @@ def test_a_node_that_has_a_volume_and_does_not_fence_it_is_told(world: MountWorl
         "node n1 keeps volumes with csi-bridge.io/offline: fence (pv-1), because its agent has not told that it fences "
         "them; an Event NotFenced of each claim has the reason"
     )
-    world.tell("n1", IN_USE, fence=offline_policy.write(60, 20, [IN_USE]))
+    world.tell("n1", IN_USE, fence=offline_policy.write(60, 30, [], [IN_USE]))
     assert problems(world) == []
 
 
