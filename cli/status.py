@@ -29,13 +29,14 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
         yield ""
         head = ("SHARED DRIVER", "SERVED BY", "SINCE", "EPOCH", "WHY")
         yield from table(head, [_election(it) for it in hub.elections], width=width)
-    wrong = list(_wrong(state))
+    wrong = list(problems(state))
     if wrong:
         yield ""
         yield from map(printable, wrong)
 
 
-def _wrong(state: HubState) -> Iterator[str]:
+def problems(state: HubState) -> Iterator[str]:
+    """All problems that the hub knows, a line each."""
     hub = state.hub
     yield from conflicts(state.nodes)
     yield from distrusted(state.nodes)
@@ -47,6 +48,11 @@ def _wrong(state: HubState) -> Iterator[str]:
         if it.trouble:
             who = f"edge node {it.node}, which serves driver {it.driver}, {it.trouble}" if it.node else ""
             yield f"PROBLEM: {who or f'nobody serves driver {it.driver}: {it.trouble}'}"
+        elif not it.standby:
+            reasons = "; ".join(f"edge node {node} {why}" for node, why in it.unfit.items())
+            yield f"PROBLEM: no node but {it.node} can serve driver {it.driver}: {reasons or 'no other one runs it'}"
+        for pattern in it.unmatched:
+            yield f"PROBLEM: no node that runs driver {it.driver} fits {pattern} of --candidates or --prefer"
     yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
     for loss in hub.lost:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"

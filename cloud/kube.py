@@ -140,8 +140,6 @@ class Kube:
     """A client of one API server. Use `connect`."""
 
     def __init__(self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None) -> None:
-        self.date = ""
-        """The API server's time, as its last answer had it (HTTP's Date)."""
         self._client, self._credentials, self._kept = client, credentials, kept
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
@@ -241,7 +239,7 @@ class Kube:
             headers, body = await self._headers(_MERGE_PATCH), json.dumps(change).encode()
             async with asyncio.timeout(_ANSWER_S):
                 answer = await self._kept.ask("PATCH", path, headers, body)
-            self._note(what, answer.status, answer.headers.get("date", ""))
+            self._note(what, answer.status)
             if answer.status >= 400:
                 raise _refusal(what, answer.status, _status(answer.body))
             return _decode(what, answer.body)
@@ -289,7 +287,7 @@ class Kube:
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
             async with answer.response as response:
-                self._note(what, response.status, response.headers.get("Date", ""))
+                self._note(what, response.status)
                 if response.status >= 400:
                     raise _refusal(what, response.status, _status(await response.read()))
                 yield response
@@ -303,13 +301,12 @@ class Kube:
         await self._client.update_params_for_auth(headers, None, ["BearerToken"], "", "", None)
         return headers
 
-    def _note(self, what: str, status: int, date: str) -> None:
-        """Note what an answer says of the server's clock, and whether it takes the credentials.
+    def _note(self, what: str, status: int) -> None:
+        """Note whether an answer takes the credentials.
 
         Raises:
             KubeError: it refuses the credentials.
         """
-        self.date = date
         self._credentials.are_refused = status == 401
         if self._credentials.are_refused:
             if self._kept is not None:

@@ -48,9 +48,6 @@ from common.websocket_frames import FrameReader, frame
 _SUBPROTOCOL = Subprotocol("csi-bridge")
 """Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame."""
 
-PROBE = "csi-bridge-doctor"
-"""The User-Agent of the doctor, which wants an HTTP answer and no session."""
-
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
 
@@ -80,7 +77,6 @@ class WebSocket(asyncio.Protocol):
         "_frames",
         "_head",
         "_is_client",
-        "_is_probe",
         "_is_writing",
         "_later",
         "_limits",
@@ -156,7 +152,6 @@ class WebSocket(asyncio.Protocol):
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
         self._reason = ""
-        self._is_probe = False
 
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
 
@@ -419,7 +414,6 @@ class WebSocket(asyncio.Protocol):
         if response.status_code == 101:
             self._link = self._make_link(self)
         elif not self._reason:
-            self._is_probe = request.headers.get_all("User-Agent") == [PROBE]
             self._reason = "it did not ask for a CSI Bridge session"
 
     def _hand_over(self, path: str, on_plain: OnPlain) -> None:
@@ -502,7 +496,7 @@ class WebSocket(asyncio.Protocol):
                 self._opened.set_exception(ConnectionError(_no_hub(error)))
         elif self._link is None and self._transport is not None and not self._transport.is_closing():
             # A client that leaves without a word is a health check.
-            level = logging.DEBUG if left else logging.INFO if self._is_probe else logging.WARNING
+            level = logging.DEBUG if left else logging.WARNING
             if self._on_failed is not None:
                 self._on_failed(self, level, self._reason)
 

@@ -4,9 +4,7 @@ The doctor changes nothing. Read in this order:
 
 * `finding`: the result of one check.
 * `command`: finds the parts and runs their checks.
-* `hub`, `proxy`, `cluster`, `agent`: the checks of one part each.
-* `elections`: part of the checks of a hub.
-* `permissions`, `storage_classes`: parts of the checks of a cluster.
-* `sockets`, `csi_probe`, `hub_probe`, `certificates`, `clock`, `disk`, `direct`, `watchdog`: checks of one kind of
-  thing.
+* `hub`, `proxy`, `agent`: the checks of one process each.
+* `cluster`, `permissions`: the objects of a Kubernetes cluster, and the rights of the hub and of the stock sidecars.
+* `certificates`, `sockets`, `disk`, `csi_probe`, `watchdog`: the checks of one kind of thing.
 """

@@ -1,19 +1,17 @@
 """The command: finds the parts of CSI Bridge on this host, checks each, and prints the findings."""
 
 import asyncio
-import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.doctor import agent, cluster, csi_probe, hub, permissions, proxy
-from cli.doctor.finding import Finding, Level, Result, wrong
+from cli.doctor import agent, cluster, hub, permissions, proxy
+from cli.doctor.finding import Level, Result, wrong
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cli.table import printable, say
 from common.endpoint import Endpoint
-from common.errors import BridgeError
 
 Report = Mapping[str, Sequence[Result]]
 """The results of the checks, by process."""
@@ -21,6 +19,13 @@ Report = Mapping[str, Sequence[Result]]
 _USUAL_HUB: Path = HUB_OPTIONS.default("uds")
 _USUAL_DRIVER: Path = DRIVER_OPTIONS.default("endpoint")
 _USUAL_AGENT: Path = EDGE_OPTIONS.default("status")
+
+
+_NOTHING = wrong(
+    f"nothing of CSI Bridge was found here ({_USUAL_HUB}, {_USUAL_DRIVER}, {_USUAL_AGENT})",
+    "start the process that should run on this host, and look at its log (on an edge node journalctl -u "
+    "csi-bridge-edge); if its socket is elsewhere, name it by --hub, --endpoint or --status",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +45,15 @@ async def examine(question: Question) -> Report:
     found: dict[str, list[Result]] = {}
     limit_s = question.timeout_s
     state = None
-    if (at := _hub(question)) is not None:
+    usual = [Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)]
+    for at in [question.hub] if question.hub is not None else usual:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
     told = state.hub.settings.get("kubeconfig", [None])[0] if state is not None else None
     sockets = question.endpoint or _there(_USUAL_DRIVER)
     if kubeconfig := question.kubeconfig or told:
         as_hub = kubeconfig == told
         nodes = state.nodes if state is not None else []
-        drivers = {it.driver: it.placement for it in state.hub.drivers} if state is not None else await _served(sockets)
+        drivers = {it.driver: it.placement for it in state.hub.drivers} if state is not None else {}
         found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
             kubeconfig, nodes, drivers, as_hub=as_hub, limit_s=limit_s
         )
@@ -57,16 +63,15 @@ async def examine(question: Question) -> Report:
         found["sidecars beside the proxy driver"] = await permissions.examine(limit_s=limit_s)
     for socket in [question.status] if question.status is not None else _there(_USUAL_AGENT):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
-    return found or {"this host": [Result("processes", check_nothing(agent.service_log()))]}
+    return found or {"this host": [("processes", _NOTHING)]}
 
 
 def show(report: Report) -> Iterator[str]:
     """The report as lines for people."""
     for at, results in report.items():
         yield f"{at}:"
-        for result in results:
-            finding = result.finding
-            yield printable(f"  {finding.level:<7}  {result.name}: {finding.what}")
+        for name, finding in results:
+            yield printable(f"  {finding.level:<7}  {name}: {finding.what}")
             if finding.do:
                 yield printable(f"  {'':<7}  -> {finding.do}")
         yield ""
@@ -77,10 +82,9 @@ def show(report: Report) -> Iterator[str]:
 def as_json(report: Report) -> str:
     """The report for programs."""
     findings = [
-        {"at": at, "check": result.name, "level": result.finding.level, "what": result.finding.what}
-        | {"do": result.finding.do}
+        {"at": at, "check": name, "level": finding.level, "what": finding.what, "do": finding.do}
         for at, results in report.items()
-        for result in results
+        for name, finding in results
     ]
     counts = _counts(report)
     return json.dumps({"findings": findings, **{level: counts[level] for level in Level}}, indent=2)
@@ -98,23 +102,7 @@ def run(question: Question) -> int:
 
 
 def _counts(report: Report) -> Counter[Level]:
-    return Counter(result.finding.level for results in report.values() for result in results)
-
-
-def _hub(question: Question) -> Endpoint | None:
-    """The hub's endpoint: the named one, or the usual socket if it exists."""
-    if question.hub is not None:
-        return question.hub
-    return next((Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)), None)
-
-
-async def _served(sockets: Sequence[Path]) -> dict[str, str]:
-    """The proxy drivers at these sockets, if there is no hub that knows them."""
-    found = {}
-    for socket in sockets:
-        with contextlib.suppress(BridgeError):  # the proxy driver's own checks report it
-            found[(await csi_probe.identify(socket)).name] = ""
-    return found
+    return Counter(finding.level for results in report.values() for _, finding in results)
 
 
 def _there(usual: Path | None) -> list[Path]:
@@ -123,19 +111,3 @@ def _there(usual: Path | None) -> list[Path]:
         return [usual] if usual is not None and usual.exists() else []
     except OSError:  # the directory is closed to this user, so some process uses it
         return [usual] if usual is not None else []
-
-
-def check_nothing(log: str) -> Finding:
-    """The finding if there is no process of CSI Bridge.
-
-    Args:
-        log: the command that shows the log of the agent's unit; empty if no such unit is installed.
-    """
-    places = ", ".join(str(path) for path in (_USUAL_HUB, _USUAL_DRIVER, _USUAL_AGENT))
-    do = (
-        "start the process that should run on this host, and look at its log; if its socket is elsewhere, name it by "
-        "--hub, --endpoint or --status"
-    )
-    if log:
-        do = f"the agent's unit {agent.UNIT}.service is installed here: read in {log} why it does not run; else {do}"
-    return wrong(f"nothing of CSI Bridge was found here ({places})", do)

@@ -2,20 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-NO_API_SERVER = (
+from common.errors import BridgeError
+
+API_SERVER = (
     "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
-    "the pod, which must allow the API server's port"
+    "the pod, which must allow the API server's port; if the answer is 'forbidden', see the check of the permissions"
 )
-"""The advice if Kubernetes' API server does not answer."""
-
-HUBS_ROLES = (
-    "apply my-cluster/cloud again: kubectl apply -k my-cluster/cloud (its roles are those of "
-    "deploy/cloud/base/hub-rbac.yaml)"
-)
-"""The advice if the API server refuses the hub's requests."""
+"""The advice if Kubernetes' API server does not answer, or refuses."""
 
 
 class Level(StrEnum):
@@ -26,15 +22,8 @@ class Level(StrEnum):
     WRONG = "wrong"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        level: its severity.
-        what: the observation, as a sentence.
-        do: the advice; empty for `OK`.
-    """
+class Finding(NamedTuple):
+    """The result of one check: its severity, the observation in a sentence, and the advice, empty for `OK`."""
 
     level: Level
     what: str
@@ -56,24 +45,16 @@ def wrong(what: str, do: str) -> Finding:
     return Finding(Level.WRONG, what, do)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: its name and the function that makes it."""
+class Check(NamedTuple):
+    """One check: its name, the function that makes it, and the advice if this raises `BridgeError` or ends too late."""
 
     name: str
     run: Callable[[], Awaitable[Finding]]
-    late: str = (
-        "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
-    )
-    """The advice if the check does not end in time."""
+    do: str
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A check's name and its finding."""
-
-    name: str
-    finding: Finding
+Result = tuple[str, Finding]
+"""A check's name and its finding."""
 
 
 def known(name: str, finding: Finding) -> Check:
@@ -82,12 +63,12 @@ def known(name: str, finding: Finding) -> Check:
     async def run() -> Finding:
         return finding
 
-    return Check(name, run)
+    return Check(name, run, "")
 
 
 async def perform(checks: Sequence[Check], *, limit_s: float) -> list[Result]:
     """Make the checks, one after another, each within the time limit."""
-    return [Result(check.name, await _performed(check, limit_s)) for check in checks]
+    return [(check.name, await _performed(check, limit_s)) for check in checks]
 
 
 async def _performed(check: Check, limit_s: float) -> Finding:
@@ -95,7 +76,9 @@ async def _performed(check: Check, limit_s: float) -> Finding:
         async with asyncio.timeout(limit_s):
             return await check.run()
     except TimeoutError:
-        return wrong(f"there was no answer within {limit_s:g} s", check.late)
+        return wrong(f"there was no answer within {limit_s:g} s; a longer --timeout may help", check.do)
+    except BridgeError as error:
+        return wrong(str(error), check.do)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
         return wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")
 

@@ -1,252 +1,148 @@
-"""The permissions: checks that this pod's ServiceAccount has every permission that the stock sidecars need.
+"""The permissions: what the hub and the stock sidecars need from Kubernetes, and whether they have it.
 
-Rules:
+The doctor asks the API server about its own account (SelfSubjectAccessReview, which every user may). So it runs in the
+hub's pod, or in a proxy driver's: all containers of a pod share one ServiceAccount.
 
-* Permissions belong to a ServiceAccount, and all containers of a pod share it. So the doctor, in the proxy driver's
-  container, asks the API server about itself (SelfSubjectAccessReview, which every user may).
-* `NEEDED` equals the roles of deploy/cloud/driver/rbac.yaml, for the sidecars' versions and flags of driver.yaml;
-  `FOR_GROUPS` the role of deploy/cloud/group-snapshots.
-* A missing permission that every volume needs is wrong. One that only some features need is a warning that names them.
+A missing permission of the hub's is wrong, or a warning if only some features need it. A sidecar's is a warning: the
+doctor does not see which sidecars the pod has.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
+from cli.doctor.finding import API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
-    from cloud.kube import Resource
+    from cloud.kube import Kube
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token and the name of its namespace."""
 
-_DO = (
+HUB: Final = "the hub"
+HUBS_LEASES: Final = "kube-node-lease"
+"""The namespace of the Leases that the hub writes: the nodes' heartbeats. A sidecar writes in its own namespace."""
+
+_HUBS_ROLES = "apply my-cluster/cloud again, which has the roles of deploy/cloud/base/hub-rbac.yaml"
+_ROLES = (
     "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles), or the "
     "roles that the sidecar's release ships; until then the sidecar's log says 'forbidden'"
 )
 
-_DO_GROUPS = (
-    "add the component deploy/cloud/group-snapshots, or take its feature gate out of csi-snapshotter's flags; until "
-    "then csi-snapshotter makes no snapshot at all"
-)
 
+class Rule(NamedTuple):
+    """Some verbs, the resources that they are needed for, and the feature that needs them; empty: every volume does."""
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One resource that a sidecar uses.
-
-    Attributes:
-        group: the API group; empty for core.
-        resource: with its subresource, such as `persistentvolumeclaims/status`.
-        verbs: as in a role.
-        only_for: the feature that needs it; empty if every volume does.
-        namespaced: whether only the pod's own namespace counts.
-    """
-
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
+    verbs: str
+    resources: str
     only_for: str = ""
-    namespaced: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-_STORAGE, _SNAPSHOT = "storage.k8s.io", "snapshot.storage.k8s.io"
-
-_LEASES = Rule(
-    "coordination.k8s.io", "leases", ("get", "create", "update"), only_for="--leader-election", namespaced=True
+_NO_KUBELET, _TOPOLOGY = "nodes without a kubelet", "drivers with topology or local placement"
+_SNAPSHOTS, _CLASSES = "volumes from snapshots", "VolumeAttributesClasses"
+_ELECTION = (
+    Rule("create patch", "events", "events"),
+    Rule("get create update", "leases.coordination.k8s.io", "--leader-election"),
 )
-_EVENTS = Rule("", "events", ("create", "patch"), only_for="events")
 
 NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
+    HUB: (
+        Rule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
+        Rule("list watch", "csidrivers.storage.k8s.io storageclasses.storage.k8s.io volumeattachments.storage.k8s.io"),
+        Rule("get create patch", "nodes csinodes.storage.k8s.io leases.coordination.k8s.io", _NO_KUBELET),
+        Rule("get delete", "pods", _NO_KUBELET),
+        Rule("get", "persistentvolumeclaims", _NO_KUBELET),
+        Rule("patch", "nodes/status pods/status persistentvolumeclaims/status", _NO_KUBELET),
+        Rule("get create patch", "events", "events"),
+        Rule("delete", "nodes", "csi-bridge forget"),
+        Rule("list", "volumesnapshotcontents.snapshot.storage.k8s.io", "csi-bridge audit"),
+        Rule("list", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io", "csi-bridge audit"),
+    ),
     "csi-provisioner": (
-        Rule("", "persistentvolumes", ("get", "list", "watch", "create", "patch", "delete")),
-        Rule("", "persistentvolumeclaims", ("list", "watch", "update")),
-        Rule(_STORAGE, "storageclasses", ("list", "watch")),
-        Rule(_STORAGE, "volumeattributesclasses", ("get",), only_for="VolumeAttributesClasses"),
-        Rule(_STORAGE, "csinodes", ("list", "watch"), only_for="drivers with topology or local placement"),
-        Rule("", "nodes", ("list", "watch"), only_for="drivers with topology or local placement"),
-        Rule(_STORAGE, "volumeattachments", ("list", "watch"), only_for="drivers that attach"),
-        Rule(_SNAPSHOT, "volumesnapshots", ("get", "list", "watch", "update"), only_for="volumes from snapshots"),
-        Rule(_SNAPSHOT, "volumesnapshotcontents", ("get",), only_for="volumes from snapshots"),
-        _EVENTS,
-        _LEASES,
+        Rule("get list watch create patch delete", "persistentvolumes"),
+        Rule("list watch update", "persistentvolumeclaims"),
+        Rule("list watch", "storageclasses.storage.k8s.io"),
+        Rule("get", "volumeattributesclasses.storage.k8s.io", _CLASSES),
+        Rule("list watch", "nodes csinodes.storage.k8s.io", _TOPOLOGY),
+        Rule("list watch", "volumeattachments.storage.k8s.io", "drivers that attach"),
+        Rule("get list watch update", "volumesnapshots.snapshot.storage.k8s.io", _SNAPSHOTS),
+        Rule("get", "volumesnapshotcontents.snapshot.storage.k8s.io", _SNAPSHOTS),
+        *_ELECTION,
     ),
     "csi-attacher": (
-        Rule("", "persistentvolumes", ("list", "watch", "patch")),
-        Rule(_STORAGE, "csinodes", ("list", "watch")),
-        Rule(_STORAGE, "volumeattachments", ("list", "watch", "patch")),
-        Rule(_STORAGE, "volumeattachments/status", ("patch",)),
-        _EVENTS,
-        _LEASES,
+        Rule("list watch", "csinodes.storage.k8s.io"),
+        Rule("list watch patch", "persistentvolumes volumeattachments.storage.k8s.io"),
+        Rule("patch", "volumeattachments.storage.k8s.io/status"),
+        *_ELECTION,
     ),
     "csi-resizer": (
-        Rule("", "persistentvolumes", ("list", "watch", "patch")),
-        Rule("", "persistentvolumeclaims", ("list", "watch")),
-        Rule("", "persistentvolumeclaims/status", ("patch",)),
-        Rule("", "pods", ("list", "watch")),
-        Rule(_STORAGE, "volumeattributesclasses", ("list", "watch"), only_for="VolumeAttributesClasses"),
-        _EVENTS,
-        _LEASES,
+        Rule("list watch patch", "persistentvolumes"),
+        Rule("list watch", "persistentvolumeclaims pods"),
+        Rule("patch", "persistentvolumeclaims/status"),
+        Rule("list watch", "volumeattributesclasses.storage.k8s.io", _CLASSES),
+        *_ELECTION,
     ),
     "csi-snapshotter": (
-        Rule(_SNAPSHOT, "volumesnapshotclasses", ("list", "watch")),
-        Rule(_SNAPSHOT, "volumesnapshotcontents", ("get", "list", "watch", "patch")),
-        Rule(_SNAPSHOT, "volumesnapshotcontents/status", ("update", "patch")),
-        _EVENTS,
-        _LEASES,
+        Rule("list watch", "volumesnapshotclasses.snapshot.storage.k8s.io"),
+        Rule("get list watch patch", "volumesnapshotcontents.snapshot.storage.k8s.io"),
+        Rule("update patch", "volumesnapshotcontents.snapshot.storage.k8s.io/status"),
+        *_ELECTION,
     ),
 }
-"""By sidecar, as its image is called."""
-
-_GROUP_SNAPSHOT: Final = "groupsnapshot.storage.k8s.io"
-_GROUP_GATE: Final = "CSIVolumeGroupSnapshot=true"
-
-FOR_GROUPS: Final = (
-    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotclasses", ("list", "watch")),
-    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotcontents", ("get", "list", "watch", "patch")),
-    Rule(_GROUP_SNAPSHOT, "volumegroupsnapshotcontents/status", ("update", "patch")),
-)
-"""Of csi-snapshotter with the feature gate: if it cannot watch the groups, it makes no snapshot of any kind."""
-
-
-class ReviewApi(Protocol):
-    """The part of `cloud.kube.Kube` that these checks use."""
-
-    async def list(self, resource: "Resource", *, limit: int, more: str = "") -> Any:
-        """A part of a list."""
-
-    async def create(self, resource: "Resource", body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
-        """A new object."""
-
-
-def why_not_asked(account: Path = ACCOUNT) -> str:
-    """The reason why the API server cannot be asked here; empty if it can."""
-    if not (account / "token").exists():
-        return "the sidecars' permissions are not looked at: this is no pod with a ServiceAccount"
-    return ""
+"""By process; a sidecar is called as its image. Equals the roles of deploy/cloud."""
 
 
 async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
-    """Look at the permissions of this pod's ServiceAccount, for the sidecars of this pod."""
-    if why := why_not_asked(account):
-        return [Result("permissions", ok(why))]
+    """Look at the permissions of this pod's ServiceAccount, for every sidecar that the pod may have."""
+    if not (account / "token").exists():
+        return [("permissions", ok("the sidecars' permissions are not looked at: this is no pod"))]
     try:  # here, because the library is large, and is missing where nobody needs it
         from cloud.kube import connect
-    except ModuleNotFoundError as error:
-        what = f"the sidecars' permissions are not looked at: no package {error.name} is here"
-        return [Result("permissions", warning(what, "install csi-bridge[cloud]"))]
-    try:
-        namespace = await asyncio.to_thread((account / "namespace").read_text)
-    except OSError as error:  # a token may be mounted by hand, without it
-        do = "mount the pod's namespace beside its token, as Kubernetes does by itself"
-        return [Result("permissions", warning(f"the sidecars' permissions are not looked at: {error}", do))]
-    try:
+
+        namespace = (await asyncio.to_thread((account / "namespace").read_text)).strip()
         async with connect("in-cluster") as kube:
-            async with asyncio.timeout(limit_s):
-                checks = await checks_of(kube, namespace.strip(), socket.gethostname())
+            checks = [check(kube, process, namespace) for process in NEEDED if process != HUB]
             return await perform(checks, limit_s=limit_s)
-    except SettingsError as error:
+    except (ModuleNotFoundError, OSError, SettingsError) as error:
         do = "run the doctor in the proxy driver's container"
-        return [Result("permissions", warning(f"the sidecars' permissions are not looked at: {error}", do))]
-    except TimeoutError:
-        what = f"the sidecars' permissions are not known: the API server did not answer within {limit_s:g} s"
-        return [Result("permissions", wrong(what, NO_API_SERVER))]
+        return [("permissions", warning(f"the sidecars' permissions are not known: {error}", do))]
 
 
-async def checks_of(kube: ReviewApi, namespace: str, pod: str) -> list[Check]:
-    """A check for each stock sidecar of the pod; for all of them if the pod cannot be read."""
-    here = await _sidecars(kube, namespace, pod)
+def check(kube: "Kube", process: str, namespace: str) -> Check:
+    """The check whether the account of `kube` has all that a process needs. `namespace` is that of its Leases."""
 
-    def check(sidecar: str, rules: Sequence[Rule]) -> Callable[[], Any]:
-        async def permissions() -> Finding:
-            from cloud.kube import KubeError
+    async def permissions() -> Finding:
+        asked = [
+            (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()
+        ]
+        allowed = await asyncio.gather(*(_may(kube, verb, one, namespace) for _, one, verb in asked))
+        return _verdict(process, [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed])
 
-            try:
-                denied = await _denied(kube, rules, namespace)
-            except KubeError as error:
-                return warning(f"the permissions of {sidecar} are not known: {error}", NO_API_SERVER)
-            return check_permissions(sidecar, denied, certain=here is not None)
-
-        return permissions
-
-    needed = NEEDED if here is None else here
-    return [Check("permissions", check(sidecar, rules), NO_API_SERVER) for sidecar, rules in needed.items()]
+    return Check("permissions", permissions, API_SERVER)
 
 
-def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, certain: bool) -> Finding:
-    """Whether a sidecar has all its permissions.
-
-    Args:
-        sidecar: its name.
-        denied: the verbs of each rule that are not allowed.
-        certain: whether the sidecar is known to run in this pod.
-    """
+def _verdict(process: str, denied: Sequence[tuple[Rule, str, str]]) -> Finding:
     if not denied:
-        return ok(f"the pod's ServiceAccount has all permissions that {sidecar} needs")
-    missing = "; ".join(
-        f"{', '.join(verbs)} {rule}" + (f" (for {rule.only_for})" if rule.only_for else "")
-        for rule, verbs in denied.items()
-    )
-    text = f"the pod's ServiceAccount lacks permissions that {sidecar} needs: {missing}"
-    if not certain:
-        return warning(f"if {sidecar} runs in this pod: {text}", _DO)
-    do = _DO_GROUPS if all(rule in FOR_GROUPS for rule in denied) else _DO
-    return (warning if all(rule.only_for for rule in denied) else wrong)(text, do)
+        return ok(f"the ServiceAccount has all permissions that {process} needs")
+    missing = "; ".join(f"{verb} {one}{rule.only_for and f' (for {rule.only_for})'}" for rule, one, verb in denied)
+    text = f"the ServiceAccount lacks permissions that {process} needs: {missing}"
+    if process != HUB:
+        return warning(f"if {process} runs in this pod: {text}", _ROLES)
+    return (warning if all(rule.only_for for rule, _, _ in denied) else wrong)(text, _HUBS_ROLES)
 
 
-async def _sidecars(kube: ReviewApi, namespace: str, pod: str) -> dict[str, tuple[Rule, ...]] | None:
-    """What the stock sidecars of a pod need, by their images and flags; None if the pod cannot be read."""
-    from cloud.kube import KubeError, Resource
-
-    one = Resource("Pod", "api/v1", f"namespaces/{namespace}/pods", selector=f"metadata.name={pod}")
-    try:
-        found = (await kube.list(one, limit=1)).items
-    except KubeError:
-        return None
-    if not found:
-        return None
-    spec = found[0]["spec"]  # since Kubernetes 1.29 a sidecar may stand among the init containers
-    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
-    flags = {_name_of(it.get("image", "")): [*(it.get("command") or ()), *(it.get("args") or ())] for it in containers}
-    takes_groups = any(_GROUP_GATE in flag for flag in flags.get("csi-snapshotter", ()))
-    more = {"csi-snapshotter": FOR_GROUPS} if takes_groups else {}
-    return {sidecar: rules + more.get(sidecar, ()) for sidecar, rules in NEEDED.items() if sidecar in flags}
-
-
-def _name_of(image: str) -> str:
-    """`registry.k8s.io/sig-storage/csi-attacher:v4.12.0` → `csi-attacher`."""
-    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-
-
-async def _denied(kube: ReviewApi, rules: Sequence[Rule], namespace: str) -> dict[Rule, list[str]]:
-    asked = [(rule, verb) for rule in rules for verb in rule.verbs]
-    allowed = await asyncio.gather(*(_may(kube, rule, verb, namespace) for rule, verb in asked))
-    denied: dict[Rule, list[str]] = {}
-    for (rule, verb), is_allowed in zip(asked, allowed, strict=True):
-        if not is_allowed:
-            denied.setdefault(rule, []).append(verb)
-    return denied
-
-
-async def _may(kube: ReviewApi, rule: Rule, verb: str, namespace: str) -> bool:
+async def _may(kube: "Kube", verb: str, one: str, namespace: str) -> bool:
     from cloud.kube import RESOURCES
 
-    resource, _, subresource = rule.resource.partition("/")
-    wanted = {"group": rule.group, "resource": resource, "subresource": subresource, "verb": verb}
-    answer = await kube.create(
-        RESOURCES["SelfSubjectAccessReview"],
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": wanted | ({"namespace": namespace} if rule.namespaced else {})},
-        },
-    )
+    name, _, subresource = one.partition("/")
+    resource, _, group = name.partition(".")
+    wanted = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": wanted | ({"namespace": namespace} if resource == "leases" else {})},
+    }
+    answer = await kube.create(RESOURCES["SelfSubjectAccessReview"], review)
     return bool((answer.get("status") or {}).get("allowed"))

@@ -47,5 +47,5 @@ def test_the_end_of_a_certificate_is_told_by_status_doctor_metric_and_log_before
             assert f"EXPIRES: the certificate in {mine.cert} ends at " in shown
             assert "EXPIRES: certificates of connected peers (edge) end soon: n1 at " in shown
             found = json.loads(by_hand("doctor", "-o", "json", f"--hub=unix://{hub.uds}").stdout)["findings"]
-            assert [one["level"] for one in found if one["check"] == "expiry"] == ["warning", "warning"]
+            assert [one["level"] for one in found if one["what"].startswith("EXPIRES: ")] == ["warning", "warning"]
             assert hub.logged(f"the certificate in {mine.cert} ends at ")

@@ -39,37 +39,37 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
         await asyncio.to_thread(control_plane.api.create, manifest)
     await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
-    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], as_hub=True, limit_s=30.0)
-    # Other tests leave labelled nodes in this cluster.
-    assert [(result.name, result.finding.level) for result in well if result.name != "edge nodes"] == [
-        ("permissions", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("topology", Level.OK),
-        ("StorageClass", Level.OK), ("clock", Level.OK),
+    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0)
+    assert [(name, finding.level) for name, finding in well] == [
+        ("permissions", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("StorageClass", Level.OK),
     ]  # fmt: skip
     local = {there: "local"}
-    found = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, limit_s=30.0)
-    (topology,) = (result.finding for result in found if result.name == "topology")
-    assert (topology.level, f"for {there} on {namespace}-n1" in topology.what) == (Level.WRONG, True)
+    found = dict(
+        await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, as_hub=False, limit_s=30.0)
+    )
+    keyless = found["CSINode"]
+    assert (keyless.level, f"for {there} on {namespace}-n1" in keyless.what) == (Level.WRONG, True)
     nodes = [reported(f"{namespace}-n1", there, lacking), reported(f"{namespace}-n2", there)]
-    missing, csi_node, *_ = await cluster.examine(kubeconfig, nodes, limit_s=30.0)
-    assert missing.finding.what == f"there is no CSIDriver {lacking}"
-    assert csi_node.finding.what.startswith(
+    found = dict(await cluster.examine(kubeconfig, nodes, {}, as_hub=False, limit_s=30.0))
+    assert found["CSIDriver"].what == f"there is no CSIDriver {lacking}"
+    assert found["CSINode"].what.startswith(
         f"the CSINode has no entry for {lacking} on {namespace}-n1, {there} on {namespace}-n2: "
     )
 
 
-async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_kind_that_it_cannot_list(
+async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_permission_that_it_lacks(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "bare", "namespace": namespace}}
     await asyncio.to_thread(control_plane.api.create, account)
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, namespace, "bare"))
     found = await cluster.examine(
-        kubeconfig, [reported(f"{namespace}-n1", f"{namespace}.csi")], as_hub=True, limit_s=30.0
+        kubeconfig, [reported(f"{namespace}-n1", f"{namespace}.csi")], {}, as_hub=True, limit_s=30.0
     )
-    first = found[0].finding
-    assert (found[0].name, first.level) == ("permissions", Level.WRONG)
-    for kind in ("csidrivers", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "pods"):
-        assert kind in first.what
+    name, first = found[0]
+    assert (name, first.level) == ("permissions", Level.WRONG)
+    for lacking in ("list csidrivers", "watch nodes", "patch pods/status", "patch leases.coordination.k8s.io"):
+        assert lacking in first.what
 
 
 async def test_the_sidecars_permissions_are_those_of_their_service_account(
@@ -81,6 +81,7 @@ async def test_the_sidecars_permissions_are_those_of_their_service_account(
     for account in ("csi-bridge-driver", "csi-bridge-hub"):
         kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", account))
         async with connect(kubeconfig) as kube:
-            checks = await permissions.checks_of(kube, "csi-bridge", f"{namespace}-no-such-pod")
-            levels[account] = {result.finding.level for result in await perform(checks, limit_s=30.0)}
+            sidecars = permissions.NEEDED.keys() - {permissions.HUB}
+            checks = [permissions.check(kube, sidecar, "csi-bridge") for sidecar in sidecars]
+            levels[account] = {finding.level for _, finding in await perform(checks, limit_s=30.0)}
     assert levels == {"csi-bridge-driver": {Level.OK}, "csi-bridge-hub": {Level.WARNING}}

@@ -94,7 +94,7 @@ def test_an_election_is_an_event_of_the_csidriver_and_of_the_node_and_goes_by_th
             api.patch("Node", node, {"metadata": {"labels": {label: value}}})
 
         wait_for(lambda: election().get("unmatched"), what="election without a candidate", instead=election)
-        assert f"no node serves driver {name}" in by_hand("doctor", f"--hub=unix://{hub.uds}").stdout
+        assert f"nobody serves driver {name}" in by_hand("doctor", f"--hub=unix://{hub.uds}").stdout
         give("n2", "nfs")
         wait_for(lambda: election()["node"] == "n2", what="election of n2", instead=election)
         bridge.wait_routed(proxy.sidecar())

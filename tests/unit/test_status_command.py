@@ -54,6 +54,7 @@ def test_who_serves_a_shared_driver_is_a_table_and_why_nobody_does_stands_below(
         "b.example      n1         2026-11-21T09:12:03Z  4      first election",
         "c.example      -          -                     0      -",
         "",
+        "PROBLEM: no node but n1 can serve driver a.example: no other one runs it",
         "PROBLEM: edge node n1, which serves driver b.example, is away",
         "PROBLEM: nobody serves driver c.example: no edge node runs it",
     ]
