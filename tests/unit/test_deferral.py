@@ -113,7 +113,7 @@ class DeferringWorld(World):
 
     direct: FakeDirect
     counted: list[str]
-    refusal: NotReady | None = None
+    unfit: NotReady | None = None
 
     def __post_init__(self) -> None:
         self.direct, self.counted = FakeDirect(self), []
@@ -133,8 +133,8 @@ class DeferringWorld(World):
         self.counted.append(by)
 
     async def _validate(self, _volume: Volume) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        if self.unfit is not None:
+            raise self.unfit
 
     def ask(self, name: str = "web", **more: Any) -> Ref:
         annotations = {ANNOTATION: "data"}
@@ -300,7 +300,7 @@ async def test_a_handover_that_fails_is_rolled_back_and_tried_again(world: Defer
 
 
 async def test_a_volume_that_cannot_be_a_block_device_is_not_staged(world: DeferringWorld) -> None:
-    world.refusal = NotReady("the driver says no")
+    world.unfit = NotReady("the driver says no")
     world.ask()
     await world.start()
     assert world.plugin.calls == []
