@@ -30,7 +30,7 @@ class FixedClosures:
         return (node, ref) in self.held
 
 
-class World:
+class ClaimWrites:
     """An API server with one claim, which asks for 2Gi and has 1Gi, and a writer."""
 
     def __init__(self, resize_status: str = "NodeResizePending", *conditions: Body, **status: Any) -> None:
@@ -86,8 +86,8 @@ def told(
 
 
 async def test_a_finished_expansion_raises_the_size_and_clears_what_the_kubelet_clears() -> None:
-    world = World("NodeResizeInProgress", OTHER, PENDING, RESIZING, error())
-    status = await world.write(told("2Gi"))
+    writes = ClaimWrites("NodeResizeInProgress", OTHER, PENDING, RESIZING, error())
+    status = await writes.write(told("2Gi"))
     assert status == {
         "phase": "Bound",
         "capacity": {"storage": "2Gi"},
@@ -97,53 +97,53 @@ async def test_a_finished_expansion_raises_the_size_and_clears_what_the_kubelet_
 
 
 async def test_it_takes_one_patch_of_the_status_that_was_looked_at() -> None:
-    world = World()
-    await world.writer.write("n1", DATA, told("2Gi"))
-    assert world.api.asked == ["get persistentvolumeclaims data", "patch persistentvolumeclaims data status"]
-    world = World()
-    world.api.failures["patch"] = [KubeError("patch", 409, "Conflict", "another one")]
+    writes = ClaimWrites()
+    await writes.writer.write("n1", DATA, told("2Gi"))
+    assert writes.api.asked == ["get persistentvolumeclaims data", "patch persistentvolumeclaims data status"]
+    writes = ClaimWrites()
+    writes.api.failures["patch"] = [KubeError("patch", 409, "Conflict", "another one")]
     with pytest.raises(KubeError):
-        await world.writer.write("n1", DATA, told("2Gi"))
-    assert (await world.write(told("2Gi")))["capacity"] == {"storage": "2Gi"}
+        await writes.writer.write("n1", DATA, told("2Gi"))
+    assert (await writes.write(told("2Gi")))["capacity"] == {"storage": "2Gi"}
 
 
 async def test_a_write_between_look_and_patch_is_not_lost() -> None:
-    world = World()
-    looked = await world.api.get(RESOURCES[DATA.kind], "data", "default")
-    world.put({**looked["status"], "conditions": [OTHER]})
+    writes = ClaimWrites()
+    looked = await writes.api.get(RESOURCES[DATA.kind], "data", "default")
+    writes.put({**looked["status"], "conditions": [OTHER]})
 
     async def get_old(*_: Any) -> Body:
         return looked
 
-    world.api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
+    writes.api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
     with pytest.raises(KubeError) as caught:
-        await world.writer.write("n1", DATA, told("2Gi"))
+        await writes.writer.write("n1", DATA, told("2Gi"))
     assert caught.value.code == 409
 
 
 async def test_the_size_never_shrinks() -> None:
-    world = World("", capacity={"storage": "3Gi"})
-    assert (await world.write(told("2Gi")))["capacity"] == {"storage": "3Gi"}
+    writes = ClaimWrites("", capacity={"storage": "3Gi"})
+    assert (await writes.write(told("2Gi")))["capacity"] == {"storage": "3Gi"}
 
 
 async def test_the_same_size_in_other_words_is_no_change() -> None:
-    world = World("", capacity={"storage": "2048Mi", "cpu": "1"})
-    assert (await world.write(told("2Gi")))["capacity"] == {"storage": "2048Mi", "cpu": "1"}
+    writes = ClaimWrites("", capacity={"storage": "2048Mi", "cpu": "1"})
+    assert (await writes.write(told("2Gi")))["capacity"] == {"storage": "2048Mi", "cpu": "1"}
 
 
 async def test_another_resources_amounts_and_statuses_stay() -> None:
-    world = World(
+    writes = ClaimWrites(
         capacity={"storage": "1Gi", "inodes": "5"},
         allocatedResourceStatuses={"storage": "NodeResizePending", "inodes": "ControllerResizeInProgress"},
     )
-    status = await world.write(told("2Gi"))
+    status = await writes.write(told("2Gi"))
     assert status["capacity"] == {"storage": "2Gi", "inodes": "5"}
     assert status["allocatedResourceStatuses"] == {"inodes": "ControllerResizeInProgress"}
 
 
 async def test_a_size_below_what_was_asked_for_finishes_nothing() -> None:
-    world = World("NodeResizePending", PENDING, allocatedResources={"storage": "3Gi"})
-    status = await world.write(told("2Gi"))
+    writes = ClaimWrites("NodeResizePending", PENDING, allocatedResources={"storage": "3Gi"})
+    status = await writes.write(told("2Gi"))
     assert status["capacity"] == {"storage": "2Gi"}
     assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
     assert status["conditions"] == [PENDING]
@@ -161,7 +161,7 @@ async def test_a_size_below_what_was_asked_for_finishes_nothing() -> None:
     ],
 )
 async def test_that_it_begins_takes_the_place_of_pending_alone(before: str, after: str) -> None:
-    status = await World(before).write(told("1Gi", "NodeResizeInProgress"))
+    status = await ClaimWrites(before).write(told("1Gi", "NodeResizeInProgress"))
     assert status.get("allocatedResourceStatuses", {}).get("storage", "") == after
 
 
@@ -176,74 +176,76 @@ async def test_that_it_begins_takes_the_place_of_pending_alone(before: str, afte
     ],
 )
 async def test_that_it_cannot_be_takes_the_place_of_a_nodes_status_alone(before: str, after: str) -> None:
-    status = await World(before).write(told("1Gi", "NodeResizeInfeasible", error()))
+    status = await ClaimWrites(before).write(told("1Gi", "NodeResizeInfeasible", error()))
     assert status.get("allocatedResourceStatuses", {}).get("storage", "") == after
 
 
 @pytest.mark.parametrize("turn", ["ControllerResizeInProgress", "ControllerResizeInfeasible"])
 async def test_while_it_is_the_resizers_turn_its_status_and_conditions_stay(turn: str) -> None:
     for fact in (told("2Gi"), told("1Gi", "NodeResizeInfeasible", error())):
-        status = await World(turn, RESIZING).write(fact)
+        status = await ClaimWrites(turn, RESIZING).write(fact)
         assert status["allocatedResourceStatuses"] == {"storage": turn}
         assert status["conditions"] == [RESIZING]
 
 
 async def test_a_success_after_all_takes_a_refusal_back() -> None:
-    status = await World("NodeResizeInfeasible", error()).write(told("2Gi"))
+    status = await ClaimWrites("NodeResizeInfeasible", error()).write(told("2Gi"))
     assert status == {"phase": "Bound", "capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}}
 
 
 async def test_without_statuses_the_size_alone_counts() -> None:
-    world = World("", PENDING, OTHER)
-    world.put({"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [PENDING, OTHER]})
-    status = await world.write(told("2Gi"))
+    writes = ClaimWrites("", PENDING, OTHER)
+    writes.put({"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [PENDING, OTHER]})
+    status = await writes.write(told("2Gi"))
     assert status == {"phase": "Bound", "capacity": {"storage": "2Gi"}, "conditions": [OTHER]}
 
 
 async def test_a_status_without_a_size_that_was_asked_for_is_not_finished_by_the_size_that_is_there() -> None:
-    world = World("")
+    writes = ClaimWrites("")
     pending = {"capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
-    world.put(pending)
-    assert await world.write(told("1Gi")) == pending
+    writes.put(pending)
+    assert await writes.write(told("1Gi")) == pending
 
 
 # -------------------- what went wrong --------------------
 
 
 async def test_why_it_failed_stands_beside_other_peoples_conditions() -> None:
-    status = await World("NodeResizeInProgress", OTHER, PENDING).write(told("1Gi", "NodeResizeInProgress", error()))
+    status = await ClaimWrites("NodeResizeInProgress", OTHER, PENDING).write(
+        told("1Gi", "NodeResizeInProgress", error())
+    )
     assert status["conditions"] == [OTHER, PENDING, error()]
 
 
 async def test_another_cause_takes_the_place_of_the_first() -> None:
-    status = await World("NodeResizeInProgress", error("first"), OTHER).write(told("1Gi", "", error("second")))
+    status = await ClaimWrites("NodeResizeInProgress", error("first"), OTHER).write(told("1Gi", "", error("second")))
     assert status["conditions"] == [OTHER, error("second")]
 
 
 async def test_the_same_cause_keeps_its_time() -> None:
     known = {**error(), "lastTransitionTime": "2020-01-01T00:00:00Z"}
-    status = await World("NodeResizeInProgress", known).write(told("1Gi", "", error()))
+    status = await ClaimWrites("NodeResizeInProgress", known).write(told("1Gi", "", error()))
     assert status["conditions"] == [known]
 
 
 async def test_that_another_try_begins_takes_no_cause_away() -> None:
-    status = await World("NodeResizePending", error()).write(told("1Gi", "NodeResizeInProgress"))
+    status = await ClaimWrites("NodeResizePending", error()).write(told("1Gi", "NodeResizeInProgress"))
     assert status["conditions"] == [error()]
 
 
 @pytest.mark.parametrize("asked", ["10Gi", None])
 async def test_a_refusal_of_another_size_is_void(asked: str | None) -> None:
-    world = World("NodeResizePending", PENDING)
-    status = await world.write(told("1Gi", "NodeResizeInfeasible", error(), asked=asked))
+    writes = ClaimWrites("NodeResizePending", PENDING)
+    status = await writes.write(told("1Gi", "NodeResizeInfeasible", error(), asked=asked))
     assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
     assert status["conditions"] == [PENDING]
 
 
 async def test_two_nodes_of_which_one_failed_do_not_undo_each_others_words() -> None:
-    world = World("", error(), capacity={"storage": "2Gi"})
-    world.closures.held.add(("n2", DATA))
-    assert (await world.write(told("2Gi", "", error())))["conditions"] == [error()]
-    assert (await world.write(told("2Gi"), node="n2"))["conditions"] == [error()]
+    writes = ClaimWrites("", error(), capacity={"storage": "2Gi"})
+    writes.closures.held.add(("n2", DATA))
+    assert (await writes.write(told("2Gi", "", error())))["conditions"] == [error()]
+    assert (await writes.write(told("2Gi"), node="n2"))["conditions"] == [error()]
 
 
 # -------------------- void --------------------
@@ -254,44 +256,44 @@ async def test_two_nodes_of_which_one_failed_do_not_undo_each_others_words() -> 
     [told("2Gi", uid="another"), told("2Gi", uid=""), told("2Gi", volume="another"), {"status": told("2Gi")["status"]}],
 )
 async def test_a_fact_of_another_claim_or_volume_is_void(fact: Body) -> None:
-    world = World()
-    await world.write(fact)
-    assert not any(asked.startswith("patch") for asked in world.api.asked)
+    writes = ClaimWrites()
+    await writes.write(fact)
+    assert not any(asked.startswith("patch") for asked in writes.api.asked)
 
 
 async def test_a_claim_that_names_no_volume_is_left_alone() -> None:
-    world = World()
-    world.put({"phase": "Pending"}, volume="")
-    assert await world.write(told("2Gi", volume="")) == {"phase": "Pending"}
+    writes = ClaimWrites()
+    writes.put({"phase": "Pending"}, volume="")
+    assert await writes.write(told("2Gi", volume="")) == {"phase": "Pending"}
 
 
 async def test_a_claim_that_is_gone_and_a_fact_that_is_taken_back_are_nothing_to_do() -> None:
-    world = World()
-    await world.writer.write("n1", DATA, None)
-    assert world.api.asked == []
-    world.api.drop(DATA.kind, "data", "default")
-    await world.writer.write("n1", DATA, told("2Gi"))
-    assert world.api.asked == ["get persistentvolumeclaims data"]
-    assert world.writer.problems() == []
+    writes = ClaimWrites()
+    await writes.writer.write("n1", DATA, None)
+    assert writes.api.asked == []
+    writes.api.drop(DATA.kind, "data", "default")
+    await writes.writer.write("n1", DATA, told("2Gi"))
+    assert writes.api.asked == ["get persistentvolumeclaims data"]
+    assert writes.writer.problems() == []
 
 
 async def test_a_node_without_a_pod_that_uses_the_claim_has_no_say() -> None:
-    world = World()
-    await world.writer.write("n2", DATA, told("2Gi"))
-    assert world.api.asked == []
+    writes = ClaimWrites()
+    await writes.writer.write("n2", DATA, told("2Gi"))
+    assert writes.api.asked == []
 
 
 async def test_before_it_is_known_who_uses_the_claim_it_is_tried_again() -> None:
-    world = World()
-    world.closures.held, world.closures.is_ready = set(), False
+    writes = ClaimWrites()
+    writes.closures.held, writes.closures.is_ready = set(), False
     with pytest.raises(KubeError):
-        await world.writer.write("n1", DATA, told("2Gi"))
-    world.closures.held, world.closures.is_ready = {("n1", DATA)}, True
-    assert (await world.write(told("2Gi")))["capacity"] == {"storage": "2Gi"}
+        await writes.writer.write("n1", DATA, told("2Gi"))
+    writes.closures.held, writes.closures.is_ready = {("n1", DATA)}, True
+    assert (await writes.write(told("2Gi")))["capacity"] == {"storage": "2Gi"}
 
 
 async def test_an_api_server_that_fails_is_asked_again() -> None:
-    world = World()
-    world.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")]
+    writes = ClaimWrites()
+    writes.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")]
     with pytest.raises(KubeError):
-        await world.writer.write("n1", DATA, told("2Gi"))
+        await writes.writer.write("n1", DATA, told("2Gi"))

@@ -44,7 +44,7 @@ class StrictApi(FakeApi):
             raise KubeError("patch CSINode n1", 422, "Invalid", "the API server rejects spec.drivers")
 
 
-class World:
+class CSINodeWrites:
     """An API server with a Node, and a writer."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def kube() -> CSINodeWrites:
+    return CSINodeWrites()
 
 
 def entry(name: str, node_id: str = "id", *, keys: tuple[str, ...] = (), count: int | None = None) -> Body:
@@ -92,188 +92,194 @@ def somebodys(*entries: Body, **metadata: Any) -> Body:
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1"}
 
 
-async def test_a_csinode_that_is_missing_is_made_and_belongs_to_its_node(world: World) -> None:
-    await world.write(entry("d", keys=("zone",), count=3), entry("e"))
-    found = await world.found()
+async def test_a_csinode_that_is_missing_is_made_and_belongs_to_its_node(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d", keys=("zone",), count=3), entry("e"))
+    found = await kube.found()
     assert found["metadata"]["ownerReferences"] == [OWNER]
     assert found["metadata"]["annotations"] == {"csi-bridge.io/drivers": '["d","e"]'}
-    assert await world.entries() == [entry("d", keys=("zone",), count=3), entry("e")]
+    assert await kube.entries() == [entry("d", keys=("zone",), count=3), entry("e")]
 
 
-async def test_a_node_without_drivers_has_a_csinode_too(world: World) -> None:
-    await world.write()
-    assert await world.entries() == []
+async def test_a_node_without_drivers_has_a_csinode_too(kube: CSINodeWrites) -> None:
+    await kube.write()
+    assert await kube.entries() == []
 
 
-async def test_what_is_so_already_is_not_written_whatever_its_order(world: World) -> None:
-    await world.write(entry("d", keys=("a", "b")), entry("e"))
-    before = world.writes()
-    await world.write(entry("e"), entry("d", keys=("b", "a")))
-    assert world.writes() == before
+async def test_what_is_so_already_is_not_written_whatever_its_order(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d", keys=("a", "b")), entry("e"))
+    before = kube.writes()
+    await kube.write(entry("e"), entry("d", keys=("b", "a")))
+    assert kube.writes() == before
 
 
-async def test_without_the_node_it_is_tried_again(world: World) -> None:
-    world.api.drop("Node", "n1")
+async def test_without_the_node_it_is_tried_again(kube: CSINodeWrites) -> None:
+    kube.api.drop("Node", "n1")
     with pytest.raises(KubeError):
-        await world.write(entry("d"))
-    world.api.put({"kind": "Node", "metadata": {"name": "n1", "uid": "u2"}})
-    await world.write(entry("d"))
-    assert (await world.found())["metadata"]["ownerReferences"] == [{**OWNER, "uid": "u2"}]
+        await kube.write(entry("d"))
+    kube.api.put({"kind": "Node", "metadata": {"name": "n1", "uid": "u2"}})
+    await kube.write(entry("d"))
+    assert (await kube.found())["metadata"]["ownerReferences"] == [{**OWNER, "uid": "u2"}]
 
 
-async def test_a_csinode_of_a_node_that_is_gone_gets_the_new_node_for_its_owner(world: World) -> None:
+async def test_a_csinode_of_a_node_that_is_gone_gets_the_new_node_for_its_owner(kube: CSINodeWrites) -> None:
     another = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u9"}
-    world.api.put(somebodys(entry("d"), ownerReferences=[{**OWNER, "uid": "u0"}, another]))
-    await world.write(entry("d"))
-    assert (await world.found())["metadata"]["ownerReferences"] == [another, OWNER]
+    kube.api.put(somebodys(entry("d"), ownerReferences=[{**OWNER, "uid": "u0"}, another]))
+    await kube.write(entry("d"))
+    assert (await kube.found())["metadata"]["ownerReferences"] == [another, OWNER]
 
 
 @pytest.mark.parametrize("changed", [entry("d", "id-2", count=3), entry("d", keys=("zone",))])
-async def test_another_id_or_other_keys_remove_an_entry_and_add_it(world: World, changed: Body) -> None:
-    await world.write(entry("d"), entry("e"))
-    before = len(world.writes())
-    await world.write(changed, entry("e"))
-    assert world.writes()[before:] == ["patch csinodes n1"] * 2
-    assert await world.entries() == [entry("e"), changed]
+async def test_another_id_or_other_keys_remove_an_entry_and_add_it(kube: CSINodeWrites, changed: Body) -> None:
+    await kube.write(entry("d"), entry("e"))
+    before = len(kube.writes())
+    await kube.write(changed, entry("e"))
+    assert kube.writes()[before:] == ["patch csinodes n1"] * 2
+    assert await kube.entries() == [entry("e"), changed]
 
 
-async def test_a_death_between_removing_and_adding_loses_nothing(world: World) -> None:
-    await world.write(entry("d"))
-    patch = world.api.patch
+async def test_a_death_between_removing_and_adding_loses_nothing(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d"))
+    patch = kube.api.patch
 
     async def last(*args: Any, **options: Any) -> Body:
-        world.api.patch = patch  # type: ignore[method-assign]  # as it was
+        kube.api.patch = patch  # type: ignore[method-assign]  # as it was
         body = await patch(*args, **options)
-        world.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
+        kube.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
         return body
 
-    world.api.patch = last  # type: ignore[method-assign]  # nobody answers after this one
+    kube.api.patch = last  # type: ignore[method-assign]  # nobody answers after this one
     with pytest.raises(KubeError):
-        await world.write(entry("d", "id-2"))
-    assert await world.entries() == []
-    await world.write(entry("d", "id-2"))
-    assert await world.ids() == {"d": "id-2"}
-    await world.write()
-    assert await world.entries() == []
+        await kube.write(entry("d", "id-2"))
+    assert await kube.entries() == []
+    await kube.write(entry("d", "id-2"))
+    assert await kube.ids() == {"d": "id-2"}
+    await kube.write()
+    assert await kube.entries() == []
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 3), (3, 4), (3, None)])
-async def test_how_many_volumes_it_takes_changes_in_place(world: World, before: int | None, after: int | None) -> None:
-    await world.write(entry("d", count=before))
-    writes = len(world.writes())
-    await world.write(entry("d", count=after))
-    assert await world.entries() == [entry("d", count=after)]
-    assert len(world.writes()) == writes + 1
+async def test_how_many_volumes_it_takes_changes_in_place(
+    kube: CSINodeWrites, before: int | None, after: int | None
+) -> None:
+    await kube.write(entry("d", count=before))
+    writes = len(kube.writes())
+    await kube.write(entry("d", count=after))
+    assert await kube.entries() == [entry("d", count=after)]
+    assert len(kube.writes()) == writes + 1
 
 
-async def test_where_that_cannot_change_in_place_the_entry_is_removed_and_added(world: World) -> None:
-    world.api.count_changes = False
-    await world.write(entry("d", count=3))
-    await world.write(entry("d", count=4))
-    assert await world.entries() == [entry("d", count=4)]
+async def test_where_that_cannot_change_in_place_the_entry_is_removed_and_added(kube: CSINodeWrites) -> None:
+    kube.api.count_changes = False
+    await kube.write(entry("d", count=3))
+    await kube.write(entry("d", count=4))
+    assert await kube.entries() == [entry("d", count=4)]
 
 
-async def test_entries_of_the_hub_go_when_they_are_not_told_any_more_and_others_stay(world: World) -> None:
-    world.api.put(somebodys(entry("other"), entry("both")))
-    await world.write(entry("d"), entry("both"))
-    assert await world.ids() == {"other": "id", "both": "id", "d": "id"}
-    await world.write()
-    assert await world.ids() == {"other": "id", "both": "id"}
-    assert "csi-bridge.io/drivers" not in (await world.found())["metadata"]["annotations"]
+async def test_entries_of_the_hub_go_when_they_are_not_told_any_more_and_others_stay(kube: CSINodeWrites) -> None:
+    kube.api.put(somebodys(entry("other"), entry("both")))
+    await kube.write(entry("d"), entry("both"))
+    assert await kube.ids() == {"other": "id", "both": "id", "d": "id"}
+    await kube.write()
+    assert await kube.ids() == {"other": "id", "both": "id"}
+    assert "csi-bridge.io/drivers" not in (await kube.found())["metadata"]["annotations"]
 
 
-async def test_an_old_entry_of_a_driver_that_the_node_tells_of_becomes_the_hubs(world: World) -> None:
-    world.api.put(somebodys(entry("d", "old")))
-    await world.write(entry("d", "new"))
-    assert await world.ids() == {"d": "new"}
-    await world.write()
-    assert await world.ids() == {}
+async def test_an_old_entry_of_a_driver_that_the_node_tells_of_becomes_the_hubs(kube: CSINodeWrites) -> None:
+    kube.api.put(somebodys(entry("d", "old")))
+    await kube.write(entry("d", "new"))
+    assert await kube.ids() == {"d": "new"}
+    await kube.write()
+    assert await kube.ids() == {}
 
 
-async def test_a_node_that_tells_nothing_any_more_loses_the_hubs_entries_also_without_its_node(world: World) -> None:
-    world.api.put(somebodys(entry("other")))
-    await world.write(entry("d"))
-    world.api.drop("Node", "n1")
-    await world.tell(None)
-    assert await world.ids() == {"other": "id"}
+async def test_a_node_that_tells_nothing_any_more_loses_the_hubs_entries_also_without_its_node(
+    kube: CSINodeWrites,
+) -> None:
+    kube.api.put(somebodys(entry("other")))
+    await kube.write(entry("d"))
+    kube.api.drop("Node", "n1")
+    await kube.tell(None)
+    assert await kube.ids() == {"other": "id"}
 
 
-async def test_a_node_that_tells_nothing_gets_no_csinode(world: World) -> None:
-    await world.tell(None)
-    assert world.writes() == []
+async def test_a_node_that_tells_nothing_gets_no_csinode(kube: CSINodeWrites) -> None:
+    await kube.tell(None)
+    assert kube.writes() == []
 
 
-async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(world: World) -> None:
-    world.api.refused_id = "bad"
+async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(kube: CSINodeWrites) -> None:
+    kube.api.refused_id = "bad"
     with pytest.raises(KubeError, match="the API server rejects"):
-        await world.write(entry("a"), entry("b", "bad"), entry("c"))
-    assert await world.ids() == {"a": "id", "c": "id"}
-    world.api.refused_id = ""
-    await world.write(entry("a"), entry("b", "bad"), entry("c"))
-    assert await world.ids() == {"a": "id", "c": "id", "b": "bad"}
+        await kube.write(entry("a"), entry("b", "bad"), entry("c"))
+    assert await kube.ids() == {"a": "id", "c": "id"}
+    kube.api.refused_id = ""
+    await kube.write(entry("a"), entry("b", "bad"), entry("c"))
+    assert await kube.ids() == {"a": "id", "c": "id", "b": "bad"}
 
 
-async def test_a_change_that_is_not_taken_after_the_old_entry_went_holds_up_no_other(world: World) -> None:
-    await world.write(entry("a"), entry("b"))
-    world.api.refused_id = "bad"
+async def test_a_change_that_is_not_taken_after_the_old_entry_went_holds_up_no_other(kube: CSINodeWrites) -> None:
+    await kube.write(entry("a"), entry("b"))
+    kube.api.refused_id = "bad"
     with pytest.raises(KubeError, match="the API server rejects"):
-        await world.write(entry("a", "bad"), entry("b", "id-2"))
-    assert await world.ids() == {"b": "id-2"}
+        await kube.write(entry("a", "bad"), entry("b", "id-2"))
+    assert await kube.ids() == {"b": "id-2"}
 
 
-async def test_what_another_one_writes_meanwhile_is_not_lost(world: World) -> None:
-    await world.write(entry("d"))
-    patch = world.api.patch
+async def test_what_another_one_writes_meanwhile_is_not_lost(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d"))
+    patch = kube.api.patch
 
     async def late(*args: Any, **options: Any) -> Body:
-        world.api.patch = patch  # type: ignore[method-assign]  # as it was
-        world.api.put(somebodys(entry("d"), entry("other"), ownerReferences=[OWNER]))
+        kube.api.patch = patch  # type: ignore[method-assign]  # as it was
+        kube.api.put(somebodys(entry("d"), entry("other"), ownerReferences=[OWNER]))
         return await patch(*args, **options)
 
-    world.api.patch = late  # type: ignore[method-assign]  # another one is quicker
+    kube.api.patch = late  # type: ignore[method-assign]  # another one is quicker
     with pytest.raises(KubeError) as caught:
-        await world.write(entry("d"), entry("e"))
+        await kube.write(entry("d"), entry("e"))
     assert caught.value.code == 409
-    await world.write(entry("d"), entry("e"))
-    assert await world.ids() == {"d": "id", "other": "id", "e": "id"}
-    assert world.writer.problems() == []
+    await kube.write(entry("d"), entry("e"))
+    assert await kube.ids() == {"d": "id", "other": "id", "e": "id"}
+    assert kube.writer.problems() == []
 
 
-async def test_a_list_of_drivers_that_is_null_is_empty(world: World) -> None:
-    world.api.put({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": None}})
-    await world.write({"name": "d", "nodeID": "id"})
-    assert await world.ids() == {"d": "id"}
+async def test_a_list_of_drivers_that_is_null_is_empty(kube: CSINodeWrites) -> None:
+    kube.api.put({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": None}})
+    await kube.write({"name": "d", "nodeID": "id"})
+    assert await kube.ids() == {"d": "id"}
 
 
-async def test_an_entry_that_the_node_does_not_tell_of_stays_for_a_while_and_goes_if_it_stays_so(world: World) -> None:
-    await world.write(entry("d"), entry("e"))
+async def test_an_entry_that_the_node_does_not_tell_of_stays_for_a_while_and_goes_if_it_stays_so(
+    kube: CSINodeWrites,
+) -> None:
+    await kube.write(entry("d"), entry("e"))
     told: Body = {"spec": {"drivers": [entry("e")]}}
-    assert await world.writer.write("n1", CSI_NODE, told) == 120.0
-    world.now += 50
-    assert await world.writer.write("n1", CSI_NODE, None) == 70.0
-    assert await world.ids() == {"d": "id", "e": "id"}
-    world.now += 70
-    assert await world.writer.write("n1", CSI_NODE, None) == 50.0
-    assert await world.ids() == {"e": "id"}
-    world.now += 50
-    assert await world.writer.write("n1", CSI_NODE, None) is None
-    assert await world.ids() == {}
+    assert await kube.writer.write("n1", CSI_NODE, told) == 120.0
+    kube.now += 50
+    assert await kube.writer.write("n1", CSI_NODE, None) == 70.0
+    assert await kube.ids() == {"d": "id", "e": "id"}
+    kube.now += 70
+    assert await kube.writer.write("n1", CSI_NODE, None) == 50.0
+    assert await kube.ids() == {"e": "id"}
+    kube.now += 50
+    assert await kube.writer.write("n1", CSI_NODE, None) is None
+    assert await kube.ids() == {}
 
 
-async def test_a_driver_that_is_told_of_again_has_kept_its_entry_and_has_all_its_time_anew(world: World) -> None:
-    await world.write(entry("d"))
-    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
-    before = world.writes()
-    world.now += 119
-    await world.write(entry("d"))
-    assert world.writes() == before
-    world.now += 119
-    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
+async def test_a_driver_that_is_told_of_again_has_kept_its_entry_and_has_all_its_time_anew(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d"))
+    assert await kube.writer.write("n1", CSI_NODE, None) == 120.0
+    before = kube.writes()
+    kube.now += 119
+    await kube.write(entry("d"))
+    assert kube.writes() == before
+    kube.now += 119
+    assert await kube.writer.write("n1", CSI_NODE, None) == 120.0
 
 
-async def test_a_driver_of_a_node_that_was_not_written_for_a_while_has_all_its_time_anew(world: World) -> None:
-    await world.write(entry("d"))
-    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
-    world.writer.forget("n1", CSI_NODE)
-    world.now += 119
-    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
+async def test_a_driver_of_a_node_that_was_not_written_for_a_while_has_all_its_time_anew(kube: CSINodeWrites) -> None:
+    await kube.write(entry("d"))
+    assert await kube.writer.write("n1", CSI_NODE, None) == 120.0
+    kube.writer.forget("n1", CSI_NODE)
+    kube.now += 119
+    assert await kube.writer.write("n1", CSI_NODE, None) == 120.0

@@ -24,7 +24,7 @@ SERIAL = 0x1A2B3C
 BY = "pid 7 uid 0"
 
 
-class World:
+class DenyingHub:
     """A hub's denials, and how often links were looked at again."""
 
     def __init__(self, directory: Path) -> None:
@@ -60,61 +60,61 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.store.close()
+async def hub(tmp_path: Path) -> AsyncIterator[DenyingHub]:
+    hub = DenyingHub(tmp_path)
+    yield hub
+    await hub.store.close()
 
 
-async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_restart(world: World) -> None:
-    assert await world.deny("n1", "stolen") == "edge node n1 is denied; csi-bridge allow undoes it"
+async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_restart(hub: DenyingHub) -> None:
+    assert await hub.deny("n1", "stolen") == "edge node n1 is denied; csi-bridge allow undoes it"
     for _ in range(2):
-        assert (world.denied("n1"), world.denied("n1", SERIAL), world.denied("n2", SERIAL)) == (True, True, False)
-        assert not world.denied("", SERIAL)
-        (denial,) = world.denials.all()
+        assert (hub.denied("n1"), hub.denied("n1", SERIAL), hub.denied("n2", SERIAL)) == (True, True, False)
+        assert not hub.denied("", SERIAL)
+        (denial,) = hub.denials.all()
         assert (denial.kind, denial.value, denial.at, denial.why) == ("node", "n1", NOW, "stolen")
-        await world.restart()
+        await hub.restart()
 
 
 @pytest.mark.parametrize("text", ["serial=1A2B3C", "serial=1a2b3c", "serial=001A2B3C", "1A:2B:3C", "00:1a:2b:3c"])
-async def test_a_denied_certificate_is_denied_with_every_name(world: World, text: str) -> None:
-    assert await world.deny(text) == "the certificate serial=1A2B3C is denied; csi-bridge allow undoes it"
-    assert (world.denied("n1", SERIAL), world.denied("", SERIAL), world.denied("n1", SERIAL + 1)) == (True, True, False)
-    await world.restart()
-    assert world.denied("n1", SERIAL)
-    assert await world.allow("serial=1A2B3C") == "the certificate serial=1A2B3C is no longer denied"
-    assert not world.denied("n1", SERIAL)
+async def test_a_denied_certificate_is_denied_with_every_name(hub: DenyingHub, text: str) -> None:
+    assert await hub.deny(text) == "the certificate serial=1A2B3C is denied; csi-bridge allow undoes it"
+    assert (hub.denied("n1", SERIAL), hub.denied("", SERIAL), hub.denied("n1", SERIAL + 1)) == (True, True, False)
+    await hub.restart()
+    assert hub.denied("n1", SERIAL)
+    assert await hub.allow("serial=1A2B3C") == "the certificate serial=1A2B3C is no longer denied"
+    assert not hub.denied("n1", SERIAL)
 
 
-async def test_a_name_of_digits_is_a_node(world: World) -> None:
-    await world.deny("1234")
-    assert (world.denied("1234"), world.denied("", 0x1234)) == (True, False)
+async def test_a_name_of_digits_is_a_node(hub: DenyingHub) -> None:
+    await hub.deny("1234")
+    assert (hub.denied("1234"), hub.denied("", 0x1234)) == (True, False)
 
 
 @pytest.mark.parametrize(
     "text", ["", "N1", "../n1", "serial=", "serial=xyz", f"serial={'1' * 41}", "1A2B", "driver:d", "n" * 300]
 )
-async def test_an_order_that_names_neither_is_refused(audit_lines: list[Line], world: World, text: str) -> None:
-    for order in (world.deny, world.allow):
+async def test_an_order_that_names_neither_is_refused(audit_lines: list[Line], hub: DenyingHub, text: str) -> None:
+    for order in (hub.deny, hub.allow):
         with pytest.raises(OperatorRefused, match="neither a node nor a certificate") as refusal:
             await order(text)
         assert len(str(refusal.value)) < 300
-    assert (world.denials.all(), world.changes, audit_lines) == ([], 0, [])
+    assert (hub.denials.all(), hub.changes, audit_lines) == ([], 0, [])
 
 
-async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_was_none(world: World) -> None:
-    await world.deny("n1")
-    assert await world.allow("n1") == "edge node n1 is no longer denied"
-    assert not world.denied("n1")
-    assert await world.allow("n1") == ""
-    await world.restart()
-    assert not world.denied("n1")
+async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_was_none(hub: DenyingHub) -> None:
+    await hub.deny("n1")
+    assert await hub.allow("n1") == "edge node n1 is no longer denied"
+    assert not hub.denied("n1")
+    assert await hub.allow("n1") == ""
+    await hub.restart()
+    assert not hub.denied("n1")
 
 
-async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_lines: list[Line], world: World) -> None:
-    await world.deny("n1", "stolen")
-    await world.allow("n1")
-    assert world.changes == 1
+async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_lines: list[Line], hub: DenyingHub) -> None:
+    await hub.deny("n1", "stolen")
+    await hub.allow("n1")
+    assert hub.changes == 1
     assert audit_lines == [
         (Event.DENIAL, "operator", BY, {"kind": "node", "subject": "n1", "why": "stolen"}),
         (Event.ALLOWANCE, "operator", BY, {"kind": "node", "subject": "n1"}),
@@ -122,20 +122,20 @@ async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_line
 
 
 async def test_with_a_full_disk_a_denial_counts_at_once_and_the_operator_hears_that_a_restart_loses_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    hub: DenyingHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        world.break_disk(patch)
+        hub.break_disk(patch)
         with pytest.raises(OperatorRefused, match="edge node n1 is denied only until the hub stops: "):
-            await world.deny("n1")
-        assert (world.denied("n1"), world.changes) == (True, 1)
-        assert list(world.denials.problems()) == [
+            await hub.deny("n1")
+        assert (hub.denied("n1"), hub.changes) == (True, 1)
+        assert list(hub.denials.problems()) == [
             "the denial of edge node n1 is not on the disk and ends with this hub; deny it again"
         ]
         with pytest.raises(OperatorRefused, match="edge node n1 stays denied: "):
-            await world.allow("n1")
-        assert world.denied("n1")
-    await world.deny("n1")
-    assert list(world.denials.problems()) == []
-    await world.restart()
-    assert world.denied("n1")
+            await hub.allow("n1")
+        assert hub.denied("n1")
+    await hub.deny("n1")
+    assert list(hub.denials.problems()) == []
+    await hub.restart()
+    assert hub.denied("n1")

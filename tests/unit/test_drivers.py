@@ -129,7 +129,7 @@ class FakeChannel:
         return self.streams[-1]
 
 
-class World:
+class OneDriver:
     def __init__(self) -> None:
         self.changes = 0
         self.channel = FakeChannel()
@@ -152,8 +152,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> World:
-    return World()
+async def one() -> OneDriver:
+    return OneDriver()
 
 
 def unreachable() -> VendorUnreachable:
@@ -163,225 +163,227 @@ def unreachable() -> VendorUnreachable:
 # -------------------- what it says of itself --------------------
 
 
-async def test_a_driver_nobody_has_asked_is_called_by_its_socket(world: World) -> None:
-    assert world.driver.name == str(SOCKET)
-    assert world.driver.trouble == "not asked yet"
-    assert not world.driver.asked
+async def test_a_driver_nobody_has_asked_is_called_by_its_socket(one: OneDriver) -> None:
+    assert one.driver.name == str(SOCKET)
+    assert one.driver.trouble == "not asked yet"
+    assert not one.driver.asked
 
 
 @pytest.mark.parametrize("code", [Code.OK, Code.UNAVAILABLE])
-async def test_that_a_driver_was_asked_for_the_first_time_is_told_however_that_ended(world: World, code: Code) -> None:
+async def test_that_a_driver_was_asked_for_the_first_time_is_told_however_that_ended(
+    one: OneDriver, code: Code
+) -> None:
     if code is not Code.OK:
-        world.channel.refuse(CAPABILITIES, code, "starting")
-    await world.ask()
-    await world.ask()
-    assert (world.driver.asked, world.changes) == (True, 1)
+        one.channel.refuse(CAPABILITIES, code, "starting")
+    await one.ask()
+    await one.ask()
+    assert (one.driver.asked, one.changes) == (True, 1)
 
 
-async def test_a_driver_is_asked_for_all_that_is_reported_and_known_by_its_own_name(world: World) -> None:
-    await world.ask()
-    assert world.channel.asked == list(REPORTED_METHODS)
-    assert world.driver.report is not None
-    assert (world.driver.report.driver, world.driver.report.node) == ("d.example", "n1")
-    assert world.driver.report.answers.keys() == set(REPORTED_METHODS)
-    assert (world.driver.name, world.driver.trouble, world.changes) == ("d.example", "", 1)
+async def test_a_driver_is_asked_for_all_that_is_reported_and_known_by_its_own_name(one: OneDriver) -> None:
+    await one.ask()
+    assert one.channel.asked == list(REPORTED_METHODS)
+    assert one.driver.report is not None
+    assert (one.driver.report.driver, one.driver.report.node) == ("d.example", "n1")
+    assert one.driver.report.answers.keys() == set(REPORTED_METHODS)
+    assert (one.driver.name, one.driver.trouble, one.changes) == ("d.example", "", 1)
 
 
-async def test_the_same_answers_again_are_no_change(world: World) -> None:
-    await world.ask()
-    await world.ask()
-    assert world.changes == 1
+async def test_the_same_answers_again_are_no_change(one: OneDriver) -> None:
+    await one.ask()
+    await one.ask()
+    assert one.changes == 1
 
 
-async def test_what_a_driver_does_not_implement_is_reported_in_its_own_words(world: World) -> None:
-    world.channel.refuse(CAPABILITIES, Code.UNIMPLEMENTED, "no controller")
-    await world.ask()
-    assert world.driver.report is not None
-    assert world.driver.report.answers[CAPABILITIES] == Answer(Code.UNIMPLEMENTED, "no controller")
+async def test_what_a_driver_does_not_implement_is_reported_in_its_own_words(one: OneDriver) -> None:
+    one.channel.refuse(CAPABILITIES, Code.UNIMPLEMENTED, "no controller")
+    await one.ask()
+    assert one.driver.report is not None
+    assert one.driver.report.answers[CAPABILITIES] == Answer(Code.UNIMPLEMENTED, "no controller")
 
 
-async def test_a_passing_trouble_is_no_report_and_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.channel.refuse(CAPABILITIES, Code.UNAVAILABLE, "starting")
-    await world.ask()
-    await world.ask()
-    assert world.driver.report is None
+async def test_a_passing_trouble_is_no_report_and_logged_once(one: OneDriver, caplog: pytest.LogCaptureFixture) -> None:
+    one.channel.refuse(CAPABILITIES, Code.UNAVAILABLE, "starting")
+    await one.ask()
+    await one.ask()
+    assert one.driver.report is None
     (said,) = caplog.messages
     assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver d.example on edge node n1: it answered")
     assert f"{CAPABILITIES} with UNAVAILABLE" in said
 
 
-async def test_a_node_that_cannot_tell_its_id_yet_can_have_controller_calls(world: World) -> None:
-    world.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
-    await world.ask()
-    assert world.driver.report is not None
-    assert NODE_GET_INFO not in world.driver.report.answers
+async def test_a_node_that_cannot_tell_its_id_yet_can_have_controller_calls(one: OneDriver) -> None:
+    one.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
+    await one.ask()
+    assert one.driver.report is not None
+    assert NODE_GET_INFO not in one.driver.report.answers
 
 
-async def test_a_driver_with_one_odd_answer_is_reported_without_it(world: World) -> None:
+async def test_a_driver_with_one_odd_answer_is_reported_without_it(one: OneDriver) -> None:
     odd = "/csi.v1.GroupController/GroupControllerGetCapabilities"
-    world.channel.refuse(odd, Code.UNKNOWN, "panic")
-    await world.ask()
-    assert world.driver.report is not None
-    assert world.driver.report.answers.keys() == set(REPORTED_METHODS) - {odd}
+    one.channel.refuse(odd, Code.UNKNOWN, "panic")
+    await one.ask()
+    assert one.driver.report is not None
+    assert one.driver.report.answers.keys() == set(REPORTED_METHODS) - {odd}
 
 
 @pytest.mark.parametrize("body", [b"", csi_pb2.GetPluginInfoResponse(vendor_version="1").SerializeToString()])
-async def test_a_driver_without_a_name_is_a_trouble(world: World, body: bytes) -> None:
-    world.channel.answer(GET_PLUGIN_INFO, body)
-    await world.ask()
-    assert world.driver.report is None
-    assert "it gives no name" in world.driver.trouble
+async def test_a_driver_without_a_name_is_a_trouble(one: OneDriver, body: bytes) -> None:
+    one.channel.answer(GET_PLUGIN_INFO, body)
+    await one.ask()
+    assert one.driver.report is None
+    assert "it gives no name" in one.driver.trouble
 
 
-async def test_a_name_that_no_hub_takes_is_a_trouble(world: World) -> None:
-    world.channel.call_itself("d" * 254)
-    await world.ask()
-    assert world.driver.report is None
-    assert "it gives a name of 254 characters; CSI allows 63" in world.driver.trouble
+async def test_a_name_that_no_hub_takes_is_a_trouble(one: OneDriver) -> None:
+    one.channel.call_itself("d" * 254)
+    await one.ask()
+    assert one.driver.report is None
+    assert "it gives a name of 254 characters; CSI allows 63" in one.driver.trouble
 
 
-async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(world: World) -> None:
-    world.channel.refuse(GET_PLUGIN_INFO, Code.UNIMPLEMENTED)
-    await world.ask()
-    assert "it does not give its name: it answered GetPluginInfo with UNIMPLEMENTED" in world.driver.trouble
+async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(one: OneDriver) -> None:
+    one.channel.refuse(GET_PLUGIN_INFO, Code.UNIMPLEMENTED)
+    await one.ask()
+    assert "it does not give its name: it answered GetPluginInfo with UNIMPLEMENTED" in one.driver.trouble
 
 
-async def test_a_name_that_does_not_parse_is_a_trouble(world: World) -> None:
-    world.channel.answer(GET_PLUGIN_INFO, b"\xff\xff")
-    await world.ask()
-    assert "does not parse" in world.driver.trouble
+async def test_a_name_that_does_not_parse_is_a_trouble(one: OneDriver) -> None:
+    one.channel.answer(GET_PLUGIN_INFO, b"\xff\xff")
+    await one.ask()
+    assert "does not parse" in one.driver.trouble
 
 
-async def test_everything_is_asked_of_the_driver_that_gave_the_name(world: World) -> None:
-    await world.ask()
-    assert world.channel.asked_of == ["", *["d.example"] * (len(REPORTED_METHODS) - 1)]
+async def test_everything_is_asked_of_the_driver_that_gave_the_name(one: OneDriver) -> None:
+    await one.ask()
+    assert one.channel.asked_of == ["", *["d.example"] * (len(REPORTED_METHODS) - 1)]
 
 
-async def test_a_driver_that_could_not_answer_everything_is_asked_again_soon(world: World) -> None:
-    await world.ask()
-    patient_s = world.driver._ask_again_s()
-    world.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
-    await world.ask()
-    soon_s = world.driver._ask_again_s()
-    world.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE)
-    await world.ask()
-    assert world.driver._ask_again_s() < soon_s < patient_s
+async def test_a_driver_that_could_not_answer_everything_is_asked_again_soon(one: OneDriver) -> None:
+    await one.ask()
+    patient_s = one.driver._ask_again_s()
+    one.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
+    await one.ask()
+    soon_s = one.driver._ask_again_s()
+    one.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE)
+    await one.ask()
+    assert one.driver._ask_again_s() < soon_s < patient_s
 
 
-async def test_an_answer_that_does_not_parse_is_a_trouble(world: World) -> None:
-    world.channel.answer(CAPABILITIES, b"\xff\xff")
-    await world.ask()
-    assert f"its answer to {CAPABILITIES} does not parse" in world.driver.trouble
+async def test_an_answer_that_does_not_parse_is_a_trouble(one: OneDriver) -> None:
+    one.channel.answer(CAPABILITIES, b"\xff\xff")
+    await one.ask()
+    assert f"its answer to {CAPABILITIES} does not parse" in one.driver.trouble
 
 
-async def test_what_a_driver_said_stays_true_while_it_is_away(world: World) -> None:
-    await world.ask()
-    world.channel.fail(GET_PLUGIN_INFO, unreachable())
-    await world.ask()
-    assert world.driver.name == "d.example"
-    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in world.driver.trouble
+async def test_what_a_driver_said_stays_true_while_it_is_away(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await one.ask()
+    assert one.driver.name == "d.example"
+    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in one.driver.trouble
 
 
-async def test_that_a_driver_is_away_and_back_is_told_once_each(world: World) -> None:
-    await world.ask()
-    world.channel.fail(GET_PLUGIN_INFO, unreachable())
-    await world.ask()
-    await world.ask()
-    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in world.driver.away
-    assert world.changes == 2
-    world.channel.call_itself("d.example")
-    await world.ask()
-    assert (world.driver.trouble, world.driver.away, world.changes) == ("", "", 3)
+async def test_that_a_driver_is_away_and_back_is_told_once_each(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await one.ask()
+    await one.ask()
+    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in one.driver.away
+    assert one.changes == 2
+    one.channel.call_itself("d.example")
+    await one.ask()
+    assert (one.driver.trouble, one.driver.away, one.changes) == ("", "", 3)
 
 
 async def test_a_driver_whose_connection_ends_is_asked_at_once_although_its_socket_is_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    one: OneDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed driver leaves its file. The next regular question is a minute away."""
     monkeypatch.setattr("edge.drivers._LOOK_S", 0.001)
-    world.channel.connected = True
-    watching = asyncio.create_task(world.driver.watch())
-    await until(lambda: world.driver.asked)
-    assert len(world.channel.asked) == len(REPORTED_METHODS)
-    world.channel.connected = False
-    world.channel.fail(GET_PLUGIN_INFO, unreachable())
-    await until(lambda: world.driver.away)
+    one.channel.connected = True
+    watching = asyncio.create_task(one.driver.watch())
+    await until(lambda: one.driver.asked)
+    assert len(one.channel.asked) == len(REPORTED_METHODS)
+    one.channel.connected = False
+    one.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await until(lambda: one.driver.away)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_a_driver_that_answers_with_an_error_is_not_away(world: World) -> None:
-    await world.ask()
-    world.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE, "busy")
-    await world.ask()
-    assert world.driver.trouble
-    assert (world.driver.away, world.changes) == ("", 1)
+async def test_a_driver_that_answers_with_an_error_is_not_away(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE, "busy")
+    await one.ask()
+    assert one.driver.trouble
+    assert (one.driver.away, one.changes) == ("", 1)
 
 
 async def test_a_driver_that_changes_its_name_is_told_and_logged(
-    world: World, caplog: pytest.LogCaptureFixture
+    one: OneDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await world.ask()
-    world.channel.call_itself("e.example")
-    await world.ask()
-    assert (world.driver.name, world.changes) == ("e.example", 2)
+    await one.ask()
+    one.channel.call_itself("e.example")
+    await one.ask()
+    assert (one.driver.name, one.changes) == ("e.example", 2)
     assert f"the driver at {SOCKET} was d.example and now calls itself e.example" in caplog.messages
 
 
 # -------------------- calls --------------------
 
 
-async def test_an_answer_passes_as_it_is(world: World) -> None:
-    world.channel.answer(CAPACITY, b"\x08\x07")
-    assert await world.driver.unary(CAPACITY, b"", timeout_s=1.0) == (OK, b"\x08\x07")
-    assert await world.stream() == [b"\x08\x07", OK]
+async def test_an_answer_passes_as_it_is(one: OneDriver) -> None:
+    one.channel.answer(CAPACITY, b"\x08\x07")
+    assert await one.driver.unary(CAPACITY, b"", timeout_s=1.0) == (OK, b"\x08\x07")
+    assert await one.stream() == [b"\x08\x07", OK]
 
 
-async def test_a_refusal_passes_as_it_is(world: World) -> None:
-    world.channel.refuse(CAPACITY, 99, "my own code")
-    assert await world.driver.unary(CAPACITY, b"", timeout_s=1.0) == (Status(99, "my own code"), None)
-    assert await world.stream() == [Status(99, "my own code")]
+async def test_a_refusal_passes_as_it_is(one: OneDriver) -> None:
+    one.channel.refuse(CAPACITY, 99, "my own code")
+    assert await one.driver.unary(CAPACITY, b"", timeout_s=1.0) == (Status(99, "my own code"), None)
+    assert await one.stream() == [Status(99, "my own code")]
 
 
-async def test_an_answer_to_a_method_that_nobody_knows_is_not_parsed(world: World) -> None:
+async def test_an_answer_to_a_method_that_nobody_knows_is_not_parsed(one: OneDriver) -> None:
     imagined = "/csi.v1.Controller/Imagined"
-    world.channel.answer(imagined, b"\xff\xff", b"\xff")
-    assert await world.stream(imagined) == [b"\xff\xff", b"\xff", OK]
+    one.channel.answer(imagined, b"\xff\xff", b"\xff")
+    assert await one.stream(imagined) == [b"\xff\xff", b"\xff", OK]
 
 
-async def test_a_broken_connection_blames_the_driver_by_name_and_node(world: World) -> None:
-    await world.ask()
-    world.channel.fail(CAPACITY, unreachable())
-    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+async def test_a_broken_connection_blames_the_driver_by_name_and_node(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.fail(CAPACITY, unreachable())
+    for made in (one.driver.unary(CAPACITY, b"", timeout_s=1.0), one.stream()):
         with pytest.raises(
             VendorBroken, match=r"driver d.example on edge node n1: cannot connect to unix:///run/d/csi"
         ):
             await made
 
 
-async def test_a_call_for_a_driver_that_is_no_longer_there_blames_it_by_its_own_name(world: World) -> None:
-    await world.ask()
-    world.channel.fail(CAPACITY, VendorReplaced(str(SOCKET), "e.example"))
+async def test_a_call_for_a_driver_that_is_no_longer_there_blames_it_by_its_own_name(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.fail(CAPACITY, VendorReplaced(str(SOCKET), "e.example"))
     with pytest.raises(
         VendorBroken,
         match=r"driver d.example on edge node n1: its socket unix:///run/d/csi.sock now belongs to driver e.example",
     ):
-        await world.driver.unary(CAPACITY, b"", timeout_s=1.0, to="d.example")
+        await one.driver.unary(CAPACITY, b"", timeout_s=1.0, to="d.example")
 
 
-async def test_an_answer_too_large_names_size_limit_and_remedy(world: World) -> None:
-    await world.ask()
-    world.channel.fail(CAPACITY, VendorAnswerTooLarge(str(SOCKET), 5_000_000, 4_194_304))
+async def test_an_answer_too_large_names_size_limit_and_remedy(one: OneDriver) -> None:
+    await one.ask()
+    one.channel.fail(CAPACITY, VendorAnswerTooLarge(str(SOCKET), 5_000_000, 4_194_304))
     with pytest.raises(
         MessageTooLarge, match=r"driver d.example on edge node n1: an answer of 5000000 bytes is larger "
     ):
-        await world.driver.unary(CAPACITY, b"", timeout_s=1.0)
+        await one.driver.unary(CAPACITY, b"", timeout_s=1.0)
 
 
 @pytest.mark.parametrize("size", [2, 300_000])
-async def test_an_answer_that_does_not_parse_is_no_answer_however_large(world: World, size: int) -> None:
-    world.channel.answer(CAPACITY, b"\xff" * size)
-    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+async def test_an_answer_that_does_not_parse_is_no_answer_however_large(one: OneDriver, size: int) -> None:
+    one.channel.answer(CAPACITY, b"\xff" * size)
+    for made in (one.driver.unary(CAPACITY, b"", timeout_s=1.0), one.stream()):
         with pytest.raises(VendorBroken, match=r"its answer to /csi.v1.Controller/GetCapacity does not parse"):
             await made
 
@@ -390,54 +392,54 @@ async def test_an_answer_that_does_not_parse_is_no_answer_however_large(world: W
     ("messages", "why"), [((), "answered OK without a message"), ((b"", b""), "answered with more than one message")]
 )
 async def test_a_unary_success_without_exactly_one_answer_is_broken(
-    world: World, messages: tuple[bytes, ...], why: str
+    one: OneDriver, messages: tuple[bytes, ...], why: str
 ) -> None:
-    world.channel.answer(CAPACITY, *messages)
-    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+    one.channel.answer(CAPACITY, *messages)
+    for made in (one.driver.unary(CAPACITY, b"", timeout_s=1.0), one.stream()):
         with pytest.raises(VendorBroken, match=why):
             await made
 
 
-async def test_a_stream_may_have_any_number_of_answers(world: World) -> None:
-    world.channel.answer(ALLOCATED)
-    assert await world.stream(ALLOCATED) == [OK]
-    world.channel.answer(ALLOCATED, b"", b"", b"")
-    assert await world.stream(ALLOCATED) == [b"", b"", b"", OK]
+async def test_a_stream_may_have_any_number_of_answers(one: OneDriver) -> None:
+    one.channel.answer(ALLOCATED)
+    assert await one.stream(ALLOCATED) == [OK]
+    one.channel.answer(ALLOCATED, b"", b"", b"")
+    assert await one.stream(ALLOCATED) == [b"", b"", b"", OK]
 
 
-async def test_a_stream_that_is_closed_early_cancels_the_call(world: World) -> None:
-    world.channel.answer(ALLOCATED, b"", b"")
-    answers = world.driver.stream(ALLOCATED, b"", timeout_s=1.0)
+async def test_a_stream_that_is_closed_early_cancels_the_call(one: OneDriver) -> None:
+    one.channel.answer(ALLOCATED, b"", b"")
+    answers = one.driver.stream(ALLOCATED, b"", timeout_s=1.0)
     assert await anext(answers) == b""
-    assert not world.channel.streams[0].cancelled
+    assert not one.channel.streams[0].cancelled
     await answers.aclose()
-    assert world.channel.streams[0].cancelled
+    assert one.channel.streams[0].cancelled
 
 
 @pytest.mark.parametrize("size", [2, 300_000])
-async def test_an_answer_comes_with_its_message_which_is_parsed_once(world: World, size: int) -> None:
+async def test_an_answer_comes_with_its_message_which_is_parsed_once(one: OneDriver, size: int) -> None:
     body = csi_pb2.GetCapacityResponse(available_capacity=7).SerializeToString()
     body += b"\xfa\x01" + bytes([size & 0x7F | 0x80, size >> 7 & 0x7F | 0x80, size >> 14]) + b"x" * size
-    world.channel.answer(CAPACITY, body)
+    one.channel.answer(CAPACITY, body)
     told: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    world.driver.start(CAPACITY, b"", told.set_result, timeout_s=1.0)
+    one.driver.start(CAPACITY, b"", told.set_result, timeout_s=1.0)
     assert await told == (OK, body, csi_pb2.GetCapacityResponse.FromString(body))
 
 
 @pytest.mark.parametrize("size", [2, 300_000])
 async def test_a_bug_in_the_check_of_an_answer_ends_the_call(
-    world: World, size: int, monkeypatch: pytest.MonkeyPatch
+    one: OneDriver, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.driver_call.parsed", lambda *_: 1 / 0)
-    world.channel.answer(CAPACITY, b"\xff" * size)
+    one.channel.answer(CAPACITY, b"\xff" * size)
     with pytest.raises(ZeroDivisionError):
-        await world.driver.unary(CAPACITY, b"", timeout_s=1.0)
+        await one.driver.unary(CAPACITY, b"", timeout_s=1.0)
 
 
-async def test_a_call_that_is_cancelled_while_its_large_answer_is_parsed_tells_nothing(world: World) -> None:
+async def test_a_call_that_is_cancelled_while_its_large_answer_is_parsed_tells_nothing(one: OneDriver) -> None:
     told: list[Outcome] = []
-    world.channel.answer(CAPACITY, b"\xff" * 300_000)
-    call = world.driver.start(CAPACITY, b"", told.append, timeout_s=1.0)
+    one.channel.answer(CAPACITY, b"\xff" * 300_000)
+    call = one.driver.start(CAPACITY, b"", told.append, timeout_s=1.0)
     call.cancel()
     await settle()
     assert told == []
@@ -451,47 +453,47 @@ def capabilities(*services: str) -> bytes:
     return csi_pb2.GetPluginCapabilitiesResponse(capabilities=found).SerializeToString()
 
 
-async def told(world: World, *, announced: bool = False) -> tuple[Status, csi_pb2.NodeGetInfoResponse | None]:
-    status, body = await world.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: announced)
+async def told(one: OneDriver, *, announced: bool = False) -> tuple[Status, csi_pb2.NodeGetInfoResponse | None]:
+    status, body = await one.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: announced)
     return status, csi_pb2.NodeGetInfoResponse.FromString(body) if body is not None else None
 
 
-async def test_kubernetes_hears_of_a_driver_without_a_topology_with_the_nodes_segment(world: World) -> None:
-    world.channel.answer(NODE_GET_INFO, csi_pb2.NodeGetInfoResponse(node_id="id").SerializeToString())
+async def test_kubernetes_hears_of_a_driver_without_a_topology_with_the_nodes_segment(one: OneDriver) -> None:
+    one.channel.answer(NODE_GET_INFO, csi_pb2.NodeGetInfoResponse(node_id="id").SerializeToString())
     segments = {"segments": {"csi-bridge.io/node": "n1"}}
-    assert await told(world) == (OK, csi_pb2.NodeGetInfoResponse(node_id="id", accessible_topology=segments))
-    assert world.channel.asked == [NODE_GET_INFO, GET_PLUGIN_CAPABILITIES]
-    assert set(world.channel.asked_of) == {"d.example"}
+    assert await told(one) == (OK, csi_pb2.NodeGetInfoResponse(node_id="id", accessible_topology=segments))
+    assert one.channel.asked == [NODE_GET_INFO, GET_PLUGIN_CAPABILITIES]
+    assert set(one.channel.asked_of) == {"d.example"}
 
 
-async def test_a_driver_with_a_topology_of_its_own_is_told_of_as_it_is(world: World) -> None:
-    world.channel.answer(NODE_GET_INFO, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
-    world.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
-    status = await world.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: False)
+async def test_a_driver_with_a_topology_of_its_own_is_told_of_as_it_is(one: OneDriver) -> None:
+    one.channel.answer(NODE_GET_INFO, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
+    one.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
+    status = await one.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: False)
     assert status == (OK, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
 
 
-async def test_a_driver_whose_other_socket_says_that_it_has_a_topology_is_told_of_as_it_is(world: World) -> None:
+async def test_a_driver_whose_other_socket_says_that_it_has_a_topology_is_told_of_as_it_is(one: OneDriver) -> None:
     info = csi_pb2.NodeGetInfoResponse(node_id="id")
-    world.channel.answer(NODE_GET_INFO, info.SerializeToString())
-    assert await told(world, announced=True) == (OK, info)
+    one.channel.answer(NODE_GET_INFO, info.SerializeToString())
+    assert await told(one, announced=True) == (OK, info)
 
 
-async def test_a_drivers_own_refusal_of_nodegetinfo_is_what_is_told(world: World) -> None:
-    world.channel.refuse(NODE_GET_INFO, Code.INTERNAL, "no metadata service")
-    assert await told(world) == (Status(Code.INTERNAL, "no metadata service"), None)
-    assert world.channel.asked == [NODE_GET_INFO]
+async def test_a_drivers_own_refusal_of_nodegetinfo_is_what_is_told(one: OneDriver) -> None:
+    one.channel.refuse(NODE_GET_INFO, Code.INTERNAL, "no metadata service")
+    assert await told(one) == (Status(Code.INTERNAL, "no metadata service"), None)
+    assert one.channel.asked == [NODE_GET_INFO]
 
 
-async def test_a_driver_that_does_not_implement_getplugincapabilities_has_no_topology(world: World) -> None:
-    world.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.UNIMPLEMENTED)
-    status, info = await told(world)
+async def test_a_driver_that_does_not_implement_getplugincapabilities_has_no_topology(one: OneDriver) -> None:
+    one.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.UNIMPLEMENTED)
+    status, info = await told(one)
     assert status.ok
     assert info is not None
     assert dict(info.accessible_topology.segments) == {"csi-bridge.io/node": "n1"}
 
 
-async def test_nothing_is_told_of_a_driver_that_does_not_say_whether_it_has_a_topology(world: World) -> None:
-    world.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.INTERNAL, "not yet")
+async def test_nothing_is_told_of_a_driver_that_does_not_say_whether_it_has_a_topology(one: OneDriver) -> None:
+    one.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.INTERNAL, "not yet")
     with pytest.raises(VendorBroken, match="it answered GetPluginCapabilities with INTERNAL: not yet"):
-        await told(world)
+        await told(one)

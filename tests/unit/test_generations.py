@@ -29,7 +29,7 @@ def shown(generation: int, key: str) -> ShownPeer:
     return ShownPeer("10.0.0.7:1", local=False, uris=uris, serial=42, not_after=2e9, key=key)
 
 
-class World:
+class GenerationsOfHub:
     def __init__(self, directory: Path) -> None:
         self.store, self.metrics = TrustStore(directory), Metrics()
         self.generations = Generations(self.store, self.metrics)
@@ -55,151 +55,153 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
+async def hub(tmp_path: Path) -> AsyncIterator[GenerationsOfHub]:
+    made = GenerationsOfHub(tmp_path)
     yield made
     await made.store.close()
 
 
-async def test_the_present_key_counts_until_the_next_one_has_authenticated(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(first)
-    assert world.states() == {1: State.CURRENT, 2: State.PENDING}
-    world.come(second)
-    assert world.states() == {1: State.VOID, 2: State.CURRENT}
+async def test_the_present_key_counts_until_the_next_one_has_authenticated(hub: GenerationsOfHub) -> None:
+    first = await hub.issue("k1")
+    hub.come(first)
+    second = await hub.issue("k2")
+    hub.come(first)
+    assert hub.states() == {1: State.CURRENT, 2: State.PENDING}
+    hub.come(second)
+    assert hub.states() == {1: State.VOID, 2: State.CURRENT}
 
 
-async def test_a_node_may_skip_a_certificate_whose_answer_was_lost(world: World) -> None:
-    world.come(await world.issue("k1"))
-    await world.issue("k2")
-    third = await world.issue("k3")
-    world.come(third)
-    assert world.states() == {1: State.VOID, 2: State.VOID, 3: State.CURRENT}
+async def test_a_node_may_skip_a_certificate_whose_answer_was_lost(hub: GenerationsOfHub) -> None:
+    hub.come(await hub.issue("k1"))
+    await hub.issue("k2")
+    third = await hub.issue("k3")
+    hub.come(third)
+    assert hub.states() == {1: State.VOID, 2: State.VOID, 3: State.CURRENT}
 
 
-async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(world: World) -> None:
-    world.come(await world.issue("k1"))
-    second, third = await world.issue("k2"), await world.issue("k3")
-    world.come(second)
-    assert world.states() == {1: State.VOID, 2: State.CURRENT, 3: State.PENDING}
-    world.come(third)
+async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(hub: GenerationsOfHub) -> None:
+    hub.come(await hub.issue("k1"))
+    second, third = await hub.issue("k2"), await hub.issue("k3")
+    hub.come(second)
+    assert hub.states() == {1: State.VOID, 2: State.CURRENT, 3: State.PENDING}
+    hub.come(third)
 
 
 async def test_a_void_key_that_appears_again_is_refused_and_shown_and_the_newest_one_goes_on(
-    audit_lines: list[Line], world: World, caplog: pytest.LogCaptureFixture
+    audit_lines: list[Line], hub: GenerationsOfHub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.come(second)
+    first = await hub.issue("k1")
+    hub.come(first)
+    second = await hub.issue("k2")
+    hub.come(second)
     for _ in range(2):
-        refused = world.refusal(first)
+        refused = hub.refusal(first)
         assert (refused.reason, "a later certificate of edge node n1 has replaced this one" in refused.why) == (
             "denied",
             True,
         )
-    world.come(second)
-    (problem,) = world.generations.problems()
+    hub.come(second)
+    (problem,) = hub.generations.problems()
     assert problem.startswith("a replaced certificate of edge node n1 appeared at ")
     assert "from 10.0.0.7:1 (generation 1 of 2, serial 2a) and is refused" in problem
     assert [details["generation"] for event, _, _, details in audit_lines if event is Event.COPY] == [1, 1]
     assert caplog.text.count("a replaced certificate of edge node n1 appeared") == 1
-    samples = registry_of(world.metrics)
+    samples = registry_of(hub.metrics)
     assert samples.get_sample_value("csi_bridge_node_conflicts_total", {"cause": "copy"}) == 2
 
 
 async def test_a_replaced_certificate_is_shown_until_the_next_one_is_in_use_or_an_operator_settles_it(
-    world: World,
+    hub: GenerationsOfHub,
 ) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    world.come(await world.issue("k2"))
-    assert not world.generations.settle("n1")
-    world.refusal(first)
-    assert world.generations.settle("n1")
-    assert list(world.generations.problems()) == []
-    world.refusal(first)
-    world.come(await world.issue("k3"))
-    assert list(world.generations.problems()) == []
+    first = await hub.issue("k1")
+    hub.come(first)
+    hub.come(await hub.issue("k2"))
+    assert not hub.generations.settle("n1")
+    hub.refusal(first)
+    assert hub.generations.settle("n1")
+    assert list(hub.generations.problems()) == []
+    hub.refusal(first)
+    hub.come(await hub.issue("k3"))
+    assert list(hub.generations.problems()) == []
 
 
-async def test_a_thief_who_renews_first_locks_the_owner_out_until_the_node_joins_again(world: World) -> None:
-    owner = await world.issue("k1")
-    world.come(owner)
-    thief = await world.issue("k2")
-    world.come(thief)
-    world.refusal(owner)
-    joined = await world.issue("k3", token="5f")
-    world.come(joined)
-    world.refusal(thief)
+async def test_a_thief_who_renews_first_locks_the_owner_out_until_the_node_joins_again(hub: GenerationsOfHub) -> None:
+    owner = await hub.issue("k1")
+    hub.come(owner)
+    thief = await hub.issue("k2")
+    hub.come(thief)
+    hub.refusal(owner)
+    joined = await hub.issue("k3", token="5f")
+    hub.come(joined)
+    hub.refusal(thief)
 
 
-async def test_a_generation_above_all_known_ones_becomes_the_current_one(world: World) -> None:
+async def test_a_generation_above_all_known_ones_becomes_the_current_one(hub: GenerationsOfHub) -> None:
     """The hub was restored from a backup, and the node has renewed since then."""
-    world.come(await world.issue("k1"))
-    world.come(shown(7, "k7"))
-    assert world.states() == {1: State.VOID, 7: State.CURRENT}
-    assert world.generations.next_of("n1") == 8
+    hub.come(await hub.issue("k1"))
+    hub.come(shown(7, "k7"))
+    assert hub.states() == {1: State.VOID, 7: State.CURRENT}
+    assert hub.generations.next_of("n1") == 8
 
 
-async def test_of_two_keys_of_one_generation_the_one_on_record_counts(world: World) -> None:
+async def test_of_two_keys_of_one_generation_the_one_on_record_counts(hub: GenerationsOfHub) -> None:
     """After a restore, a copy of generation 1 has renewed, and so has had the node before the restore."""
-    world.come(await world.issue("k1"))
-    world.come(await world.issue("the copy's"))
-    world.refusal(shown(2, "the node's"))
-    assert list(world.generations.problems())
+    hub.come(await hub.issue("k1"))
+    hub.come(await hub.issue("the copy's"))
+    hub.refusal(shown(2, "the node's"))
+    assert list(hub.generations.problems())
 
 
-async def test_a_certificate_without_a_generation_counts_only_before_the_node_has_joined(world: World) -> None:
-    world.come(shown(0, "file"))
-    first = await world.issue("k1")
-    world.come(shown(0, "file"))
-    world.come(first)
-    assert "has joined, and this certificate has no generation" in world.refusal(shown(0, "file")).why
-    assert list(world.generations.problems()) == [], "an operator may have put an old file back"
+async def test_a_certificate_without_a_generation_counts_only_before_the_node_has_joined(hub: GenerationsOfHub) -> None:
+    hub.come(shown(0, "file"))
+    first = await hub.issue("k1")
+    hub.come(shown(0, "file"))
+    hub.come(first)
+    assert "has joined, and this certificate has no generation" in hub.refusal(shown(0, "file")).why
+    assert list(hub.generations.problems()) == [], "an operator may have put an old file back"
 
 
-async def test_a_certificate_without_a_generation_stays_out_when_all_generations_are_void(world: World) -> None:
-    world.come(await world.issue("k1"))
-    world.store.put_certificate(replace(world.store.certificates["n1"][1], state=State.VOID))
-    world.refusal(shown(0, "file"))
+async def test_a_certificate_without_a_generation_stays_out_when_all_generations_are_void(
+    hub: GenerationsOfHub,
+) -> None:
+    hub.come(await hub.issue("k1"))
+    hub.store.put_certificate(replace(hub.store.certificates["n1"][1], state=State.VOID))
+    hub.refusal(shown(0, "file"))
 
 
-async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
-    second = await world.issue("k2")
-    world.generations.examine("n1", second)
-    world.come(first)
+async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(hub: GenerationsOfHub) -> None:
+    first = await hub.issue("k1")
+    hub.come(first)
+    second = await hub.issue("k2")
+    hub.generations.examine("n1", second)
+    hub.come(first)
 
 
-async def test_certificates_that_are_asked_for_and_not_used_are_few(world: World) -> None:
-    first = await world.issue("k1")
-    world.come(first)
+async def test_certificates_that_are_asked_for_and_not_used_are_few(hub: GenerationsOfHub) -> None:
+    first = await hub.issue("k1")
+    hub.come(first)
     for number in range(2, 60):
-        await world.issue(f"k{number}")
-    assert len(world.states()) == 1 + MOST_PENDING + MOST_VOID
-    world.come(first)
-    world.come(shown(59, "k59"))
+        await hub.issue(f"k{number}")
+    assert len(hub.states()) == 1 + MOST_PENDING + MOST_VOID
+    hub.come(first)
+    hub.come(shown(59, "k59"))
 
 
-async def test_generations_of_one_node_do_not_touch_another(world: World) -> None:
-    world.come(await world.issue("k1"))
-    world.generations.examine("n2", shown(0, "file"))
-    assert not world.generations.has_joined("n2")
+async def test_generations_of_one_node_do_not_touch_another(hub: GenerationsOfHub) -> None:
+    hub.come(await hub.issue("k1"))
+    hub.generations.examine("n2", shown(0, "file"))
+    assert not hub.generations.has_joined("n2")
 
 
 @pytest.mark.parametrize("uris", [("csi-bridge:generation:1", "csi-bridge:generation:2"), ("csi-bridge:generation:x",)])
-async def test_a_certificate_with_an_odd_generation_is_refused(world: World, uris: tuple[str, ...]) -> None:
+async def test_a_certificate_with_an_odd_generation_is_refused(hub: GenerationsOfHub, uris: tuple[str, ...]) -> None:
     odd = replace(shown(0, "k"), uris=uris)
-    assert "generation" in world.refusal(odd).why
+    assert "generation" in hub.refusal(odd).why
 
 
-async def test_after_a_crash_between_two_writes_the_newest_current_one_counts(world: World) -> None:
-    first, second = await world.issue("k1"), await world.issue("k2")
-    world.come(first)
-    world.store.put_certificate(replace(world.store.certificates["n1"][2], state=State.CURRENT))
-    world.come(second)
-    world.refusal(first)
+async def test_after_a_crash_between_two_writes_the_newest_current_one_counts(hub: GenerationsOfHub) -> None:
+    first, second = await hub.issue("k1"), await hub.issue("k2")
+    hub.come(first)
+    hub.store.put_certificate(replace(hub.store.certificates["n1"][2], state=State.CURRENT))
+    hub.come(second)
+    hub.refusal(first)

@@ -70,7 +70,7 @@ class Admitted(ServedByTasks):
     def closed(self, link: Link, reason: str, message: str) -> None: ...
 
 
-class World:
+class EnrollingHub:
     """A hub's enrolment, at a time that the test sets."""
 
     def __init__(self, directory: Path, *, ca_key: bool = True) -> None:
@@ -175,8 +175,8 @@ async def answer(stream: Stream) -> Answer:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
+async def enrolling(tmp_path: Path) -> AsyncIterator[EnrollingHub]:
+    made = EnrollingHub(tmp_path)
     yield made
     for link in made.links:
         link.lost("the test is over")
@@ -186,159 +186,159 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # -------------------- joining --------------------
 
 
-async def test_a_node_that_has_not_joined_gets_the_ca(world: World) -> None:
-    assert await world.ask(AskCa()) == CaCertificates(world.authority.path.read_bytes())
+async def test_a_node_that_has_not_joined_gets_the_ca(enrolling: EnrollingHub) -> None:
+    assert await enrolling.ask(AskCa()) == CaCertificates(enrolling.authority.path.read_bytes())
 
 
-async def test_a_node_joins_with_a_token(audit_lines: list[Line], world: World) -> None:
-    node = await world.join(await world.token())
+async def test_a_node_joins_with_a_token(audit_lines: list[Line], enrolling: EnrollingHub) -> None:
+    node = await enrolling.join(await enrolling.token())
     assert node.issued is not None
     assert (node.issued.generation, node.issued.renew_grace_s) == (1, int(GRACE_S))
     assert (node.issued.hubs, node.issued.joins) == (("wss://hub.example:7000",), ("wss://hub.example:7443",))
-    assert node.issued.ca == world.authority.path.read_bytes()
+    assert node.issued.ca == enrolling.authority.path.read_bytes()
     assert node.peer().key == node.fingerprint
     assert audit_lines[-1][0] is Event.JOIN
-    world.connect(node)
+    enrolling.connect(node)
 
 
-async def test_a_certificate_names_the_drivers_of_the_token_and_so_does_each_renewal(world: World) -> None:
-    node = await world.join(await world.token(drivers=("a.csi", "b.csi")))
+async def test_a_certificate_names_the_drivers_of_the_token_and_so_does_each_renewal(enrolling: EnrollingHub) -> None:
+    node = await enrolling.join(await enrolling.token(drivers=("a.csi", "b.csi")))
     assert rights_in(node.peer().uris) == ("a.csi", "b.csi")
-    world.connect(node)
-    renewed = await world.renew(node)
+    enrolling.connect(node)
+    renewed = await enrolling.renew(node)
     assert rights_in(renewed.peer().uris) == ("a.csi", "b.csi")
-    late = await world.ask(renewed.late_renewal(following := NodeKey()))
+    late = await enrolling.ask(renewed.late_renewal(following := NodeKey()))
     assert isinstance(late, Issued)
     following.issued = late
     assert rights_in(following.peer().uris) == ("a.csi", "b.csi")
-    world.connect(await world.join(await world.token(drivers=("a.csi",))))
+    enrolling.connect(await enrolling.join(await enrolling.token(drivers=("a.csi",))))
 
 
-async def test_a_token_serves_as_many_nodes_as_it_says(world: World) -> None:
-    token = await world.token("n*", uses=2)
-    await world.join(token, "n1")
-    await world.join(token, "n2")
-    assert await world.refusal(Join(*token, "n3", NodeKey().request)) == "token"
+async def test_a_token_serves_as_many_nodes_as_it_says(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token("n*", uses=2)
+    await enrolling.join(token, "n1")
+    await enrolling.join(token, "n2")
+    assert await enrolling.refusal(Join(*token, "n3", NodeKey().request)) == "token"
 
 
-async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_use(world: World) -> None:
+async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_use(enrolling: EnrollingHub) -> None:
     """The first answer may have been lost."""
-    token, key = await world.token(), NodeKey()
-    first = (await world.join(token, key=key)).issued
-    world.now += 600.0  # the token has ended meanwhile
-    assert (await world.join(token, key=key)).issued == first
-    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
+    token, key = await enrolling.token(), NodeKey()
+    first = (await enrolling.join(token, key=key)).issued
+    enrolling.now += 600.0  # the token has ended meanwhile
+    assert (await enrolling.join(token, key=key)).issued == first
+    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
 
 
-async def test_two_nodes_that_join_at_once_with_one_use_are_one_node(world: World) -> None:
-    token = await world.token("n*")
-    links = [await world.dial() for _ in range(8)]
+async def test_two_nodes_that_join_at_once_with_one_use_are_one_node(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token("n*")
+    links = [await enrolling.dial() for _ in range(8)]
     asked = [Join(*token, f"n{number}", NodeKey().request) for number in range(8)]
     answers = await asyncio.gather(*(answer(open_stream(link, one)) for link, one in zip(links, asked, strict=True)))
     assert sorted(type(one).__name__ for one in answers) == ["Issued"] + ["Refused"] * 7
-    assert world.store.tokens[token[0]].used == 1
+    assert enrolling.store.tokens[token[0]].used == 1
 
 
-async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exists(world: World) -> None:
-    token = await world.token("*", uses=9)
-    await world.join(token, "n1")
-    world.known.add("from-files")
-    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "node"
-    assert await world.refusal(Join(*token, "from-files", NodeKey().request)) == "node"
-    await world.join(await world.token("n1"), "n1")
+async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exists(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token("*", uses=9)
+    await enrolling.join(token, "n1")
+    enrolling.known.add("from-files")
+    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "node"
+    assert await enrolling.refusal(Join(*token, "from-files", NodeKey().request)) == "node"
+    await enrolling.join(await enrolling.token("n1"), "n1")
 
 
 @pytest.mark.parametrize("name", ["", "N1", "../../etc", "a/b", "n1\x1b[2J", "n" * 254, "-n", "a..b"])
-async def test_a_node_joins_only_under_a_name_of_kubernetes(world: World, name: str) -> None:
-    assert await world.refusal(Join(*await world.token("*"), name, NodeKey().request)) == "request"
+async def test_a_node_joins_only_under_a_name_of_kubernetes(enrolling: EnrollingHub, name: str) -> None:
+    assert await enrolling.refusal(Join(*await enrolling.token("*"), name, NodeKey().request)) == "request"
 
 
-async def test_a_denied_node_does_not_join(world: World) -> None:
-    world.denied.add("n1")
-    token = await world.token()
-    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "denied"
-    assert world.store.tokens[token[0]].used == 0
+async def test_a_denied_node_does_not_join(enrolling: EnrollingHub) -> None:
+    enrolling.denied.add("n1")
+    token = await enrolling.token()
+    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "denied"
+    assert enrolling.store.tokens[token[0]].used == 0
 
 
-async def test_a_request_that_is_none_costs_no_use(world: World) -> None:
-    token = await world.token()
-    assert await world.refusal(Join(*token, "n1", b"noise")) == "request"
-    assert world.store.tokens[token[0]].used == 0
+async def test_a_request_that_is_none_costs_no_use(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token()
+    assert await enrolling.refusal(Join(*token, "n1", b"noise")) == "request"
+    assert enrolling.store.tokens[token[0]].used == 0
 
 
 async def test_without_a_ca_key_the_hub_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path, ca_key=False)
-    assert await world.refusal(Join(*await world.token(), "n1", NodeKey().request)) == "no-ca-key"
-    await world.store.close()
+    enrolling = EnrollingHub(tmp_path, ca_key=False)
+    assert await enrolling.refusal(Join(*await enrolling.token(), "n1", NodeKey().request)) == "no-ca-key"
+    await enrolling.store.close()
 
 
-async def test_a_disk_that_takes_nothing_costs_no_use_and_the_node_asks_again(world: World) -> None:
-    token = await world.token()
-    await world.store.close()
-    answer = await world.ask(Join(*token, "n1", NodeKey().request))
+async def test_a_disk_that_takes_nothing_costs_no_use_and_the_node_asks_again(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token()
+    await enrolling.store.close()
+    answer = await enrolling.ask(Join(*token, "n1", NodeKey().request))
     assert isinstance(answer, Refused)
     assert (answer.reason, answer.retry_s > 0) == ("busy", True)
-    assert (world.store.tokens[token[0]].used, world.store.certificates) == (0, {})
+    assert (enrolling.store.tokens[token[0]].used, enrolling.store.certificates) == (0, {})
 
 
 # -------------------- renewing over the link --------------------
 
 
-async def test_a_node_renews_over_its_link(world: World) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
+async def test_a_node_renews_over_its_link(enrolling: EnrollingHub) -> None:
+    first = await enrolling.joined()
+    second = await enrolling.renew(first)
     assert second.issued is not None
     assert second.issued.generation == 2
-    world.connect(first)
-    world.connect(second)
-    assert world.store.certificates["n1"][1].state is State.VOID
+    enrolling.connect(first)
+    enrolling.connect(second)
+    assert enrolling.store.certificates["n1"][1].state is State.VOID
 
 
-async def test_a_lost_answer_is_repeated_with_the_same_generation(world: World) -> None:
-    node, following = await world.joined(), NodeKey()
-    first = (await world.renew(node, following)).issued
-    assert (await world.renew(node, following)).issued == first
+async def test_a_lost_answer_is_repeated_with_the_same_generation(enrolling: EnrollingHub) -> None:
+    node, following = await enrolling.joined(), NodeKey()
+    first = (await enrolling.renew(node, following)).issued
+    assert (await enrolling.renew(node, following)).issued == first
 
 
-async def test_a_pending_certificate_that_is_about_to_end_is_signed_anew(world: World) -> None:
-    node, following = await world.joined(), NodeKey()
-    before = (await world.renew(node, following)).peer()
-    world.now += TTL_S - 10
-    again = await world.renew(node, following)
+async def test_a_pending_certificate_that_is_about_to_end_is_signed_anew(enrolling: EnrollingHub) -> None:
+    node, following = await enrolling.joined(), NodeKey()
+    before = (await enrolling.renew(node, following)).peer()
+    enrolling.now += TTL_S - 10
+    again = await enrolling.renew(node, following)
     assert again.issued is not None
     assert again.issued.generation == 2
     assert again.peer().not_after > before.not_after + TTL_S - 20
-    world.connect(again)
+    enrolling.connect(again)
 
 
-async def test_the_next_key_must_be_new(world: World) -> None:
-    first = await world.joined()
-    assert await world.refusal(Renew(first.request), over=first) == "request"
-    second = await world.renew(first)
-    world.connect(second)
-    assert await world.refusal(Renew(second.request), over=second) == "request"
+async def test_the_next_key_must_be_new(enrolling: EnrollingHub) -> None:
+    first = await enrolling.joined()
+    assert await enrolling.refusal(Renew(first.request), over=first) == "request"
+    second = await enrolling.renew(first)
+    enrolling.connect(second)
+    assert await enrolling.refusal(Renew(second.request), over=second) == "request"
 
 
 async def test_a_renewal_over_the_old_link_after_the_next_key_is_in_use_is_refused_without_an_alarm(
-    audit_lines: list[Line], world: World
+    audit_lines: list[Line], enrolling: EnrollingHub
 ) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    assert await world.refusal(Renew(NodeKey().request), over=first) == "copy"
+    first = await enrolling.joined()
+    second = await enrolling.renew(first)
+    enrolling.connect(second)
+    assert await enrolling.refusal(Renew(NodeKey().request), over=first) == "copy"
     assert Event.COPY not in [event for event, *_ in audit_lines]
-    world.connect(second)
+    enrolling.connect(second)
 
 
-async def test_a_certificate_from_files_is_not_renewed(world: World) -> None:
-    pem = world.authority.edge("n1")
+async def test_a_certificate_from_files_is_not_renewed(enrolling: EnrollingHub) -> None:
+    pem = enrolling.authority.edge("n1")
     node = NodeKey(issued=Issued(pem.cert.read_bytes(), b"", 0, 0, (), ()))
-    assert await world.refusal(Renew(NodeKey().request), over=node) == "certificate"
+    assert await enrolling.refusal(Renew(NodeKey().request), over=node) == "certificate"
 
 
-async def test_a_node_that_asks_again_and_again_is_told_to_wait(world: World) -> None:
-    node = await world.joined()
-    link = await world.dial(node)
+async def test_a_node_that_asks_again_and_again_is_told_to_wait(enrolling: EnrollingHub) -> None:
+    node = await enrolling.joined()
+    link = await enrolling.dial(node)
     answers = [await answer(open_stream(link, Renew(NodeKey().request))) for _ in range(8)]
     last = answers[-1]
     assert isinstance(last, Refused)
@@ -350,44 +350,46 @@ async def test_a_node_that_asks_again_and_again_is_told_to_wait(world: World) ->
 DAY_S = 86_400.0
 
 
-async def test_after_the_hubs_clock_was_ahead_a_pending_certificate_is_signed_anew(world: World) -> None:
+async def test_after_the_hubs_clock_was_ahead_a_pending_certificate_is_signed_anew(enrolling: EnrollingHub) -> None:
     """The first one begins in the future: TLS would refuse it until then."""
-    node, following = await world.joined(), NodeKey()
-    world.now += DAY_S
-    ahead = (await world.renew(node, following)).peer()
-    world.now -= DAY_S
-    assert ahead.not_before > world.now
-    again = await world.renew(node, following)
-    assert again.peer().not_before <= world.now
+    node, following = await enrolling.joined(), NodeKey()
+    enrolling.now += DAY_S
+    ahead = (await enrolling.renew(node, following)).peer()
+    enrolling.now -= DAY_S
+    assert ahead.not_before > enrolling.now
+    again = await enrolling.renew(node, following)
+    assert again.peer().not_before <= enrolling.now
     assert again.issued is not None
     assert again.issued.generation == 2
 
 
 async def test_after_the_hubs_clock_was_ahead_a_repeated_join_gets_a_good_certificate_without_another_use(
-    world: World,
+    enrolling: EnrollingHub,
 ) -> None:
-    world.now += DAY_S
-    token, key = await world.token(), NodeKey()
-    await world.join(token, key=key)
-    world.now -= DAY_S
-    assert (await world.join(token, key=key)).peer().not_before <= world.now
-    assert world.store.tokens[token[0]].used == 1
+    enrolling.now += DAY_S
+    token, key = await enrolling.token(), NodeKey()
+    await enrolling.join(token, key=key)
+    enrolling.now -= DAY_S
+    assert (await enrolling.join(token, key=key)).peer().not_before <= enrolling.now
+    assert enrolling.store.tokens[token[0]].used == 1
 
 
-async def test_a_token_from_a_clock_that_was_ahead_does_not_live_for_a_year(world: World) -> None:
-    world.now += 365 * DAY_S
-    token = await world.token()
-    world.now -= 365 * DAY_S
-    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "token"
-    await world.join(await world.token())
+async def test_a_token_from_a_clock_that_was_ahead_does_not_live_for_a_year(enrolling: EnrollingHub) -> None:
+    enrolling.now += 365 * DAY_S
+    token = await enrolling.token()
+    enrolling.now -= 365 * DAY_S
+    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token"
+    await enrolling.join(await enrolling.token())
 
 
 @pytest.mark.parametrize(
     ("years", "why"), [(-30, "not valid yet by the hub's clock"), (30, "ended by the hub's clock")]
 )
-async def test_a_hub_whose_clock_is_outside_of_its_cas_life_says_so(world: World, years: int, why: str) -> None:
-    world.now += years * 365 * DAY_S
-    refused = await world.ask(Join(*await world.token(), "n1", NodeKey().request))
+async def test_a_hub_whose_clock_is_outside_of_its_cas_life_says_so(
+    enrolling: EnrollingHub, years: int, why: str
+) -> None:
+    enrolling.now += years * 365 * DAY_S
+    refused = await enrolling.ask(Join(*await enrolling.token(), "n1", NodeKey().request))
     assert isinstance(refused, Refused)
     assert why in refused.message
 
@@ -395,55 +397,57 @@ async def test_a_hub_whose_clock_is_outside_of_its_cas_life_says_so(world: World
 # -------------------- renewing at the join listener --------------------
 
 
-async def test_a_node_whose_certificate_has_ended_renews_at_the_join_listener(world: World) -> None:
-    node, following = await world.joined(), NodeKey()
-    world.now += TTL_S + GRACE_S / 2
-    issued = await world.ask(node.late_renewal(following))
+async def test_a_node_whose_certificate_has_ended_renews_at_the_join_listener(enrolling: EnrollingHub) -> None:
+    node, following = await enrolling.joined(), NodeKey()
+    enrolling.now += TTL_S + GRACE_S / 2
+    issued = await enrolling.ask(node.late_renewal(following))
     assert isinstance(issued, Issued)
     following.issued = issued
-    world.connect(following)
-    assert world.store.certificates["n1"][2].state is State.CURRENT
+    enrolling.connect(following)
+    assert enrolling.store.certificates["n1"][2].state is State.CURRENT
 
 
-async def test_after_the_grace_the_node_has_to_join_again(world: World) -> None:
-    node = await world.joined()
-    world.now += TTL_S + GRACE_S + 10
-    assert await world.refusal(node.late_renewal(NodeKey())) == "certificate"
+async def test_after_the_grace_the_node_has_to_join_again(enrolling: EnrollingHub) -> None:
+    node = await enrolling.joined()
+    enrolling.now += TTL_S + GRACE_S + 10
+    assert await enrolling.refusal(node.late_renewal(NodeKey())) == "certificate"
 
 
-async def test_a_denied_node_or_certificate_is_not_renewed(world: World) -> None:
-    node = await world.joined()
-    world.denied = {"n1"}
-    assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
-    world.denied = {node.peer().serial}
-    assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
+async def test_a_denied_node_or_certificate_is_not_renewed(enrolling: EnrollingHub) -> None:
+    node = await enrolling.joined()
+    enrolling.denied = {"n1"}
+    assert await enrolling.refusal(node.late_renewal(NodeKey())) == "denied"
+    enrolling.denied = {node.peer().serial}
+    assert await enrolling.refusal(node.late_renewal(NodeKey())) == "denied"
 
 
 async def test_a_void_key_at_the_join_listener_is_refused_and_the_node_goes_on(
-    audit_lines: list[Line], world: World
+    audit_lines: list[Line], enrolling: EnrollingHub
 ) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    assert await world.refusal(first.late_renewal(NodeKey())) == "copy"
+    first = await enrolling.joined()
+    second = await enrolling.renew(first)
+    enrolling.connect(second)
+    assert await enrolling.refusal(first.late_renewal(NodeKey())) == "copy"
     assert Event.COPY in [event for event, *_ in audit_lines]
-    assert isinstance(await world.ask(second.late_renewal(NodeKey())), Issued)
+    assert isinstance(await enrolling.ask(second.late_renewal(NodeKey())), Issued)
 
 
-async def test_a_request_that_the_void_key_has_not_signed_is_no_copy(audit_lines: list[Line], world: World) -> None:
-    first = await world.joined()
-    second = await world.renew(first)
-    world.connect(second)
-    assert await world.refusal(first.late_renewal(NodeKey(), signer=NodeKey())) == "request"
+async def test_a_request_that_the_void_key_has_not_signed_is_no_copy(
+    audit_lines: list[Line], enrolling: EnrollingHub
+) -> None:
+    first = await enrolling.joined()
+    second = await enrolling.renew(first)
+    enrolling.connect(second)
+    assert await enrolling.refusal(first.late_renewal(NodeKey(), signer=NodeKey())) == "request"
     assert Event.COPY not in [event for event, *_ in audit_lines]
 
 
-async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(world: World) -> None:
-    await world.joined()
+async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(enrolling: EnrollingHub) -> None:
+    await enrolling.joined()
     later = NodeKey()
-    signed = world.enrolment._signer.sign(later.request, node="n1", generation=9, rights=())
+    signed = enrolling.enrolment._signer.sign(later.request, node="n1", generation=9, rights=())
     later.issued = Issued(signed.chain, b"", 9, 0, (), ())
-    issued = await world.ask(later.late_renewal(NodeKey()))
+    issued = await enrolling.ask(later.late_renewal(NodeKey()))
     assert isinstance(issued, Issued)
     assert issued.generation == 10
 
@@ -451,8 +455,8 @@ async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(worl
 # -------------------- strangers --------------------
 
 
-async def test_the_join_listener_serves_nothing_else(world: World) -> None:
-    link = await world.dial()
+async def test_the_join_listener_serves_nothing_else(enrolling: EnrollingHub) -> None:
+    link = await enrolling.dial()
     for kind, request in ((Kind.CALL, AskCa()), (Kind.JOIN, AskCa())):
         stream = open_stream(link, request, kind)
         assert await stream.receive() is None
@@ -461,8 +465,10 @@ async def test_the_join_listener_serves_nothing_else(world: World) -> None:
 
 
 @pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(Refused("busy", "later", 5))])
-async def test_noise_is_refused_in_a_sentence(world: World, noise: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    link = await world.dial()
+async def test_noise_is_refused_in_a_sentence(
+    enrolling: EnrollingHub, noise: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    link = await enrolling.dial()
     stream = link.open(Kind.JOIN, noise)
     assert await stream.receive() is None
     assert stream.status is not None
@@ -470,38 +476,38 @@ async def test_noise_is_refused_in_a_sentence(world: World, noise: bytes, caplog
     assert "Traceback" not in caplog.text
 
 
-async def test_only_edge_nodes_may_use_the_join_listener(world: World) -> None:
+async def test_only_edge_nodes_may_use_the_join_listener(enrolling: EnrollingHub) -> None:
     peer = Peer(accepts=False)
-    link_pair(world.strangers, peer, introduce("operator", "", instance="i"), identity=STRANGER)
+    link_pair(enrolling.strangers, peer, introduce("operator", "", instance="i"), identity=STRANGER)
     await settle()
     assert peer.ends[0][0] == "role"
 
 
-async def test_one_address_does_not_keep_the_others_out(world: World) -> None:
-    world.strangers = JoinLinks(world.enrolment, most=4)
-    flooders = [await world.dial() for _ in range(4)]
+async def test_one_address_does_not_keep_the_others_out(enrolling: EnrollingHub) -> None:
+    enrolling.strangers = JoinLinks(enrolling.enrolment, most=4)
+    flooders = [await enrolling.dial() for _ in range(4)]
     at_hub, other = link_pair(
-        world.strangers,
+        enrolling.strangers,
         Peer(accepts=False),
         introduce("edge", "n2", instance="i"),
         identity=Address("10.0.0.5:1", local=False),
     )
-    world.links.append(at_hub)
+    enrolling.links.append(at_hub)
     await settle()
     assert await answer(open_stream(other, AskCa()))
     assert flooders[0].session.state.name == "CLOSED"
     assert await answer(open_stream(flooders[1], AskCa()))
 
 
-async def test_a_link_that_stays_is_ended_after_its_time(world: World) -> None:
-    world.strangers = JoinLinks(world.enrolment, life_s=0.0)
-    link = await world.dial()
+async def test_a_link_that_stays_is_ended_after_its_time(enrolling: EnrollingHub) -> None:
+    enrolling.strangers = JoinLinks(enrolling.enrolment, life_s=0.0)
+    link = await enrolling.dial()
     assert link.session.state.name == "CLOSED"
 
 
-async def test_a_hub_that_stops_takes_no_more_joins(world: World) -> None:
-    world.strangers.drain()
+async def test_a_hub_that_stops_takes_no_more_joins(enrolling: EnrollingHub) -> None:
+    enrolling.strangers.drain()
     peer = Peer(accepts=False)
-    link_pair(world.strangers, peer, introduce("edge", "n1", instance="i"), identity=STRANGER)
+    link_pair(enrolling.strangers, peer, introduce("edge", "n1", instance="i"), identity=STRANGER)
     await settle()
     assert peer.ends[0][0] == "draining"

@@ -23,7 +23,7 @@ EDGE = "csi-bridge.io/edge"
 Body = dict[str, Any]
 
 
-class World:
+class NodeWrites:
     """An API server and a writer."""
 
     def __init__(self) -> None:
@@ -54,8 +54,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def kube() -> NodeWrites:
+    return NodeWrites()
 
 
 def fact(*, ids: Body | None = None, labels: Body | None = None, in_use: tuple[str, ...] = ()) -> Body:
@@ -71,28 +71,28 @@ def made_by_somebody(*, annotations: Body | None = None, labels: Body | None = N
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **more}
 
 
-async def test_a_successor_gets_the_segment_of_the_node_that_it_replaces(world: World) -> None:
-    await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
-    assert (await world.labels())["csi-bridge.io/node"] == "n1"
-    world.writer = NodeWriter(world.api, world.in_use, value_of={"n1": "n0"}.__getitem__)
+async def test_a_successor_gets_the_segment_of_the_node_that_it_replaces(kube: NodeWrites) -> None:
+    await kube.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await kube.labels())["csi-bridge.io/node"] == "n1"
+    kube.writer = NodeWriter(kube.api, kube.in_use, value_of={"n1": "n0"}.__getitem__)
     for _ in range(2):
-        await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
-    assert (await world.labels())["csi-bridge.io/node"] == "n0"
-    assert world.writer.problems() == []
+        await kube.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await kube.labels())["csi-bridge.io/node"] == "n0"
+    assert kube.writer.problems() == []
 
 
-async def test_a_node_cannot_say_itself_that_it_replaces_another_one(world: World) -> None:
-    await world.write(fact(labels={"csi-bridge.io/node": "n0"}))
-    assert "csi-bridge.io/node" not in await world.labels()
-    assert "only the node of that name may be" in world.writer.problems()[0]
+async def test_a_node_cannot_say_itself_that_it_replaces_another_one(kube: NodeWrites) -> None:
+    await kube.write(fact(labels={"csi-bridge.io/node": "n0"}))
+    assert "csi-bridge.io/node" not in await kube.labels()
+    assert "only the node of that name may be" in kube.writer.problems()[0]
 
 
 # ---- a Node that the hub makes ---------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it(world: World) -> None:
-    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",)))
-    node = await world.node()
+async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it(kube: NodeWrites) -> None:
+    await kube.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",)))
+    node = await kube.node()
     assert node["metadata"]["labels"] == {
         "csi-bridge.io/edge": "agent",
         "kubernetes.io/hostname": "n1",
@@ -106,109 +106,109 @@ async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it
         IDS: '{"d":"id-1"}',
     }
     assert node["status"]["volumesInUse"] == ["kubernetes.io/csi/d^v"]
-    assert world.writer.problems() == []
+    assert kube.writer.problems() == []
 
 
-async def test_what_is_so_already_is_not_written(world: World) -> None:
+async def test_what_is_so_already_is_not_written(kube: NodeWrites) -> None:
     told = fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",))
-    await world.write(told)
-    before = world.writes()
-    await world.write(told)
-    assert world.writes() == before
+    await kube.write(told)
+    before = kube.writes()
+    await kube.write(told)
+    assert kube.writes() == before
 
 
-async def test_a_node_that_somebody_deleted_is_made_anew(world: World) -> None:
-    await world.write(fact())
-    world.api.drop("Node", "n1")
-    await world.write(fact(in_use=("v",)))
-    assert (await world.node())["status"]["volumesInUse"] == ["v"]
+async def test_a_node_that_somebody_deleted_is_made_anew(kube: NodeWrites) -> None:
+    await kube.write(fact())
+    kube.api.drop("Node", "n1")
+    await kube.write(fact(in_use=("v",)))
+    assert (await kube.node())["status"]["volumesInUse"] == ["v"]
 
 
-async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(world: World) -> None:
+async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(kube: NodeWrites) -> None:
     name = "n" * 64
-    await world.writer.write(name, Ref("Node", "", name), fact())
-    node = await world.api.get(RESOURCES["Node"], name)
+    await kube.writer.write(name, Ref("Node", "", name), fact())
+    node = await kube.api.get(RESOURCES["Node"], name)
     assert node["metadata"]["labels"] == {EDGE: "agent", "kubernetes.io/os": "linux"}
 
 
-async def test_a_new_node_has_its_label_and_taint_from_its_first_moment(world: World) -> None:
+async def test_a_new_node_has_its_label_and_taint_from_its_first_moment(kube: NodeWrites) -> None:
     """A scheduler or a DaemonSet controller that saw it without them would put pods there that never start."""
     made: list[Body] = []
-    create = world.api.create
+    create = kube.api.create
 
     async def noting(resource: Any, body: Body, namespace: str = "") -> Body:
         made.append(body)
         return await create(resource, body, namespace)
 
-    world.api.create = noting  # type: ignore[method-assign]  # the same server, with a witness
-    await world.write(fact())
+    kube.api.create = noting  # type: ignore[method-assign]  # the same server, with a witness
+    await kube.write(fact())
     assert made[0]["metadata"]["labels"][EDGE] == "agent"
     assert made[0]["spec"]["taints"] == [{"key": EDGE, "value": "agent", "effect": "NoSchedule"}]
 
 
-async def test_marks_that_an_operator_changed_stay_changed(world: World) -> None:
-    await world.write(fact())
-    await world.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {EDGE: None}}, "spec": {"taints": None}})
-    await world.write(fact(in_use=("v",)))
-    node = await world.node()
+async def test_marks_that_an_operator_changed_stay_changed(kube: NodeWrites) -> None:
+    await kube.write(fact())
+    await kube.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {EDGE: None}}, "spec": {"taints": None}})
+    await kube.write(fact(in_use=("v",)))
+    node = await kube.node()
     assert EDGE not in node["metadata"]["labels"]
     assert not node["spec"].get("taints")
 
 
-async def test_without_marks_the_node_has_the_labels_of_its_machine_alone(world: World) -> None:
-    world.writer = NodeWriter(world.api, world.in_use, labels={}, taints=[])
-    await world.write(fact())
-    node = await world.node()
+async def test_without_marks_the_node_has_the_labels_of_its_machine_alone(kube: NodeWrites) -> None:
+    kube.writer = NodeWriter(kube.api, kube.in_use, labels={}, taints=[])
+    await kube.write(fact())
+    node = await kube.node()
     assert set(node["metadata"]["labels"]) == {"kubernetes.io/os", "kubernetes.io/hostname"}
     assert "spec" not in node
 
 
-async def test_marks_do_not_take_the_place_of_what_a_node_is(world: World) -> None:
-    world.writer = NodeWriter(world.api, world.in_use, labels={"kubernetes.io/hostname": "all"}, taints=[])
-    await world.write(fact())
-    assert (await world.labels())["kubernetes.io/hostname"] == "n1"
+async def test_marks_do_not_take_the_place_of_what_a_node_is(kube: NodeWrites) -> None:
+    kube.writer = NodeWriter(kube.api, kube.in_use, labels={"kubernetes.io/hostname": "all"}, taints=[])
+    await kube.write(fact())
+    assert (await kube.labels())["kubernetes.io/hostname"] == "n1"
 
 
 @pytest.mark.parametrize("name", ["csi-bridge.io/hub", "x.csi-bridge.io/y"])
-async def test_no_node_draws_pods_of_the_bridge_to_itself(world: World, name: str) -> None:
+async def test_no_node_draws_pods_of_the_bridge_to_itself(kube: NodeWrites, name: str) -> None:
     """The hub's pod goes to a host with the label csi-bridge.io/hub (deploy/cloud/overlays/kubeedge)."""
-    await world.write(fact(labels={name: ""}))
-    assert name not in await world.labels()
-    assert world.writer.problems() == [f"node n1 says that it is {name}=: only administrators may set this label"]
+    await kube.write(fact(labels={name: ""}))
+    assert name not in await kube.labels()
+    assert kube.writer.problems() == [f"node n1 says that it is {name}=: only administrators may set this label"]
 
 
 @pytest.mark.parametrize("has", [{}, {EDGE: "agent"}, {EDGE: "kubelet"}], ids=["none", "the hub's", "an operator's"])
 @pytest.mark.parametrize("value", ["agent", "kubelet"])
-async def test_no_node_says_itself_whether_it_has_a_kubelet(world: World, has: Body, value: str) -> None:
-    world.api.put(made_by_somebody(labels=has))
-    await world.write(fact(labels={EDGE: value}))
-    assert await world.labels() == has
-    assert bool(world.writer.problems()) == (has.get(EDGE) != value)
+async def test_no_node_says_itself_whether_it_has_a_kubelet(kube: NodeWrites, has: Body, value: str) -> None:
+    kube.api.put(made_by_somebody(labels=has))
+    await kube.write(fact(labels={EDGE: value}))
+    assert await kube.labels() == has
+    assert bool(kube.writer.problems()) == (has.get(EDGE) != value)
     if not has:
-        assert world.writer.problems() == [
+        assert kube.writer.problems() == [
             f"node n1 says that it is {EDGE}={value}: only administrators may set this label"
         ]
 
 
-async def test_what_the_hub_gave_its_node_comes_back_when_somebody_removes_it(world: World) -> None:
-    await world.write(fact())
-    await world.api.patch(
+async def test_what_the_hub_gave_its_node_comes_back_when_somebody_removes_it(kube: NodeWrites) -> None:
+    await kube.write(fact())
+    await kube.api.patch(
         RESOURCES["Node"],
         "n1",
         {"metadata": {"labels": {"kubernetes.io/os": None}, "annotations": {ATTACHED: None}}},
     )
-    await world.write(fact())
-    node = await world.node()
+    await kube.write(fact())
+    node = await kube.node()
     assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
     assert node["metadata"]["annotations"][ATTACHED] == "true"
 
 
-async def test_a_node_that_another_one_makes_at_the_same_time_is_tried_again(world: World) -> None:
-    world.api.failures["create"] = [KubeError("create", 409, "AlreadyExists", "there is one")]
+async def test_a_node_that_another_one_makes_at_the_same_time_is_tried_again(kube: NodeWrites) -> None:
+    kube.api.failures["create"] = [KubeError("create", 409, "AlreadyExists", "there is one")]
     with pytest.raises(KubeError):
-        await world.write(fact())
-    await world.write(fact())
-    assert world.writer.problems() == []
+        await kube.write(fact())
+    await kube.write(fact())
+    assert kube.writer.problems() == []
 
 
 # ---- what the machine has --------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ def machine(*, in_use: tuple[str, ...] = (), **changed: str) -> Body:
     return told
 
 
-async def test_a_node_of_the_hubs_has_what_its_machine_has(world: World) -> None:
-    await world.write(machine())
-    node = await world.node()
+async def test_a_node_of_the_hubs_has_what_its_machine_has(kube: NodeWrites) -> None:
+    await kube.write(machine())
+    node = await kube.node()
     assert node["status"]["capacity"] == CAPACITY
     assert node["status"]["allocatable"] == CAPACITY
     assert node["status"]["nodeInfo"] == INFO
@@ -233,35 +233,35 @@ async def test_a_node_of_the_hubs_has_what_its_machine_has(world: World) -> None
     assert node["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
 
 
-async def test_an_amount_in_other_words_is_not_written_again(world: World) -> None:
-    await world.write(machine())
-    before = world.writes()
-    await world.write(machine(memory="8Gi", cpu="4000m"))
-    assert world.writes() == before
+async def test_an_amount_in_other_words_is_not_written_again(kube: NodeWrites) -> None:
+    await kube.write(machine())
+    before = kube.writes()
+    await kube.write(machine(memory="8Gi", cpu="4000m"))
+    assert kube.writes() == before
 
 
-async def test_what_somebody_made_of_allocatable_stays_until_the_machine_is_another_one(world: World) -> None:
-    await world.write(machine())
+async def test_what_somebody_made_of_allocatable_stays_until_the_machine_is_another_one(kube: NodeWrites) -> None:
+    await kube.write(machine())
     mine = {"status": {"allocatable": {"cpu": "3"}, "capacity": {"example.com/lamp": "7"}}}
-    await world.api.patch(RESOURCES["Node"], "n1", mine, subresource="status")
-    await world.write(machine(in_use=("v",)))
-    assert (await world.node())["status"]["allocatable"]["cpu"] == "3"
-    await world.write(machine(cpu="8"))
-    status = (await world.node())["status"]
+    await kube.api.patch(RESOURCES["Node"], "n1", mine, subresource="status")
+    await kube.write(machine(in_use=("v",)))
+    assert (await kube.node())["status"]["allocatable"]["cpu"] == "3"
+    await kube.write(machine(cpu="8"))
+    status = (await kube.node())["status"]
     assert status["allocatable"]["cpu"] == "8"
     assert status["capacity"]["example.com/lamp"] == "7"
 
 
-async def test_an_agent_that_does_not_tell_of_its_machine_changes_nothing_of_it(world: World) -> None:
-    await world.write(machine())
-    await world.write(fact())
-    assert (await world.node())["status"]["capacity"] == CAPACITY
+async def test_an_agent_that_does_not_tell_of_its_machine_changes_nothing_of_it(kube: NodeWrites) -> None:
+    await kube.write(machine())
+    await kube.write(fact())
+    assert (await kube.node())["status"]["capacity"] == CAPACITY
 
 
-async def test_a_node_of_somebody_elses_keeps_what_it_has(world: World) -> None:
-    world.api.put(made_by_somebody(status={"capacity": {"cpu": "1"}}))
-    await world.write(machine(in_use=("v",)))
-    node = await world.node()
+async def test_a_node_of_somebody_elses_keeps_what_it_has(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(status={"capacity": {"cpu": "1"}}))
+    await kube.write(machine(in_use=("v",)))
+    node = await kube.node()
     assert node["status"] == {"capacity": {"cpu": "1"}, "volumesInUse": ["v"]}
     assert "kubernetes.io/arch" not in node["metadata"]["labels"]
 
@@ -269,8 +269,8 @@ async def test_a_node_of_somebody_elses_keeps_what_it_has(world: World) -> None:
 # ---- a Node of somebody else's ---------------------------------------------------------------------------------------
 
 
-async def test_a_node_of_somebody_elses_gets_what_its_node_tells_and_keeps_the_rest(world: World) -> None:
-    world.api.put(
+async def test_a_node_of_somebody_elses_gets_what_its_node_tells_and_keeps_the_rest(kube: NodeWrites) -> None:
+    kube.api.put(
         made_by_somebody(
             annotations={"note": "mine"},
             labels={"kubernetes.io/os": "plan9"},
@@ -278,8 +278,8 @@ async def test_a_node_of_somebody_elses_gets_what_its_node_tells_and_keeps_the_r
             status={"conditions": [{"type": "Ready"}]},
         )
     )
-    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
-    node = await world.node()
+    await kube.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
+    node = await kube.node()
     assert node["spec"] == {"taints": [{"key": "k"}]}
     assert node["status"] == {"conditions": [{"type": "Ready"}], "volumesInUse": ["v"]}
     assert node["metadata"]["labels"] == {"kubernetes.io/os": "plan9", "d.example/zone": "a"}
@@ -289,135 +289,135 @@ async def test_a_node_of_somebody_elses_gets_what_its_node_tells_and_keeps_the_r
         IDS: '{"d":"id-1"}',
         "csi-bridge.io/drivers": '["d"]',
     }
-    assert world.writer.problems() == []
+    assert kube.writer.problems() == []
 
 
-async def test_a_node_of_somebody_elses_that_nothing_is_attached_to_is_named(world: World) -> None:
-    world.api.put(made_by_somebody(annotations={ATTACHED: "false"}))
-    await world.write(fact())
-    assert ATTACHED in world.writer.problems()[0]
-    assert (await world.node())["metadata"]["annotations"][ATTACHED] == "false"
-    world.api.drop("Node", "n1")
-    await world.write(fact())
-    assert world.writer.problems() == []
+async def test_a_node_of_somebody_elses_that_nothing_is_attached_to_is_named(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(annotations={ATTACHED: "false"}))
+    await kube.write(fact())
+    assert ATTACHED in kube.writer.problems()[0]
+    assert (await kube.node())["metadata"]["annotations"][ATTACHED] == "false"
+    kube.api.drop("Node", "n1")
+    await kube.write(fact())
+    assert kube.writer.problems() == []
 
 
 # ---- node ids --------------------------------------------------------------------------------------------------------
 
 
-async def test_ids_of_drivers_that_the_node_does_not_tell_of_stay_and_those_of_the_hub_go(world: World) -> None:
-    world.api.put(made_by_somebody(annotations={IDS: '{"other":"x"}'}))
-    await world.write(fact(ids={"d": "id-1", "e": "id-2"}))
-    assert await world.ids() == {"other": "x", "d": "id-1", "e": "id-2"}
-    await world.write(fact(ids={"e": "id-3"}))
-    assert await world.ids() == {"other": "x", "e": "id-3"}
-    await world.write(None)
-    assert await world.ids() == {"other": "x"}
-    assert "csi-bridge.io/drivers" not in (await world.node())["metadata"]["annotations"]
+async def test_ids_of_drivers_that_the_node_does_not_tell_of_stay_and_those_of_the_hub_go(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(annotations={IDS: '{"other":"x"}'}))
+    await kube.write(fact(ids={"d": "id-1", "e": "id-2"}))
+    assert await kube.ids() == {"other": "x", "d": "id-1", "e": "id-2"}
+    await kube.write(fact(ids={"e": "id-3"}))
+    assert await kube.ids() == {"other": "x", "e": "id-3"}
+    await kube.write(None)
+    assert await kube.ids() == {"other": "x"}
+    assert "csi-bridge.io/drivers" not in (await kube.node())["metadata"]["annotations"]
 
 
-async def test_an_id_that_was_there_as_it_is_told_is_not_the_hubs_to_remove(world: World) -> None:
-    world.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}'}))
-    await world.write(fact(ids={"d": "id-1"}))
-    await world.write(fact())
-    assert await world.ids() == {"d": "id-1"}
+async def test_an_id_that_was_there_as_it_is_told_is_not_the_hubs_to_remove(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}'}))
+    await kube.write(fact(ids={"d": "id-1"}))
+    await kube.write(fact())
+    assert await kube.ids() == {"d": "id-1"}
 
 
-async def test_an_annotation_without_ids_is_removed(world: World) -> None:
-    await world.write(fact(ids={"d": "id-1"}))
-    await world.write(fact())
-    assert await world.ids() is None
+async def test_an_annotation_without_ids_is_removed(kube: NodeWrites) -> None:
+    await kube.write(fact(ids={"d": "id-1"}))
+    await kube.write(fact())
+    assert await kube.ids() is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"d": 1}', '"d"', "[" * 100_000])
-async def test_ids_that_cannot_be_read_are_left_and_named_and_hold_up_nothing_else(world: World, text: str) -> None:
-    world.api.put(made_by_somebody(annotations={IDS: text}))
-    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
-    node = await world.node()
+async def test_ids_that_cannot_be_read_are_left_and_named_and_hold_up_nothing_else(kube: NodeWrites, text: str) -> None:
+    kube.api.put(made_by_somebody(annotations={IDS: text}))
+    await kube.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
+    node = await kube.node()
     assert node["metadata"]["annotations"][IDS] == text
     assert node["metadata"]["labels"] == {"d.example/zone": "a"}
     assert node["status"] == {"volumesInUse": ["v"]}
-    assert IDS in world.writer.problems()[0]
+    assert IDS in kube.writer.problems()[0]
 
 
-async def test_ids_that_the_node_tells_in_another_form_change_nothing_and_are_named(world: World) -> None:
-    await world.write(fact(ids={"d": "id-1"}))
+async def test_ids_that_the_node_tells_in_another_form_change_nothing_and_are_named(kube: NodeWrites) -> None:
+    await kube.write(fact(ids={"d": "id-1"}))
     told = fact()
     told["metadata"]["annotations"][IDS] = "nonsense"
-    await world.write(told)
-    assert await world.ids() == {"d": "id-1"}
-    assert len(world.writer.problems()) == 1
+    await kube.write(told)
+    assert await kube.ids() == {"d": "id-1"}
+    assert len(kube.writer.problems()) == 1
 
 
-async def test_no_other_annotation_is_the_nodes_to_tell(world: World) -> None:
+async def test_no_other_annotation_is_the_nodes_to_tell(kube: NodeWrites) -> None:
     told = fact()
     told["metadata"]["annotations"] = {"csi-bridge.io/made-by": "me", "x": "y", ATTACHED: "false"}
-    await world.write(told)
-    annotations = (await world.node())["metadata"]["annotations"]
+    await kube.write(told)
+    annotations = (await kube.node())["metadata"]["annotations"]
     assert annotations == {"csi-bridge.io/made-by": "hub", ATTACHED: "true"}
 
 
-async def test_a_memory_that_somebody_made_nonsense_of_is_empty(world: World) -> None:
+async def test_a_memory_that_somebody_made_nonsense_of_is_empty(kube: NodeWrites) -> None:
     for text in ("{", "3", '[{"a": 1}]', "[" * 100_000):
-        world.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}', "csi-bridge.io/drivers": text}))
-        await world.write(fact())
-        assert await world.ids() == {"d": "id-1"}
+        kube.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}', "csi-bridge.io/drivers": text}))
+        await kube.write(fact())
+        assert await kube.ids() == {"d": "id-1"}
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_label_with_another_value_stays_and_is_named_until_it_is_mended(world: World) -> None:
-    world.api.put(made_by_somebody(labels={"d.example/zone": "b"}))
+async def test_a_label_with_another_value_stays_and_is_named_until_it_is_mended(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(labels={"d.example/zone": "b"}))
     told = fact(ids={"d": "id-1"}, labels={"d.example/zone": "a", "d.example/rack": "7"})
-    await world.write(told)
-    assert await world.labels() == {"d.example/zone": "b", "d.example/rack": "7"}
-    assert await world.ids() == {"d": "id-1"}
-    (problem,) = world.writer.problems()
+    await kube.write(told)
+    assert await kube.labels() == {"d.example/zone": "b", "d.example/rack": "7"}
+    assert await kube.ids() == {"d": "id-1"}
+    (problem,) = kube.writer.problems()
     for text in ("n1", "d.example/zone=a", "d.example/zone=b"):
         assert text in problem
-    await world.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {"d.example/zone": None}}})
-    await world.write(told)
-    assert (await world.labels())["d.example/zone"] == "a"
-    assert world.writer.problems() == []
+    await kube.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {"d.example/zone": None}}})
+    await kube.write(told)
+    assert (await kube.labels())["d.example/zone"] == "a"
+    assert kube.writer.problems() == []
 
 
-async def test_of_a_node_that_tells_nothing_any_more_nothing_is_to_be_mended(world: World) -> None:
-    world.api.put(made_by_somebody(annotations={"csi-bridge.io/made-by": "hub", IDS: "not JSON"}))
-    await world.write(fact())
-    assert IDS in world.writer.problems()[0]
-    await world.write(None)
-    assert world.writer.problems() == []
+async def test_of_a_node_that_tells_nothing_any_more_nothing_is_to_be_mended(kube: NodeWrites) -> None:
+    kube.api.put(made_by_somebody(annotations={"csi-bridge.io/made-by": "hub", IDS: "not JSON"}))
+    await kube.write(fact())
+    assert IDS in kube.writer.problems()[0]
+    await kube.write(None)
+    assert kube.writer.problems() == []
 
 
-async def test_of_a_node_that_is_not_written_any_more_nothing_is_to_be_mended_or_changed(world: World) -> None:
-    await world.write(fact(ids={"d": "id-1"}, labels={"kubernetes.io/hostname": "another"}))
-    assert "another" in world.writer.problems()[0]
-    before = world.writes()
-    world.writer.forget("n1", NODE)
-    assert world.writer.problems() == []
-    assert world.writes() == before
+async def test_of_a_node_that_is_not_written_any_more_nothing_is_to_be_mended_or_changed(kube: NodeWrites) -> None:
+    await kube.write(fact(ids={"d": "id-1"}, labels={"kubernetes.io/hostname": "another"}))
+    assert "another" in kube.writer.problems()[0]
+    before = kube.writes()
+    kube.writer.forget("n1", NODE)
+    assert kube.writer.problems() == []
+    assert kube.writes() == before
 
 
-async def test_topology_that_contradicts_the_nodes_name_is_named(world: World) -> None:
-    await world.write(fact(labels={"kubernetes.io/hostname": "another"}))
-    assert (await world.labels())["kubernetes.io/hostname"] == "n1"
-    assert "another" in world.writer.problems()[0]
+async def test_topology_that_contradicts_the_nodes_name_is_named(kube: NodeWrites) -> None:
+    await kube.write(fact(labels={"kubernetes.io/hostname": "another"}))
+    assert (await kube.labels())["kubernetes.io/hostname"] == "n1"
+    assert "another" in kube.writer.problems()[0]
 
 
-async def test_a_node_that_says_that_it_is_another_one_is_not_believed_and_named(world: World) -> None:
-    await world.write(fact(labels={"csi-bridge.io/node": "n2"}))
-    assert "csi-bridge.io/node" not in await world.labels()
-    (problem,) = world.writer.problems()
+async def test_a_node_that_says_that_it_is_another_one_is_not_believed_and_named(kube: NodeWrites) -> None:
+    await kube.write(fact(labels={"csi-bridge.io/node": "n2"}))
+    assert "csi-bridge.io/node" not in await kube.labels()
+    (problem,) = kube.writer.problems()
     assert problem == "node n1 says that it is csi-bridge.io/node=n2, which only the node of that name may be"
-    await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
-    assert (await world.labels())["csi-bridge.io/node"] == "n1"
+    await kube.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await kube.labels())["csi-bridge.io/node"] == "n1"
 
 
-async def test_labels_stay_when_a_driver_goes(world: World) -> None:
-    await world.write(fact(labels={"d.example/zone": "a"}))
-    await world.write(fact())
-    assert (await world.labels())["d.example/zone"] == "a"
+async def test_labels_stay_when_a_driver_goes(kube: NodeWrites) -> None:
+    await kube.write(fact(labels={"d.example/zone": "a"}))
+    await kube.write(fact())
+    assert (await kube.labels())["d.example/zone"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -431,10 +431,10 @@ async def test_labels_stay_when_a_driver_goes(world: World) -> None:
         "topology.kubernetes.io/rack",
     ],
 )
-async def test_a_label_that_no_kubelet_may_set_is_not_set_for_a_node_and_named(world: World, label: str) -> None:
-    await world.write(fact(labels={label: "x"}))
-    assert label not in await world.labels()
-    assert label in world.writer.problems()[0]
+async def test_a_label_that_no_kubelet_may_set_is_not_set_for_a_node_and_named(kube: NodeWrites, label: str) -> None:
+    await kube.write(fact(labels={label: "x"}))
+    assert label not in await kube.labels()
+    assert label in kube.writer.problems()[0]
 
 
 @pytest.mark.parametrize(
@@ -448,56 +448,56 @@ async def test_a_label_that_no_kubelet_may_set_is_not_set_for_a_node_and_named(w
         "mykubernetes.io/x",
     ],
 )
-async def test_a_label_that_a_kubelet_may_set_is_set(world: World, label: str) -> None:
-    await world.write(fact(labels={label: "x"}))
-    assert (await world.labels())[label] == "x"
-    assert world.writer.problems() == []
+async def test_a_label_that_a_kubelet_may_set_is_set(kube: NodeWrites, label: str) -> None:
+    await kube.write(fact(labels={label: "x"}))
+    assert (await kube.labels())[label] == "x"
+    assert kube.writer.problems() == []
 
 
 # ---- what is in use --------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_in_use_is_exactly_what_is_told(world: World) -> None:
-    await world.write(fact(in_use=("b", "a")))
-    assert (await world.node())["status"]["volumesInUse"] == ["b", "a"]
-    await world.write(fact(in_use=("a",)))
-    assert (await world.node())["status"]["volumesInUse"] == ["a"]
-    await world.write({})
-    assert (await world.node())["status"]["volumesInUse"] == []
+async def test_what_is_in_use_is_exactly_what_is_told(kube: NodeWrites) -> None:
+    await kube.write(fact(in_use=("b", "a")))
+    assert (await kube.node())["status"]["volumesInUse"] == ["b", "a"]
+    await kube.write(fact(in_use=("a",)))
+    assert (await kube.node())["status"]["volumesInUse"] == ["a"]
+    await kube.write({})
+    assert (await kube.node())["status"]["volumesInUse"] == []
 
 
-async def test_what_is_in_use_is_noted_when_it_stands_there_and_not_before(world: World) -> None:
-    await world.write(fact())
-    world.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
+async def test_what_is_in_use_is_noted_when_it_stands_there_and_not_before(kube: NodeWrites) -> None:
+    await kube.write(fact())
+    kube.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
     with pytest.raises(KubeError):
-        await world.write(fact(in_use=("a",)))
-    assert not world.in_use.has("n1", ["a"])
-    await world.write(fact(in_use=("a",)))
-    assert world.in_use.has("n1", ["a"])
-    world.in_use.lose("n1")
-    await world.write(fact(in_use=("a",)))  # it stands there already
-    assert world.in_use.has("n1", ["a"])
+        await kube.write(fact(in_use=("a",)))
+    assert not kube.in_use.has("n1", ["a"])
+    await kube.write(fact(in_use=("a",)))
+    assert kube.in_use.has("n1", ["a"])
+    kube.in_use.lose("n1")
+    await kube.write(fact(in_use=("a",)))  # it stands there already
+    assert kube.in_use.has("n1", ["a"])
 
 
-async def test_what_is_in_use_stays_when_the_node_tells_nothing_any_more(world: World) -> None:
-    await world.write(fact(in_use=("a",)))
-    await world.write(None)
-    assert (await world.node())["status"]["volumesInUse"] == ["a"]
+async def test_what_is_in_use_stays_when_the_node_tells_nothing_any_more(kube: NodeWrites) -> None:
+    await kube.write(fact(in_use=("a",)))
+    await kube.write(None)
+    assert (await kube.node())["status"]["volumesInUse"] == ["a"]
 
 
-async def test_a_node_that_tells_nothing_gets_no_node(world: World) -> None:
-    await world.write(None)
-    assert world.writes() == []
+async def test_a_node_that_tells_nothing_gets_no_node(kube: NodeWrites) -> None:
+    await kube.write(None)
+    assert kube.writes() == []
 
 
-async def test_what_is_in_use_is_there_also_if_the_rest_cannot_be_written(world: World) -> None:
-    await world.write(fact())
+async def test_what_is_in_use_is_there_also_if_the_rest_cannot_be_written(kube: NodeWrites) -> None:
+    await kube.write(fact())
     with pytest.raises(KubeError):
-        await world.write(_refused_labels(world))
-    assert (await world.node())["status"]["volumesInUse"] == ["a"]
-    assert world.in_use.has("n1", ["a"])
-    await world.write(fact(labels={"bad": "x"}, in_use=("a",)))
-    assert (await world.labels())["bad"] == "x"
+        await kube.write(_refused_labels(kube))
+    assert (await kube.node())["status"]["volumesInUse"] == ["a"]
+    assert kube.in_use.has("n1", ["a"])
+    await kube.write(fact(labels={"bad": "x"}, in_use=("a",)))
+    assert (await kube.labels())["bad"] == "x"
 
 
 class _Held:
@@ -520,72 +520,72 @@ class _Held:
 @pytest.mark.parametrize("done", [True, False], ids=["it is done", "it is not done"])
 @pytest.mark.parametrize("verb", ["get", "patch"])
 async def test_what_is_being_taken_out_stands_there_no_more_before_that_is_answered(
-    world: World, verb: str, *, done: bool
+    kube: NodeWrites, verb: str, *, done: bool
 ) -> None:
-    await world.write(fact(in_use=("a", "b")))
-    held = _Held(getattr(world.api, verb), done=done)
-    setattr(world.api, verb, held)
-    writing = asyncio.create_task(world.write(fact(in_use=("a",))))
+    await kube.write(fact(in_use=("a", "b")))
+    held = _Held(getattr(kube.api, verb), done=done)
+    setattr(kube.api, verb, held)
+    writing = asyncio.create_task(kube.write(fact(in_use=("a",))))
     await asyncio.wait_for(held.begun.wait(), 5)
-    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+    assert [kube.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
     held.go_on.set()
     await writing
-    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+    assert [kube.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
 
 
-async def test_what_was_taken_out_without_an_answer_stands_there_no_more(world: World) -> None:
-    await world.write(fact(in_use=("a", "b")))
-    patch = world.api.patch
+async def test_what_was_taken_out_without_an_answer_stands_there_no_more(kube: NodeWrites) -> None:
+    await kube.write(fact(in_use=("a", "b")))
+    patch = kube.api.patch
 
     async def lose(*args: Any, **options: Any) -> Body:
         await patch(*args, **options)
         raise KubeError("patch", 0, "", "the answer broke off")
 
-    world.api.patch = lose  # type: ignore[method-assign]  # done, and nobody hears of it
+    kube.api.patch = lose  # type: ignore[method-assign]  # done, and nobody hears of it
     with pytest.raises(KubeError):
-        await world.write(fact(in_use=("a",)))
-    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+        await kube.write(fact(in_use=("a",)))
+    assert [kube.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
 
 
-async def test_what_somebody_else_took_out_does_not_stand_there_while_it_is_put_back(world: World) -> None:
-    await world.write(fact(in_use=("a", "b")))
-    world.api.put({**await world.node(), "status": {"volumesInUse": ["a"]}})
-    held = _Held(world.api.patch, done=False)
-    world.api.patch = held  # type: ignore[method-assign]  # it waits
-    writing = asyncio.create_task(world.write(fact(in_use=("a", "b"))))
+async def test_what_somebody_else_took_out_does_not_stand_there_while_it_is_put_back(kube: NodeWrites) -> None:
+    await kube.write(fact(in_use=("a", "b")))
+    kube.api.put({**await kube.node(), "status": {"volumesInUse": ["a"]}})
+    held = _Held(kube.api.patch, done=False)
+    kube.api.patch = held  # type: ignore[method-assign]  # it waits
+    writing = asyncio.create_task(kube.write(fact(in_use=("a", "b"))))
     await asyncio.wait_for(held.begun.wait(), 5)
-    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+    assert [kube.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
     held.go_on.set()
     await writing
-    assert world.in_use.has("n1", ["a", "b"])
+    assert kube.in_use.has("n1", ["a", "b"])
 
 
-def _refused_labels(world: World) -> Body:
+def _refused_labels(kube: NodeWrites) -> Body:
     """The second patch is refused: the one of the labels."""
-    patch = world.api.patch
+    patch = kube.api.patch
 
     async def refuse(*args: Any, **options: Any) -> Body:
         if not options.get("subresource"):
-            world.api.patch = patch  # type: ignore[method-assign]  # as it was
+            kube.api.patch = patch  # type: ignore[method-assign]  # as it was
             raise KubeError("patch", 422, "Invalid", "metadata.labels")
         return await patch(*args, **options)
 
-    world.api.patch = refuse  # type: ignore[method-assign]  # one refusal among several patches
+    kube.api.patch = refuse  # type: ignore[method-assign]  # one refusal among several patches
     return fact(labels={"bad": "x"}, in_use=("a",))
 
 
-async def test_what_another_one_writes_meanwhile_is_not_lost(world: World) -> None:
-    await world.write(fact())
-    patch = world.api.patch
+async def test_what_another_one_writes_meanwhile_is_not_lost(kube: NodeWrites) -> None:
+    await kube.write(fact())
+    patch = kube.api.patch
 
     async def late(*args: Any, **options: Any) -> Body:
-        world.api.patch = patch  # type: ignore[method-assign]  # as it was
+        kube.api.patch = patch  # type: ignore[method-assign]  # as it was
         await patch(RESOURCES["Node"], "n1", {"metadata": {"annotations": {IDS: '{"other":"x"}'}}})
         return await patch(*args, **options)
 
-    world.api.patch = late  # type: ignore[method-assign]  # another one is quicker
+    kube.api.patch = late  # type: ignore[method-assign]  # another one is quicker
     with pytest.raises(KubeError) as caught:
-        await world.write(fact(ids={"d": "id-1"}))
+        await kube.write(fact(ids={"d": "id-1"}))
     assert caught.value.code == 409
-    await world.write(fact(ids={"d": "id-1"}))
-    assert await world.ids() == {"other": "x", "d": "id-1"}
+    await kube.write(fact(ids={"d": "id-1"}))
+    assert await kube.ids() == {"other": "x", "d": "id-1"}

@@ -21,7 +21,7 @@ UNMOUNTED = {**MOUNTED, "status": "False", "reason": "Unmounted"}
 RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason": "Unmounted"}
 
 
-class World:
+class PodWrites:
     """An API server with a Node that the hub made and a pod on it, and a writer."""
 
     def __init__(self, *conditions: Body, made: bool = True, deleted: bool = False, grace_s: int = 30) -> None:
@@ -52,9 +52,9 @@ def told(*conditions: Body, uid: str = "u-1") -> Body:
 
 
 async def test_conditions_are_written_beside_those_of_others() -> None:
-    world = World(READY)
-    assert await world.write(told(WAITING)) == ["patch pods web status"]
-    assert await world.conditions() == [READY, {**WAITING, "lastTransitionTime": "1970-01-01T00:00:00Z"}]
+    kube = PodWrites(READY)
+    assert await kube.write(told(WAITING)) == ["patch pods web status"]
+    assert await kube.conditions() == [READY, {**WAITING, "lastTransitionTime": "1970-01-01T00:00:00Z"}]
 
 
 def listed(*volumes: tuple[str, ...], status: str = "False") -> Body:
@@ -65,50 +65,50 @@ def listed(*volumes: tuple[str, ...], status: str = "False") -> Body:
 
 
 async def test_the_condition_says_in_words_which_volumes_the_pod_waits_for() -> None:
-    world = World()
+    kube = PodWrites()
     waits = ("data", "waiting", "no driver"), ("logs", "mounted"), ("tmp", "unknown"), ("", "waiting", "no such pod")
-    await world.write(listed(*waits))
-    assert (await world.conditions())[0]["message"] == "data: no driver; tmp; no such pod"
+    await kube.write(listed(*waits))
+    assert (await kube.conditions())[0]["message"] == "data: no driver; tmp; no such pod"
 
 
 async def test_a_long_reason_in_the_condition_leaves_room_for_those_of_other_volumes() -> None:
-    world = World()
-    await world.write(listed(("data", "waiting", "x" * 900), ("logs", "waiting", "no driver")))
-    message = (await world.conditions())[0]["message"]
+    kube = PodWrites()
+    await kube.write(listed(("data", "waiting", "x" * 900), ("logs", "waiting", "no driver")))
+    message = (await kube.conditions())[0]["message"]
     assert message == f"data: {'x' * 512} … (cut); logs: no driver"
 
 
 async def test_a_condition_for_very_many_volumes_is_cut_and_says_so() -> None:
-    world = World()
-    await world.write(listed(*((f"data-{number}", "waiting", "no driver") for number in range(200))))
-    message = (await world.conditions())[0]["message"]
+    kube = PodWrites()
+    await kube.write(listed(*((f"data-{number}", "waiting", "no driver") for number in range(200))))
+    message = (await kube.conditions())[0]["message"]
     assert (len(message), message[-8:]) == (1_024 + 8, " … (cut)")
 
 
 async def test_a_condition_has_the_time_at_which_its_status_changed() -> None:
-    world = World()
-    await world.write(told(WAITING))
-    world.now = 60.0
-    await world.write(told({**WAITING, "message": "data: another cause"}))
-    assert await world.conditions() == [
+    kube = PodWrites()
+    await kube.write(told(WAITING))
+    kube.now = 60.0
+    await kube.write(told({**WAITING, "message": "data: another cause"}))
+    assert await kube.conditions() == [
         {**WAITING, "message": "data: another cause", "lastTransitionTime": "1970-01-01T00:00:00Z"}
     ]
-    await world.write(told(MOUNTED))
-    assert await world.conditions() == [{**MOUNTED, "lastTransitionTime": "1970-01-01T00:01:00Z"}]
+    await kube.write(told(MOUNTED))
+    assert await kube.conditions() == [{**MOUNTED, "lastTransitionTime": "1970-01-01T00:01:00Z"}]
 
 
 async def test_the_same_again_is_no_change_and_asks_for_no_node() -> None:
-    world = World(READY)
-    await world.write(told(MOUNTED))
-    assert await world.write(told(MOUNTED)) == []
-    assert world.api.asked == ["get pods web"]
+    kube = PodWrites(READY)
+    await kube.write(told(MOUNTED))
+    assert await kube.write(told(MOUNTED)) == []
+    assert kube.api.asked == ["get pods web"]
 
 
 async def test_an_event_says_once_that_all_is_mounted_and_that_nothing_starts_containers() -> None:
-    world = World(READY)
-    (created, patched) = await world.write(told(MOUNTED))
+    kube = PodWrites(READY)
+    (created, patched) = await kube.write(told(MOUNTED))
     assert (created.split(".")[0], patched) == ("create events web", "patch pods web status")
-    event = await world.api.get(RESOURCES["Event"], created.split()[-1], "default")
+    event = await kube.api.get(RESOURCES["Event"], created.split()[-1], "default")
     assert event["involvedObject"] == {
         "apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web", "uid": "u-1"
     }  # fmt: skip
@@ -118,115 +118,115 @@ async def test_an_event_says_once_that_all_is_mounted_and_that_nothing_starts_co
         "On the node, csi-bridge edge volumes shows where each volume is mounted"
     )
     assert event["source"]["host"] == "n1"
-    restarted = PodWriter(world.api, now=lambda: 60.0)
-    world.api.asked.clear()
+    restarted = PodWriter(kube.api, now=lambda: 60.0)
+    kube.api.asked.clear()
     await restarted.write("n1", WEB, told(MOUNTED))
-    assert world.api.asked == ["get pods web"]
+    assert kube.api.asked == ["get pods web"]
 
 
 async def test_a_pod_that_has_not_all_its_volumes_gets_no_event_that_it_has() -> None:
-    world = World(READY)
-    assert await world.write(told(WAITING)) == ["patch pods web status"]
-    assert await world.write(told({**WAITING, "message": "data: another cause"})) == ["patch pods web status"]
+    kube = PodWrites(READY)
+    assert await kube.write(told(WAITING)) == ["patch pods web status"]
+    assert await kube.write(told({**WAITING, "message": "data: another cause"})) == ["patch pods web status"]
 
 
 async def test_a_pod_that_is_mounted_again_still_has_one_event() -> None:
-    world = World()
-    (first, _) = await world.write(told(MOUNTED))
-    await world.write(told(WAITING))
-    world.now = 60.0
-    assert (await world.write(told(MOUNTED)))[0] == first
-    event = await world.api.get(RESOURCES["Event"], first.split()[-1], "default")
+    kube = PodWrites()
+    (first, _) = await kube.write(told(MOUNTED))
+    await kube.write(told(WAITING))
+    kube.now = 60.0
+    assert (await kube.write(told(MOUNTED)))[0] == first
+    event = await kube.api.get(RESOURCES["Event"], first.split()[-1], "default")
     assert (event["count"], event["lastTimestamp"]) == (1, "1970-01-01T00:01:00Z")
 
 
 async def test_the_condition_waits_for_the_event_and_not_for_one_that_a_policy_refuses() -> None:
-    world = World()
-    world.api.failures["create"] = [
+    kube = PodWrites()
+    kube.api.failures["create"] = [
         KubeError("create", 503, "ServiceUnavailable", "not now"),
         KubeError("create", 403, "Forbidden", "a policy allows no events here"),
     ]
     with pytest.raises(KubeError):
-        await world.write(told(MOUNTED))
-    assert await world.conditions() == []
-    await world.write(told(MOUNTED))
-    assert [it["status"] for it in await world.conditions()] == ["True"]
+        await kube.write(told(MOUNTED))
+    assert await kube.conditions() == []
+    await kube.write(told(MOUNTED))
+    assert [it["status"] for it in await kube.conditions()] == ["True"]
 
 
 async def test_a_write_between_look_and_patch_is_not_lost() -> None:
-    world = World()
-    old = await world.api.get(RESOURCES["Pod"], "web", "default")
-    world.api.put({**old, "status": {"conditions": [READY]}})
-    get = world.api.get
+    kube = PodWrites()
+    old = await kube.api.get(RESOURCES["Pod"], "web", "default")
+    kube.api.put({**old, "status": {"conditions": [READY]}})
+    get = kube.api.get
 
     async def get_old(resource: Any, name: str, namespace: str = "") -> Body:
         return old if name == "web" else await get(resource, name, namespace)
 
-    world.api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
+    kube.api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
     with pytest.raises(KubeError):
-        await world.write(told(MOUNTED))
+        await kube.write(told(MOUNTED))
 
 
 async def test_a_pod_that_is_being_deleted_ends_when_nothing_of_its_volumes_is_left() -> None:
-    world = World(deleted=True)
-    assert await world.write(told(UNMOUNTED)) == ["patch pods web status"]
-    assert await world.write(told(UNMOUNTED, RELEASED)) == ["delete pods web 0"]
-    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+    kube = PodWrites(deleted=True)
+    assert await kube.write(told(UNMOUNTED)) == ["patch pods web status"]
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == ["delete pods web 0"]
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
 
 
 async def test_a_pod_that_nobody_deleted_does_not_end() -> None:
-    world = World()
-    assert await world.write(told(UNMOUNTED, RELEASED)) == ["patch pods web status"]
-    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+    kube = PodWrites()
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == ["patch pods web status"]
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
 
 
 async def test_a_pod_that_waits_for_a_finalizer_alone_is_not_deleted_again() -> None:
-    world = World({**UNMOUNTED}, {**RELEASED}, deleted=True, grace_s=0)
-    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+    kube = PodWrites({**UNMOUNTED}, {**RELEASED}, deleted=True, grace_s=0)
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
 
 
 @pytest.mark.parametrize("deleted", [True, False])
 async def test_where_a_kubelet_may_be_nothing_is_written_and_an_end_is_left_to_people(*, deleted: bool) -> None:
-    world = World(made=False, deleted=deleted)
-    assert await world.write(told(UNMOUNTED, RELEASED)) == []
-    assert [("Pod default/web" in it, "node n1" in it) for it in world.writer.problems()] == [(True, True)] * deleted
-    assert await world.write(None) == []
-    assert world.writer.problems() == []
+    kube = PodWrites(made=False, deleted=deleted)
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
+    assert [("Pod default/web" in it, "node n1" in it) for it in kube.writer.problems()] == [(True, True)] * deleted
+    assert await kube.write(None) == []
+    assert kube.writer.problems() == []
 
 
 async def test_an_end_is_left_to_nobody_when_nothing_is_written_of_the_node_any_more() -> None:
-    world = World(made=False, deleted=True)
-    await world.write(told(UNMOUNTED, RELEASED))
-    assert len(world.writer.problems()) == 1
-    world.writer.forget("n1", WEB)
-    assert world.writer.problems() == []
+    kube = PodWrites(made=False, deleted=True)
+    await kube.write(told(UNMOUNTED, RELEASED))
+    assert len(kube.writer.problems()) == 1
+    kube.writer.forget("n1", WEB)
+    assert kube.writer.problems() == []
 
 
 async def test_a_fact_of_another_pod_or_of_another_nodes_pod_is_void() -> None:
-    world = World(deleted=True)
-    assert await world.write(told(UNMOUNTED, RELEASED, uid="another")) == []
-    assert await world.write(told(UNMOUNTED, RELEASED), node="n2") == []
+    kube = PodWrites(deleted=True)
+    assert await kube.write(told(UNMOUNTED, RELEASED, uid="another")) == []
+    assert await kube.write(told(UNMOUNTED, RELEASED), node="n2") == []
 
 
 async def test_a_pod_that_is_gone_and_a_fact_that_is_taken_back_are_nothing_to_do() -> None:
-    world = World(deleted=True)
-    assert await world.write(None) == []
-    assert world.api.asked == []
-    world.api.drop("Pod", "web", "default")
-    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+    kube = PodWrites(deleted=True)
+    assert await kube.write(None) == []
+    assert kube.api.asked == []
+    kube.api.drop("Pod", "web", "default")
+    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
 
 
 async def test_a_pod_that_went_just_now_is_no_error_and_another_of_its_name_is() -> None:
-    world = World(deleted=True)
-    world.api.failures["delete"] = [KubeError("delete", 404, "NotFound", "there is none")]
-    await world.write(told(UNMOUNTED, RELEASED))
-    world.api.failures["delete"] = [KubeError("delete", 409, "Conflict", "another uid")]
+    kube = PodWrites(deleted=True)
+    kube.api.failures["delete"] = [KubeError("delete", 404, "NotFound", "there is none")]
+    await kube.write(told(UNMOUNTED, RELEASED))
+    kube.api.failures["delete"] = [KubeError("delete", 409, "Conflict", "another uid")]
     with pytest.raises(KubeError):
-        await world.write(told(UNMOUNTED, RELEASED))
+        await kube.write(told(UNMOUNTED, RELEASED))
 
 
 async def test_before_the_hub_has_made_the_node_it_is_tried_again() -> None:
-    world = World(deleted=True)
-    world.api.drop("Node", "n1")
+    kube = PodWrites(deleted=True)
+    kube.api.drop("Node", "n1")
     with pytest.raises(KubeError):
-        await world.write(told(UNMOUNTED, RELEASED))
+        await kube.write(told(UNMOUNTED, RELEASED))

@@ -76,7 +76,7 @@ class Uplink:
         raise Moved
 
 
-class World:
+class RenewingNode:
     """A joined node, whose clock the test sets."""
 
     def __init__(self, directory: Path, hub: Hub) -> None:
@@ -112,31 +112,31 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RenewingNode:
     hub = Hub(Authority(tmp_path))
     monkeypatch.setattr("edge.renewal.ask", hub.ask)
     monkeypatch.setattr("edge.renewal.ask_at", hub.ask_at)
     monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=0.0, most_s=0.0))
     monkeypatch.setattr("edge.renewal._LOOK_S", 0.0)
-    return World(tmp_path, hub)
+    return RenewingNode(tmp_path, hub)
 
 
-async def test_a_certificate_that_is_not_due_is_left_alone(world: World) -> None:
-    world.now = world.began_at + 0.6 * LIFE_S
-    running = asyncio.create_task(world.renewal.run(world.uplink))  # type: ignore[arg-type]  # a fake
+async def test_a_certificate_that_is_not_due_is_left_alone(node: RenewingNode) -> None:
+    node.now = node.began_at + 0.6 * LIFE_S
+    running = asyncio.create_task(node.renewal.run(node.uplink))  # type: ignore[arg-type]  # a fake
     for _ in range(50):
         await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert world.hub.asked == []
+    assert node.hub.asked == []
 
 
-async def test_a_certificate_that_is_due_is_renewed_on_the_link_and_then_the_uplink_moves(world: World) -> None:
-    world.now = world.began_at + 0.75 * LIFE_S
-    await world.run()
-    assert [at_listener for _, at_listener in world.hub.asked] == [False]
-    assert world.is_renewed
-    assert world.renewal.problems() == []
+async def test_a_certificate_that_is_due_is_renewed_on_the_link_and_then_the_uplink_moves(node: RenewingNode) -> None:
+    node.now = node.began_at + 0.75 * LIFE_S
+    await node.run()
+    assert [at_listener for _, at_listener in node.hub.asked] == [False]
+    assert node.is_renewed
+    assert node.renewal.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -148,157 +148,161 @@ async def test_a_certificate_that_is_due_is_renewed_on_the_link_and_then_the_upl
     ],
 )
 async def test_a_renewal_that_failed_is_asked_again_with_the_same_request_and_told_meanwhile(
-    world: World, failure: Exception, why: str
+    node: RenewingNode, failure: Exception, why: str
 ) -> None:
-    world.now = world.began_at + 0.75 * LIFE_S
-    world.hub.failures = [failure] * 3
+    node.now = node.began_at + 0.75 * LIFE_S
+    node.hub.failures = [failure] * 3
     told: list[str] = []
-    usual = world.hub.issue
+    usual = node.hub.issue
 
     def issue(request: bytes) -> Issued:
-        told.extend(world.renewal.problems())
+        told.extend(node.renewal.problems())
         return usual(request)
 
-    world.hub.issue = issue  # type: ignore[method-assign]  # looks once more
-    await world.run()
-    assert len(world.hub.asked) == 4
-    assert len({request for request, _ in world.hub.asked}) == 1
+    node.hub.issue = issue  # type: ignore[method-assign]  # looks once more
+    await node.run()
+    assert len(node.hub.asked) == 4
+    assert len({request for request, _ in node.hub.asked}) == 1
     (problem,) = told
     assert problem.startswith("this node's certificate, valid until ")
     assert why in problem
-    assert world.renewal.problems() == []
+    assert node.renewal.problems() == []
 
 
-async def test_without_a_link_nothing_is_asked_and_the_certificate_stays(world: World) -> None:
-    world.now = world.began_at + 0.75 * LIFE_S
-    world.uplink.link = None
-    running = asyncio.create_task(world.renewal.run(world.uplink))  # type: ignore[arg-type]  # a fake
-    while not world.renewal.problems():  # noqa: ASYNC110  # a problem has no event
+async def test_without_a_link_nothing_is_asked_and_the_certificate_stays(node: RenewingNode) -> None:
+    node.now = node.began_at + 0.75 * LIFE_S
+    node.uplink.link = None
+    running = asyncio.create_task(node.renewal.run(node.uplink))  # type: ignore[arg-type]  # a fake
+    while not node.renewal.problems():  # noqa: ASYNC110  # a problem has no event
         await asyncio.sleep(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert world.hub.asked == []
-    assert not world.is_renewed
+    assert node.hub.asked == []
+    assert not node.is_renewed
 
 
-async def test_before_a_dial_a_certificate_that_has_ended_is_renewed_at_the_join_listener(world: World) -> None:
-    world.now = world.began_at + 2 * LIFE_S
-    await world.renewal.before_dial()
-    assert "has ended; compare the clocks" in world.problem  # the hub's new one has ended by this clock, too
-    assert [at_listener for _, at_listener in world.hub.asked] == [True]
-    assert not world.is_renewed
+async def test_before_a_dial_a_certificate_that_has_ended_is_renewed_at_the_join_listener(node: RenewingNode) -> None:
+    node.now = node.began_at + 2 * LIFE_S
+    await node.renewal.before_dial()
+    assert "has ended; compare the clocks" in node.problem  # the hub's new one has ended by this clock, too
+    assert [at_listener for _, at_listener in node.hub.asked] == [True]
+    assert not node.is_renewed
 
 
 async def test_by_a_clock_behind_the_hubs_the_certificate_is_renewed_after_its_life_at_the_join_listener(
-    world: World,
+    node: RenewingNode,
 ) -> None:
     behind_s = 30 * 86_400.0
-    os.utime(world.identity.files.cert, (1.0, world.began_at - behind_s))
-    world.now = world.began_at - behind_s + 1.2 * LIFE_S
-    await world.renewal.before_dial()
-    assert [at_listener for _, at_listener in world.hub.asked] == [True]
-    assert world.is_renewed
+    os.utime(node.identity.files.cert, (1.0, node.began_at - behind_s))
+    node.now = node.began_at - behind_s + 1.2 * LIFE_S
+    await node.renewal.before_dial()
+    assert [at_listener for _, at_listener in node.hub.asked] == [True]
+    assert node.is_renewed
 
 
-async def test_after_a_clock_was_set_forward_the_agent_dials_although_no_join_listener_answers(world: World) -> None:
-    os.utime(world.identity.files.cert, (1.0, 1.0))  # it was stored when the clock stood at its beginning
-    world.hub.failures = [DialError("wss://hub.example:10349", "nobody listens there")]
-    await world.renewal.before_dial()
-    assert not world.is_renewed
-    assert len(world.renewal.problems()) == 1
+async def test_after_a_clock_was_set_forward_the_agent_dials_although_no_join_listener_answers(
+    node: RenewingNode,
+) -> None:
+    os.utime(node.identity.files.cert, (1.0, 1.0))  # it was stored when the clock stood at its beginning
+    node.hub.failures = [DialError("wss://hub.example:10349", "nobody listens there")]
+    await node.renewal.before_dial()
+    assert not node.is_renewed
+    assert len(node.renewal.problems()) == 1
 
 
-async def test_before_a_dial_a_certificate_that_is_valid_is_left_alone(world: World) -> None:
-    world.now = world.began_at + 0.99 * LIFE_S
-    await world.renewal.before_dial()
-    assert world.hub.asked == []
+async def test_before_a_dial_a_certificate_that_is_valid_is_left_alone(node: RenewingNode) -> None:
+    node.now = node.began_at + 0.99 * LIFE_S
+    await node.renewal.before_dial()
+    assert node.hub.asked == []
 
 
 async def test_an_agent_whose_certificate_the_hub_may_have_issued_by_a_clock_ahead_asks_the_listener(
-    world: World,
+    node: RenewingNode,
 ) -> None:
     """The hub's clock is right again, and TLS refuses the certificate until it begins."""
-    world.now = world.began_at - 86_400.0
-    world.goes_down()
-    await world.renewal.before_dial()
-    assert world.hub.asked == [], "a clock that is behind does not matter as long as the hub takes the certificate"
-    await world.renewal.before_dial()
-    assert [at_listener for _, at_listener in world.hub.asked] == [True]
-    assert world.is_renewed
+    node.now = node.began_at - 86_400.0
+    node.goes_down()
+    await node.renewal.before_dial()
+    assert node.hub.asked == [], "a clock that is behind does not matter as long as the hub takes the certificate"
+    await node.renewal.before_dial()
+    assert [at_listener for _, at_listener in node.hub.asked] == [True]
+    assert node.is_renewed
 
 
-async def test_an_agent_whose_clock_was_set_back_asks_the_listener_when_the_certificate_is_due(world: World) -> None:
-    world.now = world.began_at + 0.75 * LIFE_S  # the hub's clock is past its end
-    world.goes_down()
-    await world.renewal.before_dial()
-    assert world.hub.asked == []
-    await world.renewal.before_dial()
-    assert world.is_renewed
+async def test_an_agent_whose_clock_was_set_back_asks_the_listener_when_the_certificate_is_due(
+    node: RenewingNode,
+) -> None:
+    node.now = node.began_at + 0.75 * LIFE_S  # the hub's clock is past its end
+    node.goes_down()
+    await node.renewal.before_dial()
+    assert node.hub.asked == []
+    await node.renewal.before_dial()
+    assert node.is_renewed
 
 
-async def test_after_a_dial_that_failed_a_certificate_that_is_valid_is_left_alone(world: World) -> None:
-    world.now = world.began_at + 0.5 * LIFE_S
-    world.goes_down()
+async def test_after_a_dial_that_failed_a_certificate_that_is_valid_is_left_alone(node: RenewingNode) -> None:
+    node.now = node.began_at + 0.5 * LIFE_S
+    node.goes_down()
     for _ in range(3):
-        await world.renewal.before_dial()
-    assert world.hub.asked == []
+        await node.renewal.before_dial()
+    assert node.hub.asked == []
 
 
 async def test_a_hub_that_issues_lives_of_a_second_is_asked_less_and_less_often(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    node: RenewingNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=1.0, most_s=600.0))
     monkeypatch.setattr("edge.renewal._SHORT_S", 50.0)
     asked = []
     for number in range(60):  # dials of a hub that takes the link and ends it
-        world.now = time.time() + 2 * LIFE_S + 30 * number  # the last certificate has ended
-        world.hub.life_s = 2 * LIFE_S + 20.0 + 30 * number  # a busy machine makes keys slowly
-        world.up_s += 1.0
-        await world.renewal.before_dial()
-        asked.append(len(world.hub.asked))
+        node.now = time.time() + 2 * LIFE_S + 30 * number  # the last certificate has ended
+        node.hub.life_s = 2 * LIFE_S + 20.0 + 30 * number  # a busy machine makes keys slowly
+        node.up_s += 1.0
+        await node.renewal.before_dial()
+        asked.append(len(node.hub.asked))
     assert 3 < asked[-1] <= 7
-    assert "compare the clocks" in world.problem
+    assert "compare the clocks" in node.problem
 
 
-async def test_a_renewal_waits_while_a_join_gets_a_certificate_for_the_same_directory(world: World) -> None:
-    world.now = world.began_at + 2 * LIFE_S
-    with Identity(world.directory / "state").held():
-        await world.renewal.before_dial()
-    assert "another process gets a certificate" in world.problem
-    assert world.hub.asked == []
+async def test_a_renewal_waits_while_a_join_gets_a_certificate_for_the_same_directory(node: RenewingNode) -> None:
+    node.now = node.began_at + 2 * LIFE_S
+    with Identity(node.directory / "state").held():
+        await node.renewal.before_dial()
+    assert "another process gets a certificate" in node.problem
+    assert node.hub.asked == []
 
 
-async def test_an_agent_moves_to_the_certificate_of_a_join_beside_it(world: World) -> None:
-    world.uplink.is_outdated = True
-    await world.run()
-    assert world.uplink.has_moved
-    assert world.hub.asked == []
+async def test_an_agent_moves_to_the_certificate_of_a_join_beside_it(node: RenewingNode) -> None:
+    node.uplink.is_outdated = True
+    await node.run()
+    assert node.uplink.has_moved
+    assert node.hub.asked == []
 
 
-async def test_a_hub_that_refuses_the_late_renewal_is_told(world: World) -> None:
-    world.now = world.began_at + 2 * LIFE_S
-    world.hub.failures = [HandshakeRefused(RefusedFor.DENIED, "edge node n1, or its certificate, is denied")]
-    await world.renewal.before_dial()
-    assert world.problem.endswith(", cannot be renewed: edge node n1, or its certificate, is denied")
+async def test_a_hub_that_refuses_the_late_renewal_is_told(node: RenewingNode) -> None:
+    node.now = node.began_at + 2 * LIFE_S
+    node.hub.failures = [HandshakeRefused(RefusedFor.DENIED, "edge node n1, or its certificate, is denied")]
+    await node.renewal.before_dial()
+    assert node.problem.endswith(", cannot be renewed: edge node n1, or its certificate, is denied")
 
 
-async def test_without_a_join_listener_an_ended_certificate_says_what_to_do(world: World, tmp_path: Path) -> None:
-    world.now = world.began_at + 2 * LIFE_S
+async def test_without_a_join_listener_an_ended_certificate_says_what_to_do(node: RenewingNode, tmp_path: Path) -> None:
+    node.now = node.began_at + 2 * LIFE_S
     path = tmp_path / "state/identity/joined.json"
     path.write_text(path.read_text().replace('"wss://hub.example:10349"', ""))
-    await world.renewal.before_dial()
-    assert "the hub told no join listener for such a case; join again" in world.problem
+    await node.renewal.before_dial()
+    assert "the hub told no join listener for such a case; join again" in node.problem
 
 
-async def test_a_certificate_that_cannot_be_read_is_told_and_ends_no_agent(world: World) -> None:
-    world.identity.files.cert.write_bytes(b"half a certi")
-    await world.renewal.before_dial()
-    assert world.problem.startswith("this node's certificate cannot be renewed: ")
-    assert world.problem.endswith("; join again with a new token")
+async def test_a_certificate_that_cannot_be_read_is_told_and_ends_no_agent(node: RenewingNode) -> None:
+    node.identity.files.cert.write_bytes(b"half a certi")
+    await node.renewal.before_dial()
+    assert node.problem.startswith("this node's certificate cannot be renewed: ")
+    assert node.problem.endswith("; join again with a new token")
 
 
-async def test_damaged_settings_of_the_join_are_told_and_end_no_agent(world: World, tmp_path: Path) -> None:
-    world.now = world.began_at + 2 * LIFE_S
+async def test_damaged_settings_of_the_join_are_told_and_end_no_agent(node: RenewingNode, tmp_path: Path) -> None:
+    node.now = node.began_at + 2 * LIFE_S
     (tmp_path / "state/identity/joined.json").write_text("{")
-    await world.renewal.before_dial()
-    assert "repair it, or join again" in world.problem
+    await node.renewal.before_dial()
+    assert "repair it, or join again" in node.problem

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 
 
-class World:
+class SigningHub:
     """A CA, a hub's files, and a signer at a time that the test sets."""
 
     def __init__(self, directory: Path, *, strict: bool = True, ttl_s: float = 1_000.0) -> None:
@@ -45,45 +45,45 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def signing(tmp_path: Path) -> SigningHub:
+    return SigningHub(tmp_path)
 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_certificate_names_node_generation_and_drivers_and_is_for_clients(tmp_path: Path, *, strict: bool) -> None:
-    world = World(tmp_path, strict=strict)
-    peer = world.node("n1", 7).peer()
+    signing = SigningHub(tmp_path, strict=strict)
+    peer = signing.node("n1", 7).peer()
     names = ("csi-bridge:node:n1", "csi-bridge:generation:7", "csi-bridge:may-run:a.csi", "csi-bridge:may-run:b.csi")
     assert peer.uris == names
     assert (peer.common_names, peer.organizations) == (("system:node:n1",), ("system:nodes",))
     assert peer.purposes == ("1.3.6.1.5.5.7.3.2",)
-    assert world.now + 999 <= peer.not_after <= world.now + 1_000
-    world.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(world.files.ca.read_bytes()))
+    assert signing.now + 999 <= peer.not_after <= signing.now + 1_000
+    signing.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(signing.files.ca.read_bytes()))
 
 
-def test_the_hub_chooses_the_names_whatever_the_request_says(world: World) -> None:
+def test_the_hub_chooses_the_names_whatever_the_request_says(signing: SigningHub) -> None:
     assert b"somebody-else" in NodeKey().request
-    assert b"somebody-else" not in world.node().der
+    assert b"somebody-else" not in signing.node().der
 
 
-def test_a_long_name_is_in_the_uri_alone(world: World) -> None:
+def test_a_long_name_is_in_the_uri_alone(signing: SigningHub) -> None:
     name = "n" * 200
-    peer = world.node(name).peer()
+    peer = signing.node(name).peer()
     assert peer.uris[0] == f"csi-bridge:node:{name}"
     assert peer.common_names == ("csi-bridge node",)
 
 
-def test_openssl_with_strict_rules_accepts_the_certificate(world: World, tmp_path: Path) -> None:
-    node = world.node()
+def test_openssl_with_strict_rules_accepts_the_certificate(signing: SigningHub, tmp_path: Path) -> None:
+    node = signing.node()
     (tmp_path / "n.crt").write_bytes(node.issued.chain if node.issued else b"")
     (tmp_path / "n.key").write_bytes(node.key_pem())
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     server.verify_mode, server.verify_flags = ssl.CERT_REQUIRED, ssl.VERIFY_X509_STRICT
     for context, cert, key in (
-        (server, world.files.cert, world.files.key),
+        (server, signing.files.cert, signing.files.key),
         (client, tmp_path / "n.crt", tmp_path / "n.key"),
     ):
-        context.load_verify_locations(world.files.ca)
+        context.load_verify_locations(signing.files.ca)
         context.load_cert_chain(cert, key)
     ends = [ssl.MemoryBIO() for _ in range(2)]
     sides = [
@@ -99,16 +99,16 @@ def test_openssl_with_strict_rules_accepts_the_certificate(world: World, tmp_pat
 
 
 def test_a_certificate_does_not_outlive_the_ca(tmp_path: Path) -> None:
-    world = World(tmp_path, ttl_s=500 * DAY_S)
-    assert world.node().peer().not_after <= world.now + 400 * DAY_S
-    world.now += 401 * DAY_S
+    signing = SigningHub(tmp_path, ttl_s=500 * DAY_S)
+    assert signing.node().peer().not_after <= signing.now + 400 * DAY_S
+    signing.now += 401 * DAY_S
     with pytest.raises(CertificateRefused, match="CA certificate has ended"):
-        world.node()
+        signing.node()
 
 
-def test_the_same_key_of_the_agent_is_in_the_certificate(world: World) -> None:
-    node = world.node()
-    assert world.signer.read_request(node.request) == node.fingerprint == node.peer().key
+def test_the_same_key_of_the_agent_is_in_the_certificate(signing: SigningHub) -> None:
+    node = signing.node()
+    assert signing.signer.read_request(node.request) == node.fingerprint == node.peer().key
 
 
 def other_request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
@@ -131,110 +131,110 @@ def broken(request: bytes) -> bytes:
     ],
     ids=["empty", "noise", "a wrong signature", "another curve", "RSA"],
 )
-def test_another_request_is_refused(world: World, request_: bytes) -> None:
+def test_another_request_is_refused(signing: SigningHub, request_: bytes) -> None:
     with pytest.raises(RequestRefused):
-        world.signer.read_request(request_)
+        signing.signer.read_request(request_)
     with pytest.raises(RequestRefused):
-        world.signer.sign(request_, node="n1", generation=1, rights=())
+        signing.signer.sign(request_, node="n1", generation=1, rights=())
 
 
-def test_the_pin_is_of_the_ca_that_signed_the_hubs_certificate(world: World, tmp_path: Path) -> None:
+def test_the_pin_is_of_the_ca_that_signed_the_hubs_certificate(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", name="another CA")
-    both = bundle(tmp_path / "both.pem", other, world.authority)
-    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), None, ttl_s=1.0)
-    ours = x509.load_pem_x509_certificate(world.files.ca.read_bytes())
-    assert signer.pin() == world.signer.pin() == key_fingerprint(ours.public_key())
+    both = bundle(tmp_path / "both.pem", other, signing.authority)
+    signer = Signer(TlsFiles(both, signing.files.cert, signing.files.key), None, ttl_s=1.0)
+    ours = x509.load_pem_x509_certificate(signing.files.ca.read_bytes())
+    assert signer.pin() == signing.signer.pin() == key_fingerprint(ours.public_key())
     assert signer.bundle().count(b"BEGIN CERTIFICATE") == 2
     assert not signer.can_sign
 
 
 def test_the_pin_is_of_the_root_if_the_hub_has_its_certificate_from_an_intermediate_ca(
-    world: World, tmp_path: Path
+    signing: SigningHub, tmp_path: Path
 ) -> None:
     (tmp_path / "sub").mkdir()
-    sub = Authority(tmp_path / "sub", name="intermediate", parent=world.authority)
-    hub, both = sub.hub(), bundle(tmp_path / "both.pem", sub, world.authority)
-    assert Signer(TlsFiles(both, hub.cert, hub.key), None, ttl_s=1.0).pin() == world.signer.pin()
+    sub = Authority(tmp_path / "sub", name="intermediate", parent=signing.authority)
+    hub, both = sub.hub(), bundle(tmp_path / "both.pem", sub, signing.authority)
+    assert Signer(TlsFiles(both, hub.cert, hub.key), None, ttl_s=1.0).pin() == signing.signer.pin()
 
 
-def test_the_key_belongs_to_any_certificate_of_the_bundle(world: World, tmp_path: Path) -> None:
+def test_the_key_belongs_to_any_certificate_of_the_bundle(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", name="another CA")
-    both = bundle(tmp_path / "both.pem", world.authority, other)
-    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), other.key_path, ttl_s=1_000.0)
+    both = bundle(tmp_path / "both.pem", signing.authority, other)
+    signer = Signer(TlsFiles(both, signing.files.cert, signing.files.key), other.key_path, ttl_s=1_000.0)
     signed = x509.load_pem_x509_certificate(signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain)
     signed.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
 
 
-def test_an_intermediate_ca_is_in_the_chain(world: World, tmp_path: Path) -> None:
+def test_an_intermediate_ca_is_in_the_chain(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    sub = Authority(tmp_path / "sub", name="intermediate", parent=world.authority)
-    both = bundle(tmp_path / "both.pem", world.authority, sub)
-    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), sub.key_path, ttl_s=1_000.0)
+    sub = Authority(tmp_path / "sub", name="intermediate", parent=signing.authority)
+    both = bundle(tmp_path / "both.pem", signing.authority, sub)
+    signer = Signer(TlsFiles(both, signing.files.cert, signing.files.key), sub.key_path, ttl_s=1_000.0)
     assert signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain.count(b"BEGIN CERTIFICATE") == 2
 
 
-def test_the_hubs_names_are_those_of_its_certificate(world: World) -> None:
-    assert world.signer.hub_names() == ["localhost", "127.0.0.1"]
+def test_the_hubs_names_are_those_of_its_certificate(signing: SigningHub) -> None:
+    assert signing.signer.hub_names() == ["localhost", "127.0.0.1"]
 
 
-def test_a_ca_key_of_no_certificate_is_refused(world: World, tmp_path: Path) -> None:
+def test_a_ca_key_of_no_certificate_is_refused(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other")
     with pytest.raises(ValueError, match="is not the key of a certificate in"):
-        Signer(world.tls, other.key_path, ttl_s=1.0)
+        Signer(signing.tls, other.key_path, ttl_s=1.0)
     with pytest.raises(ValueError, match="holds no private key"):
-        Signer(world.tls, world.files.ca, ttl_s=1.0)
+        Signer(signing.tls, signing.files.ca, ttl_s=1.0)
 
 
-def test_new_files_of_the_ca_count_from_the_next_certificate_on(world: World, tmp_path: Path) -> None:
+def test_new_files_of_the_ca_count_from_the_next_certificate_on(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", name="another CA")
-    world.files.ca.write_bytes(b"no PEM")
-    world.node()  # the old ones stay in use
-    shutil.copy(other.path, world.files.ca)
-    shutil.copy(other.key_path, world.authority.key_path)
-    world.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
+    signing.files.ca.write_bytes(b"no PEM")
+    signing.node()  # the old ones stay in use
+    shutil.copy(other.path, signing.files.ca)
+    shutil.copy(other.key_path, signing.authority.key_path)
+    signing.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
 
 
-def test_an_expired_certificate_is_renewed_within_the_grace(world: World) -> None:
-    node = world.node(generation=3)
-    world.now += 1_000 + 10 * DAY_S
-    peer = world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
+def test_an_expired_certificate_is_renewed_within_the_grace(signing: SigningHub) -> None:
+    node = signing.node(generation=3)
+    signing.now += 1_000 + 10 * DAY_S
+    peer = signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
     assert (peer.uris[:2], peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
     with pytest.raises(CertificateRefused, match="longer than --renew-grace"):
-        world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
+        signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
 
 
-def test_a_renewal_needs_the_present_key(world: World) -> None:
-    node, thief = world.node(), NodeKey()
+def test_a_renewal_needs_the_present_key(signing: SigningHub) -> None:
+    node, thief = signing.node(), NodeKey()
     renewal = node.late_renewal(thief, signer=thief)
     with pytest.raises(RequestRefused, match="not of the present"):
-        world.signer.read_present(renewal, "10.0.0.7:1", grace_s=0.0)
+        signing.signer.read_present(renewal, "10.0.0.7:1", grace_s=0.0)
     seen = node.late_renewal(NodeKey())
     with pytest.raises(RequestRefused, match="not of the present"):  # a signature for another request
-        world.signer.read_present(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.read_present(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
 
 
-def test_a_certificate_of_another_ca_is_not_renewed(world: World, tmp_path: Path) -> None:
+def test_a_certificate_of_another_ca_is_not_renewed(signing: SigningHub, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    stranger = World(tmp_path / "other").node()
+    stranger = SigningHub(tmp_path / "other").node()
     with pytest.raises(CertificateRefused, match="not signed by a CA of this hub"):
-        world.signer.read_present(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.read_present(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
 @pytest.mark.parametrize("role", ["hub", "driver"])
-def test_a_certificate_of_another_role_is_not_renewed(world: World, role: str) -> None:
+def test_a_certificate_of_another_role_is_not_renewed(signing: SigningHub, role: str) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     uses = {"hub": ("csi-bridge:hub", "csi-bridge:hubs"), "driver": ("csi-bridge:driver:a", "csi-bridge:drivers")}
-    pem = world.authority.issue(*uses[role], file="x", key=key)
+    pem = signing.authority.issue(*uses[role], file="x", key=key)
     node = NodeKey(key, Issued(pem.cert.read_bytes(), b"", 1, 0, (), ()))
     with pytest.raises(CertificateRefused, match="not one of a node"):
-        world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
 
 
 @pytest.mark.parametrize("certificate", [b"", b"noise" * 50])
-def test_noise_in_place_of_the_present_certificate_is_refused(world: World, certificate: bytes) -> None:
+def test_noise_in_place_of_the_present_certificate_is_refused(signing: SigningHub, certificate: bytes) -> None:
     with pytest.raises(RequestRefused):
-        world.signer.read_present(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)
+        signing.signer.read_present(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOWN = KubeError("patch Node n1", 0, "", "nobody answers")
 
 
-class World:
+class QueuedWrites:
     """A state to be written, where it is written to, and what goes wrong on the way."""
 
     def __init__(self) -> None:
@@ -60,124 +60,124 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def queued() -> AsyncIterator[QueuedWrites]:
+    made = QueuedWrites()
     yield made
     made.gate.set()
     await made.queue.close()
 
 
-async def test_what_is_added_is_written_and_then_nothing_is(world: World) -> None:
-    world.put("a", 1)
+async def test_what_is_added_is_written_and_then_nothing_is(queued: QueuedWrites) -> None:
+    queued.put("a", 1)
     await settle()
     await settle()
-    assert world.written == {"a": 1}
-    assert world.writes["a"] == 1
+    assert queued.written == {"a": 1}
+    assert queued.writes["a"] == 1
 
 
-async def test_of_many_changes_while_it_waits_the_newest_is_written(world: World) -> None:
-    world.gate.clear()
-    world.put("a", 1)
+async def test_of_many_changes_while_it_waits_the_newest_is_written(queued: QueuedWrites) -> None:
+    queued.gate.clear()
+    queued.put("a", 1)
     await settle()
     for value in range(2, 10):
-        world.put("a", value)
-    world.gate.set()
+        queued.put("a", value)
+    queued.gate.set()
     await settle()
-    assert world.written == {"a": 9}
-    assert world.writes["a"] == 2
+    assert queued.written == {"a": 9}
+    assert queued.writes["a"] == 2
 
 
-async def test_what_fails_is_named_and_tried_again_with_growing_distance(world: World) -> None:
-    world.failures = [DOWN] * 10
-    world.put("a", 1)
-    while world.failures:
-        assert world.written == {}
+async def test_what_fails_is_named_and_tried_again_with_growing_distance(queued: QueuedWrites) -> None:
+    queued.failures = [DOWN] * 10
+    queued.put("a", 1)
+    while queued.failures:
+        assert queued.written == {}
         await asyncio.sleep(0)
-    assert world.queue.problems() == ["Kubernetes: patch Node n1: nobody answers"]
+    assert queued.queue.problems() == ["Kubernetes: patch Node n1: nobody answers"]
     await settle()
-    assert world.written == {"a": 1}
-    assert world.queue.problems() == []
-    assert world.pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert queued.written == {"a": 1}
+    assert queued.queue.problems() == []
+    assert queued.pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-async def test_a_bug_in_one_key_holds_up_no_other(world: World) -> None:
-    world.failures = [ZeroDivisionError()]
-    world.put("a", 1)
-    world.put("b", 1)
+async def test_a_bug_in_one_key_holds_up_no_other(queued: QueuedWrites) -> None:
+    queued.failures = [ZeroDivisionError()]
+    queued.put("a", 1)
+    queued.put("b", 1)
     await settle()
-    assert world.written == {"a": 1, "b": 1}
+    assert queued.written == {"a": 1, "b": 1}
 
 
-async def test_keys_are_written_side_by_side_and_not_all_at_once(world: World) -> None:
-    world.gate.clear()
+async def test_keys_are_written_side_by_side_and_not_all_at_once(queued: QueuedWrites) -> None:
+    queued.gate.clear()
     for number in range(30):
-        world.put(f"k{number}", number)
+        queued.put(f"k{number}", number)
     await settle()
-    assert world.most == 8
-    world.gate.set()
+    assert queued.most == 8
+    queued.gate.set()
     await settle()
-    assert len(world.written) == 30
+    assert len(queued.written) == 30
 
 
-async def test_what_is_discarded_is_not_written_and_leaves_its_place_to_others(world: World) -> None:
-    world.gate.clear()
+async def test_what_is_discarded_is_not_written_and_leaves_its_place_to_others(queued: QueuedWrites) -> None:
+    queued.gate.clear()
     for number in range(10):
-        world.put(f"k{number}", number)
+        queued.put(f"k{number}", number)
     await settle()
     for number in range(9):
-        world.queue.discard(f"k{number}")
-    world.put("k0", 7)  # it counts again
+        queued.queue.discard(f"k{number}")
+    queued.put("k0", 7)  # it counts again
     await settle()
-    assert sorted(name for name, busy in world.busy.items() if busy) == ["k0", "k9"]
-    world.gate.set()
+    assert sorted(name for name, busy in queued.busy.items() if busy) == ["k0", "k9"]
+    queued.gate.set()
     await settle()
-    assert world.written == {"k9": 9, "k0": 7}
+    assert queued.written == {"k9": 9, "k0": 7}
 
 
-async def test_what_is_discarded_is_no_problem_any_more(world: World) -> None:
-    world.failures = [DOWN] * 1000
-    world.put("a", 1)
-    await until(world.queue.problems)
-    world.queue.discard("a")
-    world.queue.discard("never added")
-    world.failures = []
+async def test_what_is_discarded_is_no_problem_any_more(queued: QueuedWrites) -> None:
+    queued.failures = [DOWN] * 1000
+    queued.put("a", 1)
+    await until(queued.queue.problems)
+    queued.queue.discard("a")
+    queued.queue.discard("never added")
+    queued.failures = []
     await settle()
-    assert (world.queue.problems(), world.written) == ([], {})
+    assert (queued.queue.problems(), queued.written) == ([], {})
 
 
-async def test_after_its_end_nothing_is_tried_any_more(world: World) -> None:
-    world.gate.clear()
-    world.put("a", 1)
+async def test_after_its_end_nothing_is_tried_any_more(queued: QueuedWrites) -> None:
+    queued.gate.clear()
+    queued.put("a", 1)
     await settle()
-    await world.queue.close()
-    assert world.busy.total() == 0
-    assert world.written == {}
+    await queued.queue.close()
+    assert queued.busy.total() == 0
+    assert queued.written == {}
 
 
-async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before(world: World) -> None:
-    world.again_s = 120.0
-    world.put("a", 1)
+async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before(queued: QueuedWrites) -> None:
+    queued.again_s = 120.0
+    queued.put("a", 1)
     await settle()
-    ((after_s, again),) = world.later
+    ((after_s, again),) = queued.later
     assert after_s == 120.0
-    world.again_s = None
-    world.put("a", 2)
+    queued.again_s = None
+    queued.put("a", 2)
     await settle()
-    assert world.written == {"a": 2}
+    assert queued.written == {"a": 2}
     again()
     await settle()
-    assert world.writes["a"] == 3
-    assert len(world.later) == 1
+    assert queued.writes["a"] == 3
+    assert len(queued.later) == 1
 
 
-async def test_a_queue_that_is_closed_looks_at_nothing_again(world: World) -> None:
-    world.again_s = 120.0
-    world.put("a", 1)
+async def test_a_queue_that_is_closed_looks_at_nothing_again(queued: QueuedWrites) -> None:
+    queued.again_s = 120.0
+    queued.put("a", 1)
     await settle()
-    await world.queue.close()
-    world.later[0][1]()
+    await queued.queue.close()
+    queued.later[0][1]()
     await settle()
-    assert world.writes["a"] == 1
+    assert queued.writes["a"] == 1
 
 
 class Outage:

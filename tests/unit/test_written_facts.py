@@ -122,7 +122,7 @@ async def _soon(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-class World:
+class WritingHub:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.hearts, self.in_use = Hearts(), InUse()
@@ -169,226 +169,226 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.facts.close()
-    for table in world.tables:
+async def hub(tmp_path: Path) -> AsyncIterator[WritingHub]:
+    hub = WritingHub(tmp_path)
+    yield hub
+    await hub.facts.close()
+    for table in hub.tables:
         await table.__aexit__()
 
 
-async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> None:
-    world.down = True
-    telling = asyncio.create_task(world.tell(NODE))
-    while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
+async def test_a_node_is_acknowledged_when_kubernetes_has_it(hub: WritingHub) -> None:
+    hub.down = True
+    telling = asyncio.create_task(hub.tell(NODE))
+    while not hub.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
     assert not telling.done()
-    assert NODE in world.table().of("n1")  # it is kept all the same
-    assert NODE not in world.facts.stamps("n1")
-    world.down = False
+    assert NODE in hub.table().of("n1")  # it is kept all the same
+    assert NODE not in hub.facts.stamps("n1")
+    hub.down = False
     await telling
-    assert await world.settle() == [(NODE, True)]
-    assert world.facts.problems() == []
+    assert await hub.settle() == [(NODE, True)]
+    assert hub.facts.problems() == []
 
 
 @pytest.mark.parametrize("ref", [CSI_NODE, CLAIM, EVENT], ids=lambda ref: str(ref.kind))
-async def test_anything_else_is_acknowledged_when_it_is_kept(world: World, ref: Ref) -> None:
-    world.down = True
-    await world.tell(ref)
-    assert world.writer.written == []
-    world.down = False
-    await world.settle()
+async def test_anything_else_is_acknowledged_when_it_is_kept(hub: WritingHub, ref: Ref) -> None:
+    hub.down = True
+    await hub.tell(ref)
+    assert hub.writer.written == []
+    hub.down = False
+    await hub.settle()
 
 
-async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(world: World) -> None:
+async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(hub: WritingHub) -> None:
     for ref in BODIES:
-        await world.tell(ref)
-    await world.settle()
-    await world.facts.close()
-    world.facts = world.make()
-    world.facts.begin()
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "PersistentVolumeClaim", "Pod"]
+        await hub.tell(ref)
+    await hub.settle()
+    await hub.facts.close()
+    hub.facts = hub.make()
+    hub.facts.begin()
+    assert sorted(ref.kind for ref, _ in await hub.settle()) == ["CSINode", "Node", "PersistentVolumeClaim", "Pod"]
 
 
-async def test_what_a_node_tells_no_more_is_written_as_nothing(world: World) -> None:
-    await world.tell(CLAIM)
-    await world.settle()
-    await world.facts.drop("n1", CLAIM, "")
-    assert await world.settle() == [(CLAIM, False)]
+async def test_what_a_node_tells_no_more_is_written_as_nothing(hub: WritingHub) -> None:
+    await hub.tell(CLAIM)
+    await hub.settle()
+    await hub.facts.drop("n1", CLAIM, "")
+    assert await hub.settle() == [(CLAIM, False)]
 
 
-async def test_an_event_is_written_once_and_never_taken_back(world: World) -> None:
-    await world.tell(EVENT)
-    assert await world.settle() == [(EVENT, True)]
-    await world.facts.drop("n1", EVENT, "")
-    assert await world.settle() == []
+async def test_an_event_is_written_once_and_never_taken_back(hub: WritingHub) -> None:
+    await hub.tell(EVENT)
+    assert await hub.settle() == [(EVENT, True)]
+    await hub.facts.drop("n1", EVENT, "")
+    assert await hub.settle() == []
 
 
-async def test_an_event_of_what_is_not_the_nodes_is_not_written(world: World) -> None:
+async def test_an_event_of_what_is_not_the_nodes_is_not_written(hub: WritingHub) -> None:
     about = {"kind": OTHERS.kind, "namespace": OTHERS.namespace, "name": OTHERS.name}
     lie = json.dumps({**BODIES[EVENT], "involvedObject": about}).encode()
-    await world.facts.store("n1", Object(Ref("Event", OTHERS.namespace, "e"), Stamp("", "1"), lie))
-    assert await world.settle() == []
+    await hub.facts.store("n1", Object(Ref("Event", OTHERS.namespace, "e"), Stamp("", "1"), lie))
+    assert await hub.settle() == []
 
 
 async def test_of_too_many_events_that_wait_the_oldest_are_given_up(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hub: WritingHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("cloud.upsync.written_facts._MOST_EVENTS", 3)
-    world.writer.gate.clear()
+    hub.writer.gate.clear()
     told = [Ref("Event", "default", f"e{number}") for number in range(6)]
     for ref in told:
-        await world.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
-    await world.settle()
-    assert world.writer.begun == Counter(told)
-    world.writer.gate.set()
-    assert await world.settle() == [(ref, True) for ref in told[3:]]
+        await hub.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
+    await hub.settle()
+    assert hub.writer.begun == Counter(told)
+    hub.writer.gate.set()
+    assert await hub.settle() == [(ref, True) for ref in told[3:]]
     assert sum("is dropped" in record.getMessage() for record in caplog.records) == 3
 
 
-async def test_events_that_nobody_takes_hold_up_no_node(world: World) -> None:
-    world.writer.gate.clear()
+async def test_events_that_nobody_takes_hold_up_no_node(hub: WritingHub) -> None:
+    hub.writer.gate.clear()
     for number in range(20):
         ref = Ref("Event", "default", f"e{number}")
-        await world.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
-    await world.settle()
-    await asyncio.wait_for(world.tell(NODE), 5)
-    assert await world.settle() == [(NODE, True)]
+        await hub.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
+    await hub.settle()
+    await asyncio.wait_for(hub.tell(NODE), 5)
+    assert await hub.settle() == [(NODE, True)]
 
 
-async def test_of_a_claim_that_is_gone_nobody_is_remembered(world: World) -> None:
-    await world.tell(CLAIM)
-    await world.settle()
-    world.facts.changed(CLAIM, None)
-    world.facts.changed(CLAIM, {})
-    assert await world.settle() == []
-    await world.tell(CLAIM, "2")
-    assert await world.settle() == [(CLAIM, True)]
-    world.facts.changed(CLAIM, {})
-    assert await world.settle() == [(CLAIM, True)]
+async def test_of_a_claim_that_is_gone_nobody_is_remembered(hub: WritingHub) -> None:
+    await hub.tell(CLAIM)
+    await hub.settle()
+    hub.facts.changed(CLAIM, None)
+    hub.facts.changed(CLAIM, {})
+    assert await hub.settle() == []
+    await hub.tell(CLAIM, "2")
+    assert await hub.settle() == [(CLAIM, True)]
+    hub.facts.changed(CLAIM, {})
+    assert await hub.settle() == [(CLAIM, True)]
 
 
 @pytest.mark.parametrize("end", ["drop", "void", "forget"])
-async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(world: World, end: str) -> None:
-    world.facts.changed(CLAIM, None)
-    await world.tell(CLAIM)  # which crossed the deletion
+async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: WritingHub, end: str) -> None:
+    hub.facts.changed(CLAIM, None)
+    await hub.tell(CLAIM)  # which crossed the deletion
     match end:
         case "drop":
-            await world.facts.drop("n1", CLAIM, "another one's")
-            world.facts.changed(CLAIM, {})
-            assert (CLAIM, True) in await world.settle()
-            await world.facts.drop("n1", CLAIM, "")
+            await hub.facts.drop("n1", CLAIM, "another one's")
+            hub.facts.changed(CLAIM, {})
+            assert (CLAIM, True) in await hub.settle()
+            await hub.facts.drop("n1", CLAIM, "")
         case "void":
-            await world.facts.void("n1")
+            await hub.facts.void("n1")
         case _:
-            await world.facts.forget("n1")
-    assert not world.facts._tellers
+            await hub.facts.forget("n1")
+    assert not hub.facts._tellers
 
 
-async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(world: World) -> None:
+async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub: WritingHub) -> None:
     for ref in (NODE, CSI_NODE, POD):
-        await world.tell(ref)
-    await world.settle()
-    world.facts.changed(NODE, a_node("1"))
-    world.facts.changed(NODE, a_node("1"))
-    assert await world.settle() == []
-    world.facts.changed(NODE, None)
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "Pod"]
-    world.facts.changed(Ref("Node", "", "other"), None)
-    assert await world.settle() == []
+        await hub.tell(ref)
+    await hub.settle()
+    hub.facts.changed(NODE, a_node("1"))
+    hub.facts.changed(NODE, a_node("1"))
+    assert await hub.settle() == []
+    hub.facts.changed(NODE, None)
+    assert sorted(ref.kind for ref, _ in await hub.settle()) == ["CSINode", "Node", "Pod"]
+    hub.facts.changed(Ref("Node", "", "other"), None)
+    assert await hub.settle() == []
 
 
-async def test_a_node_that_was_made_anew_while_nobody_watched_is_written_again(world: World) -> None:
-    world.facts.changed(NODE, a_node("1"))
+async def test_a_node_that_was_made_anew_while_nobody_watched_is_written_again(hub: WritingHub) -> None:
+    hub.facts.changed(NODE, a_node("1"))
     for ref in (NODE, CSI_NODE, POD):
-        await world.tell(ref)
-    await world.settle()
-    world.facts.changed(NODE, a_node("2"))
-    assert NODE not in world.facts.stamps("n1")
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "Pod"]
-    assert NODE in world.facts.stamps("n1")
-    world.facts.changed(NODE, a_node("2"))
-    assert await world.settle() == []
+        await hub.tell(ref)
+    await hub.settle()
+    hub.facts.changed(NODE, a_node("2"))
+    assert NODE not in hub.facts.stamps("n1")
+    assert sorted(ref.kind for ref, _ in await hub.settle()) == ["CSINode", "Node", "Pod"]
+    assert NODE in hub.facts.stamps("n1")
+    hub.facts.changed(NODE, a_node("2"))
+    assert await hub.settle() == []
 
 
-async def test_the_answer_of_a_node_that_is_gone_since_confirms_nothing(world: World) -> None:
-    world.nodes.gate.clear()
-    telling = asyncio.create_task(world.tell(NODE))
-    while not world.nodes.begun[NODE]:  # noqa: ASYNC110  # the disk is another thread's
+async def test_the_answer_of_a_node_that_is_gone_since_confirms_nothing(hub: WritingHub) -> None:
+    hub.nodes.gate.clear()
+    telling = asyncio.create_task(hub.tell(NODE))
+    while not hub.nodes.begun[NODE]:  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
-    await world.settle()
-    world.facts.changed(NODE, None)
-    first, world.nodes.gate = world.nodes.gate, asyncio.Event()
+    await hub.settle()
+    hub.facts.changed(NODE, None)
+    first, hub.nodes.gate = hub.nodes.gate, asyncio.Event()
     first.set()
-    assert await world.settle() == [(NODE, True)]
+    assert await hub.settle() == [(NODE, True)]
     assert not telling.done()
-    world.nodes.gate.set()
+    hub.nodes.gate.set()
     await asyncio.wait_for(telling, 5)
 
 
-async def test_what_is_told_of_a_claim_is_looked_at_again_when_the_claim_changes(world: World) -> None:
-    await world.tell(CLAIM)
-    await world.settle()
-    world.facts.changed(CLAIM, {})
-    assert await world.settle() == [(CLAIM, True)]
+async def test_what_is_told_of_a_claim_is_looked_at_again_when_the_claim_changes(hub: WritingHub) -> None:
+    await hub.tell(CLAIM)
+    await hub.settle()
+    hub.facts.changed(CLAIM, {})
+    assert await hub.settle() == [(CLAIM, True)]
 
 
-async def test_a_nodes_heart_beats_until_the_last_of_its_streams_has_ended(world: World) -> None:
-    world.facts.up("n1")
-    world.facts.up("n1")
-    world.facts.down("n1")
-    assert "down n1" not in world.hearts.heard
-    world.facts.down("n1")
-    assert world.hearts.heard[-1] == "down n1"
+async def test_a_nodes_heart_beats_until_the_last_of_its_streams_has_ended(hub: WritingHub) -> None:
+    hub.facts.up("n1")
+    hub.facts.up("n1")
+    hub.facts.down("n1")
+    assert "down n1" not in hub.hearts.heard
+    hub.facts.down("n1")
+    assert hub.hearts.heard[-1] == "down n1"
 
 
-async def test_only_what_comes_into_use_is_waited_for(world: World) -> None:
-    await world.tell(NODE)
-    await world.settle()
-    world.down = True
-    await asyncio.wait_for(world.tell(NODE, version="2"), 5)  # in use is what stands there already
-    await asyncio.wait_for(world.tell(CLAIM), 5)
-    world.down = False
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["Node", "PersistentVolumeClaim"]
+async def test_only_what_comes_into_use_is_waited_for(hub: WritingHub) -> None:
+    await hub.tell(NODE)
+    await hub.settle()
+    hub.down = True
+    await asyncio.wait_for(hub.tell(NODE, version="2"), 5)  # in use is what stands there already
+    await asyncio.wait_for(hub.tell(CLAIM), 5)
+    hub.down = False
+    assert sorted(ref.kind for ref, _ in await hub.settle()) == ["Node", "PersistentVolumeClaim"]
 
 
-async def test_what_an_earlier_hub_kept_and_kubernetes_may_not_have_is_to_be_told_again(world: World) -> None:
-    world.down = True
-    telling = asyncio.create_task(world.tell(NODE))
-    while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
+async def test_what_an_earlier_hub_kept_and_kubernetes_may_not_have_is_to_be_told_again(hub: WritingHub) -> None:
+    hub.down = True
+    telling = asyncio.create_task(hub.tell(NODE))
+    while not hub.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
     telling.cancel()
-    await world.facts.close()
-    world.in_use.lose("n1")
-    world.facts = world.make()
-    world.facts.begin()
-    assert NODE not in world.facts.stamps("n1")
-    world.down = False
-    await world.tell(NODE)
-    assert NODE in world.facts.stamps("n1")
+    await hub.facts.close()
+    hub.in_use.lose("n1")
+    hub.facts = hub.make()
+    hub.facts.begin()
+    assert NODE not in hub.facts.stamps("n1")
+    hub.down = False
+    await hub.tell(NODE)
+    assert NODE in hub.facts.stamps("n1")
 
 
-async def test_a_node_that_was_deleted_has_nothing_in_use_until_it_is_written_again(world: World) -> None:
-    await world.tell(NODE)
-    await world.settle()
-    world.facts.changed(NODE, None)
-    assert NODE not in world.facts.stamps("n1")
-    assert (NODE, True) in await world.settle()
-    assert NODE in world.facts.stamps("n1")
+async def test_a_node_that_was_deleted_has_nothing_in_use_until_it_is_written_again(hub: WritingHub) -> None:
+    await hub.tell(NODE)
+    await hub.settle()
+    hub.facts.changed(NODE, None)
+    assert NODE not in hub.facts.stamps("n1")
+    assert (NODE, True) in await hub.settle()
+    assert NODE in hub.facts.stamps("n1")
 
 
-async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node_uses_it(world: World) -> None:
-    await world.tell(CLAIM)
-    await world.settle()
+async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node_uses_it(hub: WritingHub) -> None:
+    await hub.tell(CLAIM)
+    await hub.settle()
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     metadata = {"name": "web", "namespace": "default"}
     pod = Ref("Pod", "default", "web")
-    world.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n2", "volumes": volumes}})
-    assert await world.settle() == []
-    world.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n1", "volumes": volumes}})
-    assert await world.settle() == [(CLAIM, True)]
-    world.facts.changed(pod, None)
-    assert await world.settle() == []
+    hub.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n2", "volumes": volumes}})
+    assert await hub.settle() == []
+    hub.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n1", "volumes": volumes}})
+    assert await hub.settle() == [(CLAIM, True)]
+    hub.facts.changed(pod, None)
+    assert await hub.settle() == []
 
 
 # ---- nodes that a kubelet serves -------------------------------------------------------------------------------------
@@ -397,126 +397,126 @@ KUBELET = Ref("Kubelet", "", "n1")
 FAREWELL = Ref("Farewell", "", "n1")
 
 
-async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(world: World) -> None:
+async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(hub: WritingHub) -> None:
     for ref in (NODE, CSI_NODE, CLAIM):
-        await world.tell(ref)
-    await world.settle()
-    world.down = True
+        await hub.tell(ref)
+    await hub.settle()
+    hub.down = True
     for ref in (CSI_NODE, EVENT):
-        await world.tell(ref, version="2")
-    world.facts.observed("n1")
-    await world.facts.void("n1")
-    world.down = False
-    assert await world.settle() == [(KUBELET, False)]
-    world.facts.changed(NODE, None)
-    world.facts.changed(CLAIM, {})
-    assert await world.settle() == []
-    assert world.facts.problems() == []
-    await world.facts.close()
-    world.facts = world.make()
-    world.facts.begin()
-    assert await world.settle() == []
+        await hub.tell(ref, version="2")
+    hub.facts.observed("n1")
+    await hub.facts.void("n1")
+    hub.down = False
+    assert await hub.settle() == [(KUBELET, False)]
+    hub.facts.changed(NODE, None)
+    hub.facts.changed(CLAIM, {})
+    assert await hub.settle() == []
+    assert hub.facts.problems() == []
+    await hub.facts.close()
+    hub.facts = hub.make()
+    hub.facts.begin()
+    assert await hub.settle() == []
 
 
 @pytest.mark.parametrize("end", ["observed", "forgotten"])
 async def test_of_a_node_of_which_nothing_is_written_any_more_no_writer_remembers_anything(
-    world: World, end: str
+    hub: WritingHub, end: str
 ) -> None:
     for ref in (NODE, CSI_NODE, POD):
-        await world.tell(ref)
-    await world.settle()
-    world.writer.gate.clear()
-    await world.tell(POD, version="2")
-    await world.settle()
-    assert world.writer.begun[POD] == 2  # it is being written
+        await hub.tell(ref)
+    await hub.settle()
+    hub.writer.gate.clear()
+    await hub.tell(POD, version="2")
+    await hub.settle()
+    assert hub.writer.begun[POD] == 2  # it is being written
     if end == "observed":
-        world.facts.observed("n1")
-        await world.facts.void("n1")
+        hub.facts.observed("n1")
+        await hub.facts.void("n1")
     else:
-        await world.facts.forget("n1")
-    world.writer.gate.set()
-    await world.settle()
-    assert world.writer.remembered == set()
+        await hub.facts.forget("n1")
+    hub.writer.gate.set()
+    await hub.settle()
+    assert hub.writer.remembered == set()
 
 
-async def test_a_node_whose_last_word_waits_for_kubernetes_is_handed_over_all_the_same(world: World) -> None:
-    world.down = True
-    telling = asyncio.create_task(world.tell(NODE))
-    while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
+async def test_a_node_whose_last_word_waits_for_kubernetes_is_handed_over_all_the_same(hub: WritingHub) -> None:
+    hub.down = True
+    telling = asyncio.create_task(hub.tell(NODE))
+    while not hub.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
-    world.facts.observed("n1")
+    hub.facts.observed("n1")
     await asyncio.wait_for(telling, 5)
-    await world.facts.void("n1")
-    world.down = False
-    assert await world.settle() == [(KUBELET, False)]
+    await hub.facts.void("n1")
+    hub.down = False
+    assert await hub.settle() == [(KUBELET, False)]
 
 
-async def test_a_node_whose_kubelet_is_gone_is_written_again(world: World) -> None:
-    world.facts.observed("n1")
-    await world.settle()
-    world.facts.up("n1")
-    await world.tell(NODE)
-    assert await world.settle() == [(NODE, True)]
+async def test_a_node_whose_kubelet_is_gone_is_written_again(hub: WritingHub) -> None:
+    hub.facts.observed("n1")
+    await hub.settle()
+    hub.facts.up("n1")
+    await hub.tell(NODE)
+    assert await hub.settle() == [(NODE, True)]
 
 
-async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(world: World) -> None:
+async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(hub: WritingHub) -> None:
     for ref in (NODE, CSI_NODE, CLAIM):
-        await world.tell(ref)
-    await world.settle()
-    await world.facts.forget("n1")
-    written = await world.settle()
+        await hub.tell(ref)
+    await hub.settle()
+    await hub.facts.forget("n1")
+    written = await hub.settle()
     assert sorted((ref.kind, told) for ref, told in written) == [
         ("CSINode", False),
         ("Farewell", False),
         ("Node", False),
         ("PersistentVolumeClaim", False),
     ]
-    assert world.facts.stamps("n1") == {}
+    assert hub.facts.stamps("n1") == {}
 
 
 async def test_a_node_that_is_deleted_while_the_hub_writes_it_is_no_problem(
-    world: World, caplog: pytest.LogCaptureFixture
+    hub: WritingHub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await world.tell(NODE)
-    await world.settle()
-    world.nodes.missing = 1
-    await world.facts.forget("n1")
-    assert (NODE, False) in await world.settle()
+    await hub.tell(NODE)
+    await hub.settle()
+    hub.nodes.missing = 1
+    await hub.facts.forget("n1")
+    assert (NODE, False) in await hub.settle()
     assert "not written yet" not in caplog.text
 
 
-async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(world: World) -> None:
-    world.nodes.missing = 2
-    await world.facts.forget("n1")
-    await until(world.facts.problems)
-    assert set(world.facts.problems()) == {"Kubernetes: patch Node n1: Node n1 not found"}
-    await until(lambda: not world.facts.problems())
+async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(hub: WritingHub) -> None:
+    hub.nodes.missing = 2
+    await hub.facts.forget("n1")
+    await until(hub.facts.problems)
+    assert set(hub.facts.problems()) == {"Kubernetes: patch Node n1: Node n1 not found"}
+    await until(lambda: not hub.facts.problems())
 
 
-async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: World) -> None:
-    await world.tell(NODE)
-    world.down = True
-    await world.facts.forget("n1")
-    await until(lambda: FAREWELL in world.writer.begun)
-    world.facts.up("n1")
-    world.down = False
-    assert FAREWELL not in dict(await world.settle())
-    await world.tell(NODE, version="2")
-    assert await world.settle() == [(NODE, True)]
-    assert world.facts.problems() == []
+async def test_the_node_of_who_came_back_before_it_was_deleted_stays(hub: WritingHub) -> None:
+    await hub.tell(NODE)
+    hub.down = True
+    await hub.facts.forget("n1")
+    await until(lambda: FAREWELL in hub.writer.begun)
+    hub.facts.up("n1")
+    hub.down = False
+    assert FAREWELL not in dict(await hub.settle())
+    await hub.tell(NODE, version="2")
+    assert await hub.settle() == [(NODE, True)]
+    assert hub.facts.problems() == []
 
 
-async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_not_taken_yet(world: World) -> None:
-    await world.tell(NODE)
-    world.down = True
-    world.facts.observed("n1")
-    await until(lambda: KUBELET in world.writer.begun)
-    world.facts.up("n1")
-    world.down = False
-    assert KUBELET not in dict(await world.settle())
+async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_not_taken_yet(hub: WritingHub) -> None:
+    await hub.tell(NODE)
+    hub.down = True
+    hub.facts.observed("n1")
+    await until(lambda: KUBELET in hub.writer.begun)
+    hub.facts.up("n1")
+    hub.down = False
+    assert KUBELET not in dict(await hub.settle())
 
 
-async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(world: World) -> None:
-    world.facts.up("n1")
-    await world.facts.forget("n1")
-    assert FAREWELL not in dict(await world.settle())
+async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(hub: WritingHub) -> None:
+    hub.facts.up("n1")
+    await hub.facts.forget("n1")
+    assert FAREWELL not in dict(await hub.settle())
