@@ -227,37 +227,6 @@ async def test_a_stream_and_a_method_that_nobody_knows_pass_message_by_message(w
 
 
 @pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
-async def test_a_call_with_one_answer_needs_no_task(world: World, method: str, request_bytes: bytes) -> None:
-    before = asyncio.all_tasks()
-    stream = await world.call(method, request_bytes)
-    assert asyncio.all_tasks() == before
-    world.driver.calls[0].answer(VOLUME if method == CREATE else b"")
-    assert await world.answered(stream) == ([VOLUME if method == CREATE else b""], OK)
-    assert world.driver.calls[0].request == request_bytes
-    assert (world.ends, world.at_rest) == ([Code.OK], True)
-    assert not world.operations._kept
-
-
-@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
-async def test_the_vendors_status_passes_as_it_is(world: World, method: str, request_bytes: bytes) -> None:
-    stream = await world.call(method, request_bytes)
-    world.driver.calls[0].answer(code=99)
-    assert await world.answered(stream) == ([], Status(99, "no"))
-    assert world.at_rest
-
-
-@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
-async def test_a_driver_that_dies_with_the_call_under_way_is_unavailable(
-    world: World, method: str, request_bytes: bytes
-) -> None:
-    stream = await world.call(method, request_bytes)
-    world.driver.calls[0].told(VendorBroken(NAME, "n1", "it died"))
-    _, status = await world.answered(stream)
-    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
-    assert world.at_rest
-
-
-@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
 async def test_a_bug_ends_its_own_call_and_neither_the_link_nor_the_next_call(
     world: World, method: str, request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -361,18 +330,6 @@ async def test_a_plain_call_whose_caller_leaves_is_cancelled_at_the_driver(world
     assert (world.ends, world.at_rest) == ([Code.CANCELLED], True)
 
 
-@pytest.mark.parametrize("how", ["cancel", "cut"])
-async def test_an_operation_whose_caller_leaves_goes_on_and_its_outcome_is_counted(world: World, how: str) -> None:
-    stream = await world.call(CREATE, create())
-    leave(world, stream, how)
-    await settle()
-    assert not world.driver.calls[0].cancelled
-    assert (world.ends, world.operations.under_way) == ([], ["CreateVolume pvc-1"])
-    world.driver.calls[0].answer(VOLUME)
-    assert (world.ends, world.at_rest) == ([Code.OK], True)
-    assert len(world.operations._kept) == 1
-
-
 @pytest.mark.parametrize("first", ["the caller leaves", "the driver answers"])
 async def test_a_caller_that_leaves_in_the_turn_of_the_answer_harms_nothing(world: World, first: str) -> None:
     plain, changing = await world.call(CAPACITY), await world.call(CREATE, create())
@@ -403,14 +360,6 @@ async def test_a_caller_that_sends_no_request_and_leaves_is_counted(world: World
 # -------------------- operations --------------------
 
 
-async def test_two_callers_of_one_operation_get_one_answer_of_the_driver(world: World) -> None:
-    callers = [await world.call(CREATE, create(secrets={"rotated": name})) for name in "ab"]
-    (call,) = world.driver.calls
-    call.answer(VOLUME)
-    assert [await world.answered(stream) for stream in callers] == [([VOLUME], OK)] * 2
-    assert (world.ends, world.at_rest) == ([Code.OK, Code.OK], True)
-
-
 async def test_a_caller_that_joined_and_leaves_stops_nothing(world: World) -> None:
     first, joined = await world.call(CREATE, create()), await world.call(CREATE, create())
     joined.cancel()
@@ -419,45 +368,6 @@ async def test_a_caller_that_joined_and_leaves_stops_nothing(world: World) -> No
     world.driver.calls[0].answer(VOLUME)
     assert await world.answered(first) == ([VOLUME], OK)
     assert world.at_rest
-
-
-async def test_a_caller_that_joined_gets_the_answer_when_the_first_one_has_left(world: World) -> None:
-    first, joined = await world.call(CREATE, create()), await world.call(CREATE, create())
-    first.cancel()
-    await settle()
-    world.driver.calls[0].answer(VOLUME)
-    assert await world.answered(joined) == ([VOLUME], OK)
-    assert world.at_rest
-
-
-async def test_other_arguments_are_aborted_and_the_operation_goes_on(world: World) -> None:
-    first = await world.call(CREATE, create())
-    _, status = await world.answered(await world.call(CREATE, create(parameters={"tier": "fast"})))
-    assert status.code == Code.ABORTED
-    world.driver.calls[0].answer(VOLUME)
-    assert await world.answered(first) == ([VOLUME], OK)
-    assert world.at_rest
-
-
-async def test_a_create_whose_answer_nobody_acknowledged_is_kept_for_the_retry(world: World) -> None:
-    stream = await world.call(CREATE, create())
-    world.driver.calls[0].answer(VOLUME)
-    await settle()
-    stream.acknowledge(delivered=False)
-    await settle()
-    assert await world.answered(await world.call(CREATE, create())) == ([VOLUME], OK)
-    assert len(world.driver.calls) == 1
-    assert not world.operations._kept
-
-
-async def test_draining_waits_for_an_operation_whose_caller_left(world: World) -> None:
-    stream = await world.call(CREATE, create())
-    stream.cancel()
-    draining = asyncio.get_running_loop().create_task(world.operations.drain())
-    await settle()
-    assert not draining.done()
-    world.driver.calls[0].answer(VOLUME)
-    await draining
 
 
 # -------------------- large messages --------------------
@@ -633,16 +543,6 @@ async def test_an_operation_is_cancelled_when_the_lease_ends_and_one_without_an_
     world.driver.calls[1].answer(VOLUME)
     assert (await world.answered(free))[1] == OK
     assert world.at_rest
-
-
-async def test_an_operation_that_lost_its_lease_begins_anew_at_the_retry(world: World) -> None:
-    first = await world.call(CREATE, create(), epoch=5)
-    world.clock.now += 60
-    world.lease._look()
-    await world.answered(first)
-    second = await world.call(CREATE, create(), epoch=5)
-    world.driver.calls[1].answer(VOLUME)
-    assert (await world.answered(second))[1] == OK
 
 
 async def test_a_call_with_an_epoch_puts_the_operation_that_it_joins_under_the_lease(world: World) -> None:

@@ -132,61 +132,6 @@ async def test_a_pong_that_is_older_than_the_lease_is_none(world: World) -> None
     assert world.went_on == 1
 
 
-async def test_from_the_first_epoch_on_the_agent_pings_four_times_in_a_lease(world: World) -> None:
-    world.take()
-    for number in range(2, 12):
-        await world.let_pass(14)
-        assert world.link.pings == []
-        await world.let_pass(1)
-        assert world.link.sent == number
-        world.link.pong()
-    assert world.lease.holds()
-
-
-async def test_a_slow_pong_is_waited_for_and_counts(world: World) -> None:
-    world.take()
-    await world.let_pass(45)
-    assert world.link.sent == 2
-    world.link.pong()  # of the ping that was sent 30 s ago
-    await world.let_pass(29)
-    assert world.lease.holds()
-
-
-async def test_a_ping_without_a_pong_is_sent_again_once_its_pong_would_be_too_old(world: World) -> None:
-    world.lease.up(world.link)
-    world.lease.need()
-    await world.let_pass(59)
-    assert world.link.sent == 1
-    await world.let_pass(1)
-    assert world.link.sent == 2
-
-
-async def test_a_new_link_has_no_pings_until_an_epoch_comes_there(world: World) -> None:
-    world.take()
-    world.lease.down(world.link)
-    new = Link()
-    world.lease.up(new)
-    await world.let_pass(300)
-    assert new.sent == 0
-    assert not world.lease.need()
-    assert new.sent == 1
-    assert world.lease.problems() == []
-
-
-async def test_a_new_link_is_pinged_at_once_while_something_runs(world: World) -> None:
-    world.take()
-    held = Held()
-    world.lease.begin(held)
-    world.lease.down(world.link)
-    await world.let_pass(50)
-    new = Link()
-    world.lease.up(new)
-    new.pong()
-    await world.let_pass(14)
-    assert held.lost == 0
-    assert world.lease.holds()
-
-
 async def test_the_end_of_a_former_link_takes_nothing_from_the_present_one(world: World) -> None:
     world.take()
     former, new = world.link, Link()
@@ -238,32 +183,6 @@ async def test_what_runs_is_lost_when_the_lease_ends_and_not_before(
     assert world.lease._timer is None
 
 
-async def test_the_end_of_the_lease_is_told_even_if_nothing_runs(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.take()
-    world.lease.down(world.link)
-    await world.let_pass(61)
-    assert "0 operations of shared drivers are cancelled" in caplog.text
-    assert world.lease.problems()
-    world.lease.up(world.link)
-    assert world.lease.problems() == []
-
-
-async def test_a_lease_that_ended_on_a_link_that_lives_comes_back_with_a_pong(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    world.take()
-    await world.let_pass(76)
-    assert not world.lease.holds()
-    world.lease.wait(world.go_on)
-    world.link.pong()
-    assert world.lease.problems() == []
-    assert world.went_on == 1
-    assert "the hub answers again: operations of shared drivers may begin" in caplog.text
-
-
 async def test_time_in_a_suspend_counts(world: World) -> None:
     world.take()
     held = Held()
@@ -273,16 +192,6 @@ async def test_time_in_a_suspend_counts(world: World) -> None:
     assert held.lost == 0
     world.now -= 1.0
     await world.let_pass(1)  # the loop's clock stood still: the next look is a second away at most
-    assert held.lost == 1
-
-
-async def test_nothing_is_lost_before_its_begin_has_returned(world: World) -> None:
-    world.take()
-    await world.suspend(60)
-    held = Held()
-    world.lease.begin(held)
-    assert held.lost == 0
-    await world.let_pass(1)
     assert held.lost == 1
 
 
@@ -299,25 +208,6 @@ async def test_a_pong_does_not_bring_back_what_ran_before_the_end(world: World) 
 
 
 # -------------------- those who wait --------------------
-
-
-async def test_one_who_has_left_does_not_go_on(world: World) -> None:
-    world.lease.up(world.link)
-    world.lease.wait(world.go_on)
-    world.lease.leave(world.go_on)
-    world.lease.need()
-    world.link.pong()
-    assert world.went_on == 0
-
-
-async def test_a_coroutine_waits_for_the_lease(world: World) -> None:
-    task = asyncio.create_task(world.lease.held())
-    await settle()
-    assert not task.done()
-    world.lease.up(world.link)
-    world.link.pong()
-    await task
-    await world.lease.held()
 
 
 async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(world: World) -> None:

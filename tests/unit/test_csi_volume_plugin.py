@@ -81,32 +81,6 @@ async def test_a_volume_goes_up_and_down_and_leaves_nothing(plugin: VolumePlugin
     assert on_disk(plugin) == ["plugins/kubernetes.io/csi/d.csi", "pods"]
 
 
-async def test_the_data_is_written_before_each_call(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    seen: list[dict[str, str]] = []
-    root = plugin.layout.root
-    driver.meanwhile["NodeStageVolume"] = lambda _: seen.append(
-        json.loads((root / STAGING / "vol_data.json").read_text())
-    )
-    driver.meanwhile["NodePublishVolume"] = lambda _: seen.append(
-        json.loads((root / TARGET / "vol_data.json").read_text())
-    )
-    await stage(plugin)
-    await publish(plugin)
-    assert seen[0] == {"driverName": "d.csi", "volumeHandle": "vol-1"}
-    assert seen[1]["specVolID"] == "pv1"
-    assert seen[1]["nodeName"] == "n1"
-
-
-async def test_the_driver_gets_the_paths_as_they_were_given(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    await stage(plugin)
-    await publish(plugin)
-    root = plugin.layout.root
-    assert driver.last("NodeStageVolume").staging_target_path == str(root / STAGING / "globalmount")
-    assert driver.last("NodePublishVolume").staging_target_path == str(root / STAGING / "globalmount")
-    assert driver.last("NodePublishVolume").target_path == str(root / TARGET / "mount")
-    assert not (root / TARGET / "mount").is_symlink()
-
-
 async def test_a_link_at_a_target_is_removed_before_each_call(
     plugin: VolumePlugin, driver: ScriptedDriver, tmp_path: Path
 ) -> None:
@@ -205,15 +179,6 @@ async def test_no_answer_is_uncertain(plugin: VolumePlugin, driver: ScriptedDriv
     assert any("vol_data.json" in path for path in on_disk(plugin))
 
 
-async def test_a_refused_publication_of_a_reconstructed_volume_keeps_its_directory(
-    plugin: VolumePlugin, driver: ScriptedDriver
-) -> None:
-    await publish(plugin)
-    driver.answers["NodePublishVolume"] = (Code.INTERNAL, "no")
-    assert isinstance(await failed(publish(plugin, reconstructed=True)), Refused)
-    assert f"{TARGET}/vol_data.json" in on_disk(plugin)
-
-
 @pytest.mark.parametrize("answer", [(Code.INTERNAL, "no"), (Code.UNAVAILABLE, "later"), NO_ANSWER])
 async def test_a_failed_republication_changes_nothing(
     plugin: VolumePlugin, driver: ScriptedDriver, answer: Any
@@ -223,15 +188,6 @@ async def test_a_failed_republication_changes_nothing(
     driver.answers["NodePublishVolume"] = answer
     await failed(plugin.republish(WANTED, publish_context={}, secrets={}))
     assert on_disk(plugin) == before
-
-
-async def test_a_republication_is_the_same_call(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    await publish(plugin)
-    first = driver.last("NodePublishVolume")
-    written = (plugin.layout.root / TARGET / "vol_data.json").stat().st_ino
-    await plugin.republish(WANTED, publish_context={}, secrets={"k": "s3cret!"})
-    assert driver.last("NodePublishVolume") == first
-    assert (plugin.layout.root / TARGET / "vol_data.json").stat().st_ino == written
 
 
 async def test_an_ok_with_nothing_at_the_target_is_not_believed(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
@@ -285,20 +241,6 @@ async def test_a_failed_unpublish_or_unstage_keeps_the_data(
     await failed(plugin.unpublish(PUBLISHED))
     await failed(plugin.unstage(STAGED))
     assert on_disk(plugin) == before
-
-
-async def test_an_unpublish_asks_the_driver_even_if_nothing_is_there(
-    plugin: VolumePlugin, driver: ScriptedDriver
-) -> None:
-    await plugin.unpublish(PUBLISHED)
-    assert driver.methods == ["Unpublish"]
-
-
-async def test_a_target_that_the_driver_left_behind_is_removed(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    await publish(plugin)
-    driver.broken.add("NodeUnpublishVolume")
-    await plugin.unpublish(PUBLISHED)
-    assert on_disk(plugin) == ["pods/u1/volumes/kubernetes.io~csi"]
 
 
 async def test_a_target_that_holds_files_is_never_emptied(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
@@ -461,15 +403,6 @@ async def test_what_was_known_of_a_block_volume_stays_known_when_a_later_stage_f
     assert on_disk(plugin) == ["plugins/kubernetes.io/csi/volumeDevices/pv2/data/vol_data.json"]
 
 
-async def test_a_block_volume_of_a_driver_that_does_not_stage_has_no_staging_directory(
-    plugin: VolumePlugin, driver: ScriptedDriver
-) -> None:
-    driver.capabilities = frozenset()
-    await stage(plugin, BLOCK)
-    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/volumeDevices/pv2/data/vol_data.json"]
-    assert driver.calls == []
-
-
 BLOCK_PUBLISHED = Published(driver="d.csi", handle="vol-2", name="pv2", pod_uid="u1", block=True)
 BLOCK_STAGED = Staged(driver="d.csi", handle="vol-2", name="pv2", block=True)
 
@@ -522,11 +455,6 @@ async def test_the_disk_tells_what_is_there(plugin: VolumePlugin, driver: Script
     assert found.published == (PUBLISHED, Published(pod_uid="u9", **block))  # type: ignore[arg-type]  # as they are
     assert found.staged == (replace(STAGED, name=""), Staged(**block))  # type: ignore[arg-type]  # as they are
     assert found.unreadable == ()
-
-
-async def test_an_empty_node_has_nothing(plugin: VolumePlugin) -> None:
-    found = await plugin.scan()
-    assert (found.published, found.staged, found.unreadable) == ((), (), ())
 
 
 async def test_data_in_the_wrong_place_is_not_believed(plugin: VolumePlugin) -> None:

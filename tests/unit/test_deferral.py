@@ -152,20 +152,6 @@ def world() -> DeferringWorld:
     return DeferringWorld()
 
 
-async def test_a_blank_device_is_formatted_and_handed_over_and_each_step_is_recorded_before(
-    world: DeferringWorld,
-) -> None:
-    world.ask()
-    await world.start()
-    assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
-    assert world.plugin.given[-1]["wanted"].volume.block
-    assert world.direct.done == ["make while formatting", "hand over while handed over"]
-    assert (world.row.state, world.row.fs_type, world.row.fs_uuid) == (State.DONE, "ext4", world.direct.content.uuid)
-    entry = world.entry()
-    assert (entry["state"], entry["mode"], entry["runtime"]) == ("published", "Filesystem", "kata, go")
-    assert world.counted == ["agent"]
-
-
 async def test_a_pod_that_goes_is_taken_back_before_the_driver_unpublishes(world: DeferringWorld) -> None:
     ref = world.ask()
     await world.start()
@@ -176,16 +162,6 @@ async def test_a_pod_that_goes_is_taken_back_before_the_driver_unpublishes(world
     assert world.direct.done == ["take back while handed over"]
     assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
     assert not world.states.kept
-
-
-async def test_a_device_with_something_else_is_unpublished_again_and_the_pod_learns_why(world: DeferringWorld) -> None:
-    world.direct.content = Content("a partition table (gpt)")
-    world.ask()
-    await world.start()
-    assert world.plugin.calls[:3] == ["stage h-data", "publish h-data web-uid", "unpublish h-data web-uid"]
-    assert not world.states.publications()
-    assert "holds a partition table (gpt)" in world.entry()["error"]
-    assert any("a partition table (gpt)" in message for _, message in world.store.events())
 
 
 async def test_an_unfinished_file_system_of_somebody_else_is_refused(world: DeferringWorld) -> None:
@@ -239,17 +215,6 @@ async def test_a_volume_that_its_owner_mounts_read_only_is_not_formatted(world: 
     assert "holds no file system, and the pod may only read the volume" in world.entry()["error"]
 
 
-async def test_after_a_reboot_the_same_file_system_is_handed_over_again(world: DeferringWorld) -> None:
-    world.ask()
-    await world.start()
-    world.direct.told.clear()
-    world.plugin.mounted.clear()
-    world.direct.done.clear()
-    await world.restart(boot="boot-2")
-    assert world.direct.done == ["grow while nothing", "hand over while handed over"]
-    assert world.row.state is State.DONE
-
-
 async def test_after_a_reboot_another_file_system_is_not_handed_over_and_the_uuid_stays_known(
     world: DeferringWorld,
 ) -> None:
@@ -263,18 +228,6 @@ async def test_after_a_reboot_another_file_system_is_not_handed_over_and_the_uui
     assert "check which device" in world.entry()["error"]
     assert not world.direct.told
     assert (world.row.state, world.row.fs_uuid) == (State.UNCERTAIN, before.fs_uuid)
-
-
-async def test_a_lost_mount_info_is_written_again_without_touching_a_device_that_a_guest_may_use(
-    world: DeferringWorld,
-) -> None:
-    world.ask()
-    await world.start()
-    world.direct.told.clear()
-    world.direct.done.clear()
-    await world.restart()
-    assert world.plugin.calls == ["publish h-data web-uid"]
-    assert world.direct.done == ["hand over while handed over"]
 
 
 async def test_a_failure_while_a_guest_may_run_undoes_nothing(world: DeferringWorld) -> None:
@@ -332,21 +285,6 @@ async def test_an_annotation_that_names_no_volume_of_the_pod_is_refused(world: D
     await world.start()
     assert world.entry("web", "dta")["error"].startswith("the pod asks to defer 'dta'")
     assert world.entry("web", "data")["state"] == "published"
-
-
-async def test_a_pod_that_asks_for_nothing_is_mounted_as_ever(world: DeferringWorld) -> None:
-    world.add_pod(spec={"runtimeClassName": "kata"})
-    await world.start()
-    assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
-    assert not world.plugin.given[-1]["wanted"].volume.block
-    assert world.direct.done == []
-    assert world.row.runtime == ""
-
-
-async def test_orphans_are_swept_at_start(world: DeferringWorld) -> None:
-    world.direct.told = {"gone/pv-x"}
-    await world.start()
-    assert world.direct.told == set()
 
 
 async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_leftovers_go(world: DeferringWorld) -> None:

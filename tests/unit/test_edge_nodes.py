@@ -15,11 +15,9 @@ from cloud.store import Store
 from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
-    CallTimeout,
     Draining,
     DriverMissing,
     HandshakeRefused,
-    LinkLost,
     NodeOffline,
     NodeUnknown,
     OperatorRefused,
@@ -216,16 +214,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # -------------------- coming and going --------------------
 
 
-async def test_a_node_that_connects_is_known(world: World) -> None:
-    await world.connected()
-    assert world.described().address == "10.0.0.1:7"
-    described = world.described()
-    assert described.connected is True
-    assert (described.instance, described.boot, described.conflict) == ("i-1", 1, "")
-    assert described.drivers == [DRIVER]
-    assert world.nodes.connected == 1
-
-
 async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World) -> None:
     at_hub, _ = await world.connected()
     assert world.nodes.disconnect("n1", at_hub)
@@ -234,17 +222,6 @@ async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World
     since = world.since
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(since)}"):
         world.ask()
-
-
-async def test_what_is_told_of_a_node_away_is_the_same_from_retry_to_retry(world: World) -> None:
-    at_hub, _ = await world.connected()
-    world.nodes.disconnect("n1", at_hub)
-    said = set()
-    for _ in range(2):
-        with pytest.raises(NodeOffline) as error:
-            world.ask()
-        said.add(str(error.value))
-    assert len(said) == 1
 
 
 async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: World) -> None:
@@ -256,30 +233,6 @@ async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: W
 
 
 # -------------------- one name, one machine --------------------
-
-
-@pytest.mark.parametrize("boot", [1, 2])
-async def test_the_same_machine_replaces_its_half_dead_link(world: World, boot: int) -> None:
-    old, old_at_agent = await world.connected()
-    new, _ = await world.links()
-    world.nodes.connect(hello(boot=boot), new)
-    await settle()
-    assert await old_at_agent.wait_closed() == (Reason.REPLACED, "n1 has connected again")
-    assert not world.nodes.disconnect("n1", old)
-    assert world.nodes.connected == 1
-    assert world.described().boot == boot
-
-
-async def test_after_a_replacement_calls_go_over_the_new_link(world: World) -> None:
-    async def old_one(stream: Stream) -> None:
-        raise AssertionError("a call over the old link")
-
-    await world.connected(old_one)
-    new, _ = await world.links()
-    world.nodes.connect(hello(), new)
-    asked = world.ask()
-    assert await asked.read() == []
-    assert asked.status == Status(Code.OK)
 
 
 async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
@@ -577,12 +530,6 @@ async def test_a_report_makes_the_node_a_candidate_and_is_told(world: World) -> 
     assert world.changes == [DRIVER]
 
 
-async def test_the_same_report_again_is_no_change(world: World) -> None:
-    await world.connected()
-    world.nodes.report("n1", [report()])
-    assert world.changes == [DRIVER]
-
-
 async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: World) -> None:
     await world.connected()
     whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
@@ -663,14 +610,6 @@ async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(wo
         with pytest.raises(NodeUnknown):
             again.ask()
     await restarted.close()
-
-
-async def test_a_forgotten_node_that_comes_again_is_a_new_one(world: World) -> None:
-    at_hub, _ = await world.connected()
-    world.nodes.disconnect("n1", at_hub)
-    world.nodes.forget("n1")
-    await world.connected()
-    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
 
 
 async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_after_a_restart(world: World) -> None:
@@ -831,21 +770,6 @@ async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_th
     world.ask()
 
 
-async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) -> None:
-    begun = asyncio.Event()
-
-    async def serve(stream: Stream) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    at_hub, _ = await world.connected(serve)
-    reading = asyncio.ensure_future(world.ask().read())
-    await begun.wait()
-    cut(at_hub)
-    with pytest.raises(LinkLost, match="the link to edge node n1 was lost with the call under way"):
-        await reading
-
-
 async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World) -> None:
     at_hub, _ = await world.connected()
     asked = world.ask()
@@ -886,50 +810,3 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     world.nodes.disconnect("n1", newer)
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
         await asked.read()
-
-
-async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
-    at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
-    asked = world.ask(timeout_s=60.0)
-    reading = asyncio.ensure_future(asked.read())
-    await settle()
-    at_hub.session.tick(at_hub.loop.time() + 61.0)
-    with pytest.raises(CallTimeout, match="edge node n1 did not answer before the caller's deadline"):
-        await reading
-
-
-@pytest.mark.parametrize("delivered", [True, False])
-async def test_the_agent_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
-    heard: list[bool] = []
-
-    async def serve(stream: Stream) -> None:
-        stream.on_released = heard.append
-        stream.end(Status(Code.OK))
-
-    await world.connected(serve)
-    asked = world.ask()
-    await asked.read()
-    assert heard == []
-    asked.reply.acknowledge(delivered=delivered)
-    await settle()
-    assert heard == [delivered]
-
-
-async def test_a_cancel_reaches_the_agent(world: World) -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
-
-    async def serve(stream: Stream) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    await world.connected(serve)
-    asked = world.ask()
-    await begun.wait()
-    assert world.described().streams == 1
-    asked.reply.cancel()
-    await ended.wait()
-    await settle()
-    assert world.described().streams == 0

@@ -85,22 +85,7 @@ async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(wo
     assert world.nodes.is_connected("n1")
 
 
-async def test_a_hub_that_such_a_node_has_visited_drains(world: World) -> None:
-    at_hub, at_peer = link_pair(
-        world.hub, Peer(accepts=False), introduce("edge", "n1", instance="i-1"), identity=NETWORK
-    )
-    at_hub.received(at_peer.pull() + encode(Ping(1)))
-    async with asyncio.timeout(5):
-        await world.hub.drain()
-
-
 # -------------------- who may call what --------------------
-
-
-@pytest.mark.parametrize("method", [CREATE, "/csi.v1.Controller/Imagined", "/csi.v1.Node/NodeGetCapabilities"])
-async def test_a_proxy_driver_may_call_what_a_controller_is_asked(world: World, method: str) -> None:
-    await with_driver(world)
-    assert await called(await world.driver(), method) == Status(Code.OK)
 
 
 @pytest.mark.parametrize("method", [STAGE, "/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/Imagined"])
@@ -116,42 +101,9 @@ async def test_nobody_may_mount_on_a_node_through_the_hub(world: World, role: st
     )
 
 
-@pytest.mark.parametrize("method", ["", "/grpc.health.v1.Health/Check", "/csi.v0.Controller/CreateVolume"])
-@pytest.mark.parametrize("role", ["driver", "operator"])
-async def test_what_is_not_csi_is_refused_whoever_calls(world: World, role: str, method: str) -> None:
-    await with_driver(world)
-    link = await (world.driver() if role == "driver" else world.operator())
-    status = await called(link, method)
-    assert status.code == Code.UNIMPLEMENTED
-    assert status.message.startswith(f"{method} is not served here: ")
-
-
 async def test_a_proxy_drivers_call_for_another_driver_is_no_final_answer(world: World) -> None:
     await with_driver(world)
     assert await called(await world.driver("other.example"), CREATE) == FOREIGN
-
-
-async def test_a_proxy_drivers_watch_for_another_driver_tells_nothing_of_it(world: World) -> None:
-    await with_driver(world)
-    watch = (await world.driver("other.example")).open(Kind.WATCH, subject=DRIVER)
-    assert await watch.receive() is None
-    assert watch.status == FOREIGN
-
-
-async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_the_caller_is_told(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    observed: list[int] = []
-    monkeypatch.setattr(world.metrics, "observe_call", lambda _driver, _method, code, _s: observed.append(code))
-
-    async def answer(stream: Stream) -> None:
-        stream.end(Status(Code.OK), b"x" * 2_000)
-
-    await with_driver(world, answer)
-    status = await called(await world.driver(max_message_bytes=1_000), CREATE)
-    assert status.code == Code.UNAVAILABLE
-    await settle()
-    assert observed == [Code.UNAVAILABLE]
 
 
 async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: World) -> None:
@@ -327,15 +279,6 @@ async def carry_out_deny(deny: Deny, by: str) -> Done:
     return Done(said=[f"{by} denies {deny.subject}"])
 
 
-async def test_a_named_order_gets_its_arguments_and_the_operators_address_and_its_answer_goes_back(
-    world: World,
-) -> None:
-    world.orders.add(Deny, carry_out_deny)
-    stream = (await world.operator()).open(Kind.ORDER, b'{"subject": "n1"}', method="deny")
-    assert [message async for message in stream] == [b'{"said": ["pid 7 uid 0 denies n1"]}']
-    assert stream.status == Status(Code.OK, origin=Origin.HUB)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "code", "said"),
     [
@@ -481,25 +424,6 @@ async def node_of(world: World, name: str = "n1") -> NodeStatus:
     return next(node for node in await world.pages.nodes() if node.node == name)
 
 
-async def test_calls_under_way_are_counted_while_they_are(world: World) -> None:
-    goes_on = asyncio.Event()
-
-    async def serve(stream: Stream) -> None:
-        await goes_on.wait()
-        stream.end(Status(Code.OK))
-
-    await with_driver(world, serve)
-    driver = await world.driver()
-    calls = [asyncio.create_task(called(driver, CREATE)) for _ in range(2)]
-    await settle()
-    assert (await node_of(world)).calls == 2
-    goes_on.set()
-    await asyncio.gather(*calls)
-    await settle()
-    found = await node_of(world)
-    assert (found.calls, found.last_error) == (0, None)
-
-
 async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: World) -> None:
     async def serve(stream: Stream) -> None:
         stream.end(Status(Code.NOT_FOUND, "no such volume" + "x" * 5_000))
@@ -572,21 +496,6 @@ def refused(world: World) -> list[Refusal]:
     return world.pages.status().refused
 
 
-async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) -> None:
-    await world.edge("n1")
-    rival = introduce("edge", "n1", instance="another", boot=1)
-    for _ in range(2):
-        await world.come(rival)
-    (told,) = refused(world)
-    assert told.at.timestamp() > 1_700_000_000
-    assert told.why.startswith("two machines use the node name n1: instance i-n1 at 10.0.0.1:7 stays, instance another")
-    assert (told.role, told.name, told.address, told.reason) == ("edge", "n1", "10.0.0.1:7", "conflict")
-    cut(world.links[0])
-    await settle()
-    await world.come(rival)
-    assert refused(world) == []
-
-
 async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_told_no_more(world: World) -> None:
     await world.edge("n1")
     await world.come(introduce("edge", "n1", instance="another", boot=1))
@@ -603,12 +512,6 @@ async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: W
         await world.come(introduce(f"r{number}{'x' * 200}", "who", instance="i"))
     told = refused(world)
     assert (len(told), told[0].role) == (100, ("r1" + "x" * 200)[:100])
-
-
-async def test_problems_are_cut_each(tmp_path: Path) -> None:
-    problems = [f"m.yaml:{number}: {'x' * 5_000}" for number in range(450)]
-    async with running(World(tmp_path, SyncPart(problems=lambda: problems))) as world:
-        assert world.pages.status().problems == [text[:2_000] for text in problems]
 
 
 async def test_volumes_are_told_as_the_part_reports_them(tmp_path: Path) -> None:
@@ -687,12 +590,6 @@ async def with_two_nodes(world: World) -> tuple[Link, Link]:
     hellos = (introduce("edge", name, instance=f"i-{name}", boot=1) for name in ("n1", "n2"))
     first, second = [await world.come(said, address) for said, address in zip(hellos, (N1, N2), strict=True)]
     return first, second
-
-
-async def test_an_admission_tells_the_serial_number_of_the_certificate(audit_lines: list[Line], world: World) -> None:
-    await with_two_nodes(world)
-    admitted = {who: details["serial"] for event, who, _, details in audit_lines if event is Event.ADMISSION}
-    assert admitted == {"n1": "1", "n2": "2"}
 
 
 async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(

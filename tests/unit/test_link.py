@@ -182,16 +182,6 @@ async def test_a_link_whose_handler_fails_ends_at_both_ends(where: str, caplog: 
     assert [record.message for record in caplog.records if record.exc_info] != []
 
 
-async def test_frames_after_one_whose_handler_failed_are_not_taken_and_the_handler_hears_of_the_end_once() -> None:
-    handler = Faulty("draining")
-    serving, opening = link_pair(handler, Peer(accepts=False))
-    await settle()
-    opening.drain("the peer stops")  # without a stream that is the end as well, in the same message
-    await settle()
-    assert handler.ends == [("failed", "this end of the link failed; its log has the details")]
-    assert await serving.wait_closed() == handler.ends[0]
-
-
 async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_not_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -216,15 +206,6 @@ async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_n
     assert serving.over
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("stream")] == []
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug in on_released"]
-
-
-async def test_a_link_whose_handler_fails_at_its_end_has_ended(caplog: pytest.LogCaptureFixture) -> None:
-    serving, opening = link_pair(Faulty("closed"), Peer(accepts=False))
-    await settle()
-    opening.goodbye("stopped", "at once")
-    await settle()
-    assert await serving.wait_closed() == ("stopped", "at once")
-    assert "a bug in closed" in caplog.text
 
 
 async def test_a_peer_that_breaks_the_rules_in_the_message_of_its_hello_is_gone_without_a_greeting(

@@ -86,17 +86,6 @@ async def test_a_caller_that_is_refused_at_once_hears_nothing_before_start_has_r
     assert ear.heard == [Status(Code.UNAVAILABLE, "no")]
 
 
-async def test_an_acknowledgement_travels_with_the_next_call() -> None:
-    acceptor = Acceptor()
-    accepted, dialled = await joined(acceptor)
-    first = dialled.start(Ear(), Kind.CALL, b"request")
-    accepted.end(first, OK)
-    dialled.acknowledge(first, delivered=True)
-    assert acceptor.ears[first].heard == [b"request"]
-    dialled.start(Ear(), Kind.CALL, b"request")
-    assert acceptor.ears[first].heard == [b"request", True]
-
-
 async def test_a_reader_that_is_slow_holds_its_sender_up() -> None:
     limits = Limits(stream_window_bytes=100)
     accepted, dialled = await joined(Acceptor(), limits)

@@ -6,14 +6,13 @@ The rules are those at the head of `edge/operations.py`.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-from common.errors import OperationBusy, OperationConflict, OperationLimit, Overloaded, VendorBroken
+from common.errors import OperationBusy, OperationLimit, Overloaded, VendorBroken
 from common.status import Code, Status
 from edge import operations as module
 from edge.controller_lease import ControllerLease
@@ -214,49 +213,15 @@ def test_the_fields_of_the_table_are_in_the_contract(method: str) -> None:
     assert message is None or not rule.makes
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - set(_RULES)))
-def test_any_other_method_of_the_contract_is_a_plain_call(method: str) -> None:
-    name = method.rpartition("/")[2]
-    assert not name.startswith(("Create", "Delete", "ControllerPublish", "NodePublish", "NodeStage"))
-    assert identify(DRIVER, method, b"") is None
-
-
-def test_a_method_that_nobody_knows_is_a_plain_call() -> None:
-    assert identify(DRIVER, CONTROLLER + "Imagined", b"\n\x01x") is None
-
-
 @pytest.mark.parametrize("request_bytes", [b"", b"\xff\xff\xff", b"\n\xff"])
 def test_a_request_without_a_key_is_left_to_the_vendor_to_refuse(request_bytes: bytes) -> None:
     assert identify(DRIVER, CREATE, request_bytes) is None
-
-
-def test_the_same_name_at_another_driver_is_another_operation() -> None:
-    request = csi_pb2.CreateVolumeRequest(name="pvc-1")
-    assert of(CREATE, request).key != of(CREATE, request, driver="e.example").key
-
-
-def test_a_volume_published_to_another_node_is_another_operation() -> None:
-    assert publish(node="n1").key != publish(node="n2").key
-    assert publish(node="n1").key != unpublish(node="n1").key
-
-
-def test_an_expansion_to_another_size_is_another_operation() -> None:
-    def expand(size: int) -> Operation:
-        request = csi_pb2.ControllerExpandVolumeRequest(volume_id="v1", capacity_range={"required_bytes": size})
-        return of(CONTROLLER + "ControllerExpandVolume", request)
-
-    assert expand(1).key != expand(2).key
 
 
 def test_secrets_make_no_difference_to_the_arguments_and_all_else_does() -> None:
     assert create(secrets={"a": "1"}).arguments == create(secrets={"a": "2"}).arguments
     assert create(parameters={"a": "1"}).arguments != create(parameters={"a": "2"}).arguments
     assert create(capacity_range={"required_bytes": 1}).arguments != create().arguments
-
-
-def test_an_operation_is_named_by_its_method_and_key_for_people() -> None:
-    assert str(create()) == "CreateVolume pvc-1"
-    assert str(publish()) == "ControllerPublishVolume v1 n1"
 
 
 def test_parameters_are_a_hash_in_the_key_because_keys_are_shown() -> None:
@@ -269,54 +234,6 @@ def test_parameters_are_a_hash_in_the_key_because_keys_are_shown() -> None:
 
 
 # -------------------- running and joining --------------------
-
-
-async def test_a_new_operation_runs_and_its_result_is_the_vendors(operations: Operations, vendor: Vendor) -> None:
-    task = await begin(operations, create(), vendor)
-    assert operations.under_way == ["CreateVolume pvc-1"]
-    vendor.answer(made())
-    assert await task == made()
-    await settle()
-    assert operations.under_way == []
-
-
-async def test_a_retry_joins_what_runs_and_both_get_the_result(operations: Operations, vendor: Vendor) -> None:
-    first = await begin(operations, create(), vendor)
-    second = await begin(operations, create(secrets={"rotated": "yes"}), vendor)
-    vendor.answer(made())
-    assert await first == await second == made()
-    assert vendor.calls == 1
-
-
-async def test_an_error_reaches_every_caller_that_waits(operations: Operations, vendor: Vendor) -> None:
-    tasks = [await begin(operations, create(), vendor) for _ in range(2)]
-    vendor.answer(VendorBroken(DRIVER, "n1", "it died"))
-    for task in tasks:
-        with pytest.raises(VendorBroken):
-            await task
-    assert vendor.calls == 1
-
-
-async def test_operations_with_other_keys_run_side_by_side(operations: Operations, vendor: Vendor) -> None:
-    tasks = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(3)]
-    assert vendor.calls == 3
-    for number in range(3):
-        vendor.answer(made(f"v{number}"))
-    assert await asyncio.gather(*tasks) == [made(f"v{number}") for number in range(3)]
-
-
-async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
-    operations: Operations, vendor: Vendor
-) -> None:
-    first = await begin(operations, create(), vendor)
-    with pytest.raises(
-        OperationConflict, match="CreateVolume pvc-1 is already under way with other arguments"
-    ) as error:
-        await begin(operations, create(parameters={"tier": "fast"}), vendor)
-    assert "fast" not in str(error.value)
-    vendor.answer(made())
-    assert await first == made()
-    assert vendor.calls == 1
 
 
 @pytest.mark.parametrize(
@@ -357,30 +274,6 @@ async def test_under_a_lease_any_other_operation_begins_beside_one_that_runs(
     assert await asyncio.gather(*both) == [Result(OK)] * 2
 
 
-async def test_without_a_lease_operations_on_one_volume_run_beside_each_other(
-    operations: Operations, vendor: Vendor
-) -> None:
-    both = [await begin(operations, each, vendor) for each in (unpublish(), publish())]
-    assert vendor.calls == 2
-    vendor.answer(Result(OK))
-    vendor.answer(Result(OK))
-    await asyncio.gather(*both)
-
-
-async def test_a_caller_that_joined_and_leaves_stops_nothing_and_the_next_one_joins(
-    operations: Operations, vendor: Vendor
-) -> None:
-    first = await begin(operations, create(), vendor)
-    joined = await begin(operations, create(), vendor)
-    joined.cancel()
-    await asyncio.gather(joined, return_exceptions=True)
-    assert vendor.cancelled == 0
-    retry = await begin(operations, create(), vendor)
-    vendor.answer(made())
-    assert await retry == await first == made()
-    assert vendor.calls == 1
-
-
 async def test_an_error_that_no_joined_caller_waits_for_is_not_lost_in_the_loop(
     operations: Operations, vendor: Vendor
 ) -> None:
@@ -403,15 +296,6 @@ async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
     with pytest.raises(ZeroDivisionError):  # which the client logs
         vendor.answer(made())
     assert [caller.result() for caller in callers] == [made(), made()]
-    assert operations.under_way == []
-
-
-async def test_an_operation_that_the_process_stops_leaves_nobody_waiting_and_its_key_free(
-    operations: Operations, vendor: Vendor
-) -> None:
-    callers = [await begin(operations, create(), vendor) for _ in range(2)]
-    vendor.answer(VendorBroken(DRIVER, "n1", "CSI Bridge closed the connection to the driver during the call"))
-    assert all(isinstance(caller.exception(), VendorBroken) for caller in callers)
     assert operations.under_way == []
 
 
@@ -439,33 +323,6 @@ async def test_an_operation_that_a_bug_keeps_from_beginning_leaves_its_key_free(
         operations.perform(create(), fail, lambda _: None)
     assert operations.under_way == []
     assert (await begin(operations, create(parameters={"other": "arguments"}), vendor)).done() is False
-
-
-async def test_a_caller_may_ask_again_at_the_end_of_its_operation(operations: Operations, vendor: Vendor) -> None:
-    told: list[Outcome] = []
-
-    def again(outcome: Outcome) -> None:
-        told.append(outcome)
-        operations.perform(delete(), vendor.start, told.append)
-
-    operations.perform(delete(), vendor.start, again)
-    for _ in range(2):
-        vendor.answer(Result(OK, b""))
-    assert [outcome[0] for outcome in told if isinstance(outcome, Result)] == [OK, OK]
-    assert operations.under_way == []
-
-
-async def test_a_joined_caller_that_leaves_is_told_nothing_and_takes_no_memory(
-    operations: Operations, vendor: Vendor
-) -> None:
-    first = await begin(operations, create(), vendor)
-    joined = await begin(operations, create(), vendor)
-    joined.cancel()
-    await settle()
-    (running,) = operations._running.values()
-    assert len(running.callers) == 1
-    vendor.answer(made())
-    assert await first == made()
 
 
 # -------------------- the limits --------------------
@@ -545,15 +402,6 @@ async def test_one_timer_serves_all_operations_and_each_has_its_whole_time(vendo
     assert operations.limit._timer is None
 
 
-async def test_the_counts_of_drivers_and_objects_end_with_the_last_operation(vendor: Vendor) -> None:
-    operations = Operations(600.0, "n1")
-    callers = [await begin(operations, delete(f"v{number}"), vendor) for number in range(3)]
-    for _ in callers:
-        vendor.answer(Result(OK, b""))
-    await asyncio.gather(*callers)
-    assert (dict(operations._own), dict(operations._touched)) == ({}, {})
-
-
 # -------------------- kept results --------------------
 
 
@@ -563,36 +411,9 @@ async def test_a_success_that_nobody_acknowledged_is_kept_for_the_retry(operatio
     assert vendor.calls == 1
 
 
-async def test_a_delivered_success_is_not_kept(operations: Operations, vendor: Vendor) -> None:
-    result = made()
-    await finish(operations, create(), vendor, result)
-    operations.delivered(create(), result)
-    assert not await is_kept(operations, create())
-
-
 async def test_what_is_delivered_twice_or_was_never_kept_is_no_error(operations: Operations) -> None:
     operations.delivered(create(), made())
     operations.delivered(create(), made())
-
-
-async def test_a_create_that_ends_after_a_delete_of_its_volume_is_not_kept(
-    operations: Operations, vendor: Vendor
-) -> None:
-    slow = Vendor()
-    late = await begin(operations, create(), slow)
-    await finish(operations, delete(), vendor, Result(Status(Code.OK), b""))
-    slow.answer(made())
-    await late
-    assert not await is_kept(operations, create())
-
-
-async def test_a_publish_that_ends_after_its_unpublish_is_not_kept(operations: Operations, vendor: Vendor) -> None:
-    slow = Vendor()
-    late = await begin(operations, publish(), slow)
-    await finish(operations, unpublish(), vendor, Result(Status(Code.OK), b""))
-    slow.answer(Result(Status(Code.OK), b""))
-    await late
-    assert not await is_kept(operations, publish())
 
 
 async def test_what_is_delivered_late_does_not_drop_a_later_result_of_the_same_key(
@@ -609,53 +430,12 @@ async def test_an_error_is_never_kept(operations: Operations, vendor: Vendor, er
     assert not await is_kept(operations, create())
 
 
-async def test_a_kept_success_is_for_equal_arguments_only(operations: Operations, vendor: Vendor) -> None:
-    await finish(operations, create(), vendor, made())
-    assert not await is_kept(operations, create(parameters={"tier": "fast"}))
-
-
-async def test_other_arguments_refused_by_the_vendor_leave_the_kept_success(
-    operations: Operations, vendor: Vendor
-) -> None:
-    await finish(operations, create(), vendor, made())
-    await finish(operations, create(parameters={"a": "b"}), vendor, Result(Status(Code.ALREADY_EXISTS, "no")))
-    assert await is_kept(operations, create())
-
-
 async def test_a_created_volume_is_not_told_again_once_its_delete_began(operations: Operations, vendor: Vendor) -> None:
     await finish(operations, create(), vendor, made())
     deleting = await begin(operations, delete(), vendor)
     assert not await is_kept(operations, create())
     vendor.answer(Result(OK, b""))
     await deleting
-
-
-async def test_a_kept_delete_is_forgotten_when_the_id_is_made_again(operations: Operations, vendor: Vendor) -> None:
-    await finish(operations, delete(), vendor, Result(OK, b""))
-    await finish(operations, create(), vendor, made())
-    assert not await is_kept(operations, delete())
-
-
-async def test_a_kept_publish_is_forgotten_when_the_volume_is_unpublished(
-    operations: Operations, vendor: Vendor
-) -> None:
-    await finish(operations, publish(), vendor, Result(OK, b""))
-    await finish(operations, unpublish(), vendor, Result(OK, b""))
-    assert not await is_kept(operations, publish())
-
-
-@pytest.mark.parametrize("end", [Result(OK, b""), Result(Status(Code.INTERNAL)), VendorBroken(DRIVER, "n1", "died")])
-async def test_a_success_kept_while_something_else_happens_to_the_object_is_forgotten_at_its_end(
-    operations: Operations, vendor: Vendor, end: Result | Exception
-) -> None:
-    """Unpublish begins, publish succeeds meanwhile, unpublish ends: nobody knows whether it is published."""
-    unpublisher, publisher = Vendor(), vendor
-    unpublishing = await begin(operations, unpublish(), unpublisher)
-    await finish(operations, publish(), publisher, Result(OK, b""))
-    unpublisher.answer(end)
-    await asyncio.gather(unpublishing, return_exceptions=True)
-    await settle()
-    assert not await is_kept(operations, publish())
 
 
 async def test_what_happens_to_other_objects_forgets_nothing(operations: Operations, vendor: Vendor) -> None:
@@ -708,24 +488,6 @@ async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(vendor: Vendor)
     assert await is_kept(operations, create("pvc-1"))
 
 
-async def test_a_success_larger_than_all_that_is_kept_is_not_kept(vendor: Vendor) -> None:
-    operations = Operations(600.0, "n1", most_kept_bytes=1)
-    await finish(operations, create(), vendor, made())
-    assert not await is_kept(operations, create())
-    assert operations._kept_bytes == 0
-
-
-@pytest.mark.parametrize("method", [method for method, rule in _RULES.items() if not rule.makes])
-async def test_what_makes_nothing_is_joined_and_not_kept(operations: Operations, vendor: Vendor, method: str) -> None:
-    """What was deleted or published may have changed again by now: the vendor knows, and says so when asked again."""
-    operation = of(method, with_key(method))
-    callers = [await begin(operations, operation, vendor) for _ in range(2)]
-    assert vendor.calls == 1
-    vendor.answer(Result(OK, b""))
-    await asyncio.gather(*callers)
-    assert not await is_kept(operations, operation)
-
-
 async def test_a_create_during_which_a_delete_of_its_volume_failed_is_not_kept(operations: Operations) -> None:
     """The delete began first, so that only its end tells: it may have deleted what the create found."""
     deleting, creating = Vendor(), Vendor()
@@ -736,11 +498,6 @@ async def test_a_create_during_which_a_delete_of_its_volume_failed_is_not_kept(o
     creating.answer(made("v1"))
     await second
     assert not await is_kept(operations, create())
-
-
-async def test_an_operation_is_one_by_its_key_alone(operations: Operations, vendor: Vendor) -> None:
-    await finish(operations, create(), vendor, made())
-    assert await is_kept(operations, replace(create(), about="something"))
 
 
 # -------------------- draining --------------------
@@ -757,18 +514,3 @@ async def test_draining_waits_for_all_that_runs(operations: Operations, vendor: 
     await draining
     assert operations.under_way == []
     await asyncio.gather(*tasks)
-
-
-async def test_an_operation_that_fails_while_draining_leaves_no_error_in_the_loop(
-    operations: Operations, vendor: Vendor
-) -> None:
-    task = await begin(operations, create(), vendor)
-    draining = asyncio.get_running_loop().create_task(operations.drain())
-    await settle()
-    vendor.answer(VendorBroken(DRIVER, "n1", "it died"))
-    await asyncio.gather(task, return_exceptions=True)
-    await draining
-
-
-async def test_draining_with_nothing_under_way_ends_at_once(operations: Operations) -> None:
-    await operations.drain()

@@ -9,7 +9,7 @@ import pytest
 
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
-from common.messages import Cancel, Kind, Open, Priority, encode, encode_chunk
+from common.messages import Kind
 from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
@@ -136,37 +136,6 @@ async def test_a_detach_that_is_held_is_sent_to_nobody_and_is_no_failure_of_the_
     assert in_flight(world) == (0, 0)
 
 
-async def test_the_answer_and_its_end_travel_together_in_one_write(world: World) -> None:
-    gate = asyncio.Event()
-    await with_driver(world, after(gate))
-    link = await proxy(world)
-    stream = ask(link)
-    await settle()
-    wire = world.links[-1].writer
-    wire.other = reader = Reader(link)  # type: ignore[attr-defined]  # a wire of `linked`
-    gate.set()
-    assert await answer(stream) == ([MADE], Status(Code.OK))
-    assert len(reader.written) == 1
-
-
-class Reader:
-    """Counts what is written to a link.
-
-    Attributes:
-        written: the size of each write.
-    """
-
-    def __init__(self, link: Link) -> None:
-        self.written: list[int] = []
-        self.lost = link.lost
-        self._link = link
-
-    def received(self, data: bytes) -> None:
-        """Pass a write on."""
-        self.written.append(len(data))
-        self._link.received(data)
-
-
 @pytest.mark.parametrize("method", [CREATE, METADATA])
 async def test_the_caller_is_not_told_that_an_agent_sent_nothing_to_the_driver(world: World, method: str) -> None:
     async def refuses(stream: Stream) -> None:
@@ -192,61 +161,7 @@ async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for
     assert await answer(stream) == ([MADE], Status(Code.OK))
 
 
-async def test_three_hundred_slow_calls_hold_up_no_other_and_no_task_waits_for_them(world: World) -> None:
-    gate = asyncio.Event()
-
-    async def serve(stream: Stream) -> None:
-        assert stream.opened is not None
-        if stream.opened.method == CREATE:
-            await gate.wait()
-        stream.end(Status(Code.OK))
-
-    await with_driver(world, serve)
-    link = await proxy(world)
-    before = len(asyncio.all_tasks())
-    slow = [ask(link, request=csi.CreateVolumeRequest(name=f"pvc-{i}").SerializeToString()) for i in range(300)]
-    await settle()
-    assert in_flight(world) == (300, 300)
-    assert len(asyncio.all_tasks()) - before == 300  # the agent's
-    assert await called(link, DELETE) == Status(Code.OK)
-    gate.set()
-    for stream in slow:
-        assert await answer(stream) == ([], Status(Code.OK))
-        stream.acknowledge(delivered=True)
-    await settle()
-    assert in_flight(world) == (0, 0)
-    assert [each.session.open_streams for each in world.links] == [2, 1]  # the reports, and the call without an Ack
-
-
 # -------------------- who leaves when --------------------
-
-
-async def test_a_caller_that_leaves_with_its_request_leaves_nothing_under_way(world: World) -> None:
-    heard: list[str] = []
-
-    async def serve(stream: Stream) -> None:
-        assert stream.opened is not None
-        heard.append(stream.opened.method)
-        await forever(stream)
-
-    await with_driver(world, serve)
-    await proxy(world)
-    opened = Open(1, Kind.CALL, Priority.CALL, DRIVER, PUBLISH, "", "c-1", 0)
-    world.links[-1].received(encode(opened) + encode_chunk(1, 0, REQUESTS[PUBLISH]) + encode(Cancel(1)))
-    await settle()
-    assert heard == []
-    assert in_flight(world) == (0, 0)
-    assert world.links[0].session.open_streams == 1  # the agent's reports
-
-
-async def test_a_caller_that_leaves_before_its_request_has_come_is_counted_no_more(world: World) -> None:
-    link = await proxy(world)
-    stream = link.open(Kind.CALL, subject=DRIVER, method=CREATE)
-    await settle()
-    assert in_flight(world) == (1, 0)
-    stream.cancel()
-    await settle()
-    assert in_flight(world) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["cancels", "is cut off"])
@@ -270,25 +185,6 @@ async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: World, h
     await settle()
     assert in_flight(world) == (0, 0)
     assert holder(world) == ["n1"]  # the volume may exist
-
-
-@pytest.mark.parametrize("delivered", [True, False])
-async def test_the_node_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
-    heard: list[bool] = []
-
-    async def serve(stream: Stream) -> None:
-        stream.on_released = heard.append
-        stream.end(Status(Code.OK), MADE)
-
-    await with_driver(world, serve)
-    stream = ask(await proxy(world))
-    await answer(stream)
-    await settle()
-    assert heard == []
-    stream.acknowledge(delivered=delivered)
-    await settle()
-    assert heard == [delivered]
-    assert await kept(world) == ([] if delivered else [("vol-1", "n1")])
 
 
 async def kept(world: World) -> list[tuple[str, str]]:
@@ -315,34 +211,6 @@ async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(w
     first.acknowledge(delivered=True)
     await settle()
     assert heard == ["second", "first"]
-
-
-@pytest.mark.parametrize("first", ["the caller's link", "the node's link"])
-async def test_an_answered_call_whose_links_end_before_its_acknowledgement_leaves_nothing(
-    world: World, first: str
-) -> None:
-    heard: list[bool] = []
-
-    async def serve(stream: Stream) -> None:
-        stream.on_released = heard.append
-        stream.end(Status(Code.OK), MADE)
-
-    await with_driver(world, serve)
-    stream = ask(await proxy(world))
-    await answer(stream)
-    at_node, at_caller = world.links
-    if first == "the caller's link":
-        cut(at_caller)
-        await settle()
-        assert heard == [False]
-        assert await kept(world) == [("vol-1", "n1")]
-    else:
-        cut(at_node)
-        stream.acknowledge(delivered=True)
-        await settle()
-        assert not at_caller.over
-        assert holder(world) == []
-    assert in_flight(world) == (0, 0)
 
 
 async def test_a_node_that_is_lost_with_calls_under_way_fails_each_by_its_name(world: World) -> None:
@@ -500,35 +368,6 @@ async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(worl
     messages, status = await answer(stream)
     assert [int.from_bytes(message, "big") for message in messages] == list(range(count))
     assert status == Status(Code.OK)
-
-
-async def test_slow_calls_do_not_use_up_the_window_of_their_proxy_driver(world: World) -> None:
-    """A request costs credit until it has left for its node, and not until it is answered."""
-    served: list[int] = []
-
-    async def serve(stream: Stream) -> None:
-        served.append(len(await stream.receive() or b""))
-        await forever(stream)
-
-    await with_driver(world, serve)
-    link = await proxy(world, max_message_bytes=60_000, session_window_bytes=100_000)
-    for _ in range(10):
-        ask(link, "/csi.v1.Controller/Imagined", b"x" * 50_000)
-    await settle()
-    assert served == [50_000] * 10
-
-
-async def test_a_node_that_reads_nothing_leaves_the_other_nodes_their_calls(world: World) -> None:
-    await with_driver(world)
-    (await world.edge("n2")).open(Kind.REPORT, encode_reports([report(node="n2")]))
-    await settle()
-    link = await proxy(world)
-    stuck = world.links[0].writer
-    stuck.flush = stuck.flush_soon = stuck.flush_later = lambda: None  # type: ignore[method-assign]  # a writer that never writes
-    for _ in range(100):
-        link.open(Kind.CALL, b"x" * 1_000, subject=DRIVER, method="/csi.v1.Controller/Imagined", node="n1")
-    stream = link.open(Kind.CALL, b"", subject=DRIVER, method="/csi.v1.Controller/Imagined", node="n2")
-    assert await answer(stream) == ([], Status(Code.OK))
 
 
 async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: World) -> None:

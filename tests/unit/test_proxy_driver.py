@@ -141,16 +141,6 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: World) -> No
     ]
 
 
-async def test_a_call_that_was_sent_lost_its_link(world: World) -> None:
-    link, sidecar = await world.link(never_ends), Sidecar(world.proxy)
-    sidecar.call()
-    await settle()
-    cut(link)
-    (told,) = sidecar.told
-    assert told.code == Code.UNAVAILABLE
-    assert told.message.startswith("the link to the hub was lost with the call under way; ")
-
-
 # -------------------- slow callers, and callers that leave --------------------
 
 
@@ -294,16 +284,6 @@ async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.L
     await until(lambda: world.cache.known)
     assert hub.watches == 1
     assert "the hub sent an unreadable report" in caplog.text
-
-
-async def test_a_watch_ends_with_its_link_and_the_next_link_has_its_own(tmp_path: Path) -> None:
-    world = World(tmp_path, reopen_s=3_600.0)
-    waiting, watching = Hub(REFUSED), Hub()
-    for hub in (waiting, watching):
-        cut(await world.link(hub.serve))
-        await settle()
-    assert (waiting.watches, watching.watches) == (1, 1)
-    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("standing")] == []
 
 
 async def test_a_hub_that_drains_ends_the_watch_for_good(world: World) -> None:

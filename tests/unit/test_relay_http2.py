@@ -109,15 +109,6 @@ def test_a_stream_carries_no_more_than_its_window_until_the_reader_has_used_some
     assert pair.client._streams[stream_id].send_window == STREAM_WINDOW_BYTES // 2
 
 
-def test_a_stream_that_nobody_reads_leaves_the_window_of_another_alone() -> None:
-    pair = Pair()
-    stalled, other = pair.opened(), pair.opened()
-    while size := pair.client.sendable_bytes(stalled):
-        pair.client.send_data(stalled, b"x" * size, end=False)
-    pair.carry()
-    assert pair.client.sendable_bytes(other) == frames.FRAME_BYTES
-
-
 def test_the_connections_window_is_given_back_by_itself() -> None:
     pair = Pair()
     before, left = pair.client._send_window, CONNECTION_WINDOW_BYTES // 2
@@ -142,14 +133,6 @@ def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() 
     assert pair.client._streams[stream_id].send_window == 10 - 1000
     assert pair.client.sendable_bytes(stream_id) == 0
     assert pair.client.sendable_bytes(pair.client.open_stream(BLOCK)) == 10
-
-
-def test_a_peer_that_names_no_window_has_the_default_of_the_rfc() -> None:
-    client = Http2(Notes(), client=True)
-    client.start()
-    client.receive(frames.settings({}))
-    assert client.sendable_bytes(client.open_stream(BLOCK)) == frames.FRAME_BYTES
-    assert client._streams[1].send_window == 65_535
 
 
 def test_a_reset_tells_the_other_side_and_what_still_comes_is_ignored() -> None:
@@ -181,15 +164,6 @@ def test_a_ping_is_answered_and_the_answer_may_wait_for_company() -> None:
     assert pair.at_client.take() == [("pong", b"12345678")]
 
 
-def test_goaway_is_told_and_streams_go_on() -> None:
-    pair = Pair()
-    stream_id = pair.opened()
-    pair.server.goaway(ErrorCode.NO_ERROR)
-    pair.server.send_headers(stream_id, BLOCK, end=True)
-    pair.carry()
-    assert pair.at_client.take() == [("goaway", stream_id, 0, b""), ("headers", stream_id, FIELDS, True)]
-
-
 def test_a_header_block_larger_than_a_frame_is_continued() -> None:
     pair = Pair()
     value = b"v" * 40_000
@@ -204,13 +178,6 @@ def test_streams_above_the_limit_are_refused_one_by_one() -> None:
         pair.client.open_stream(BLOCK)
     pair.carry()
     assert pair.at_client.take() == [("reset", 2 * MAX_STREAMS + 1, ErrorCode.REFUSED_STREAM)]
-
-
-def test_the_peers_limits_are_known() -> None:
-    pair = Pair()
-    assert pair.client.peer_max_streams == MAX_STREAMS
-    pair.client.receive(frames.settings({Setting.MAX_CONCURRENT_STREAMS: 7, Setting.MAX_HEADER_LIST_SIZE: 9, 99: 1}))
-    assert (pair.client.peer_max_streams, pair.client.peer_header_list_bytes) == (7, 9)
 
 
 def test_a_client_knows_when_its_stream_ids_run_out() -> None:

@@ -19,17 +19,6 @@ def test_a_stream_overdraws_its_credit_by_one_message_and_then_waits() -> None:
     assert pair.hub.session.unsent(number) == 1
 
 
-def test_one_stream_that_nobody_reads_does_not_stop_another() -> None:
-    pair = SessionPair()
-    stuck = pair.call(None)
-    for _ in range(10):
-        pair.hub.session.send(stuck, b"x" * 500)
-    pair.pump()
-    moving = pair.call(b"y" * 500)
-    pair.pump()
-    assert pair.edge.payloads(moving) == [b"y" * 500]
-
-
 def test_the_session_window_bounds_all_streams_together() -> None:
     pair = SessionPair()
     numbers = [pair.call(b"x" * 1_000) for _ in range(5)]
@@ -38,30 +27,6 @@ def test_the_session_window_bounds_all_streams_together() -> None:
     assert held == 3 * (1_000 + COST)  # a fourth would make 4,256 of 4,000
     pair.settle()
     assert all(pair.edge.payloads(number) == [b"x" * 1_000] for number in numbers)
-
-
-def test_a_small_message_passes_a_large_one_that_waits_for_the_sessions_credit() -> None:
-    pair = SessionPair()
-    for _ in range(3):
-        pair.call(b"x" * 1_000)
-    pair.pump()
-    large, small = pair.call(b"y" * 1_000), pair.call(b"z")
-    pair.pump()
-    assert pair.edge.payloads(large) == []
-    assert pair.edge.payloads(small) == [b"z"]
-    pair.settle()
-    assert pair.edge.payloads(large) == [b"y" * 1_000]
-
-
-def test_empty_messages_cost_credit_too() -> None:
-    pair = SessionPair()
-    number = pair.call(None)
-    for _ in range(1_000):
-        pair.hub.session.send(number, b"")
-    pair.pump()
-    assert len(pair.edge.payloads(number)) == 7  # 400 / 64, and one that overdraws
-    pair.settle()
-    assert len(pair.edge.payloads(number)) == 1_000
 
 
 def test_credit_is_given_back_by_the_quarter_window() -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from common.errors import TunnelClosed
-from common.messages import Ack, Goodbye, Ping, encode
-from tests.kit.events import Closed, Ended, Failed, Message, Opened, PeerDraining, Released
+from common.messages import Ping, encode
+from tests.kit.events import Failed, Opened, PeerDraining, Released
 from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
 
 DRAINED = ("drained", "edge agent restarts, and every call is finished")
@@ -26,23 +26,6 @@ def test_a_drain_lets_open_streams_finish_and_then_ends_the_session() -> None:
     assert pair.edge.closed == pair.hub.closed == DRAINED
 
 
-def test_a_drain_without_streams_ends_the_session_at_once() -> None:
-    pair = SessionPair()
-    pair.edge.session.drain("edge agent restarts")
-    assert pair.edge.closed == DRAINED
-    pair.pump()
-    assert pair.hub.closed == DRAINED
-
-
-def test_a_drain_whose_last_stream_runs_out_of_time_ends_the_session_once() -> None:
-    pair = SessionPair()
-    pair.call(timeout_s=30.0)
-    pair.hub.session.drain("x")
-    pair.hub.session.tick(pair.now + 30.0)  # by which time the peer has been silent for too long as well
-    assert [type(event) for event in pair.hub.events()] == [Failed, Closed]
-    assert pair.hub.one(Closed).reason == "drained"
-
-
 def test_no_stream_is_opened_towards_a_draining_peer() -> None:
     pair = SessionPair()
     pair.call()
@@ -53,16 +36,6 @@ def test_no_stream_is_opened_towards_a_draining_peer() -> None:
         pair.call()
     assert not caught.value.sent
     assert caught.value.why == "the peer is shutting down"
-
-
-def test_no_stream_is_opened_by_a_side_that_drains_itself() -> None:
-    pair = SessionPair()
-    pair.call()
-    pair.hub.session.drain("x")
-    with pytest.raises(TunnelClosed) as caught:
-        pair.call()
-    assert not caught.value.sent
-    assert caught.value.why == "this side is shutting down"
 
 
 def never_served(pair: SessionPair) -> int:
@@ -125,33 +98,6 @@ def test_a_goodbye_ends_both_ends_with_its_words() -> None:
     assert pair.hub.session.next_tick() is pair.edge.session.next_tick() is None
 
 
-def test_a_goodbye_is_sent_after_what_was_to_be_said_before_it() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.end(number, OK)
-    pair.settle()
-    pair.hub.session.acknowledge(number, delivered=True)
-    pair.hub.session.goodbye("drained", "hub restarts")
-    pair.pump()
-    assert pair.edge.one(Released) == Released(number, delivered=True)
-    assert pair.edge.seen[-1] == Closed("drained", "hub restarts")
-
-
-def test_an_answer_that_came_before_the_end_can_still_be_read_after_it() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.send(number, b"answer")
-    pair.edge.session.end(number, OK)
-    pair.carry(pair.edge)
-    pair.hub.session.lost("cut")
-    assert [type(event) for event in pair.hub.events()] == [Message, Ended, Closed]
-    pair.hub.session.consumed(number, 6)
-    pair.hub.session.acknowledge(number, delivered=True)
-    assert pair.hub.session.to_send() == b""
-
-
 def test_after_a_lost_link_nothing_comes_out_and_nothing_goes_in() -> None:
     pair = SessionPair()
     number = pair.call()
@@ -177,10 +123,3 @@ def test_after_a_lost_link_nothing_comes_out_and_nothing_goes_in() -> None:
     assert session.events() == []
     assert session.to_send() == b""
     assert session.open_streams == 0
-
-
-def test_frames_after_a_goodbye_in_the_same_message_are_ignored() -> None:
-    session = open_session()
-    session.receive(encode(Goodbye("drained", "bye")) + encode(Ping(1)) + encode(Ack(1, delivered=True)), 0.0)
-    assert session.events() == [Closed("drained", "bye")]
-    assert session.to_send() == b""

@@ -2,8 +2,6 @@
 
 import pytest
 
-from common.errors import LocalProtocolError, TunnelClosed
-from common.limits import Limits
 from common.messages import (
     Ack,
     Cancel,
@@ -14,7 +12,6 @@ from common.messages import (
     Frame,
     Goodbye,
     Hello,
-    NotUnderstood,
     Open,
     Ping,
     Pong,
@@ -22,52 +19,12 @@ from common.messages import (
     encode,
 )
 from common.session import State
-from tests.kit.events import Closed, HelloReceived, Welcomed
+from tests.kit.events import Closed
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
 UNKNOWN = b"\x92\x63\x00"
 """A frame of type 99, which only a newer peer knows."""
-
-
-def test_the_dialler_says_hello_and_the_acceptor_decides() -> None:
-    pair = SessionPair(welcome=False)
-    pair.pump()
-    assert pair.hub.events() == [HelloReceived(pair.edge.session.hello)]
-    assert pair.edge.events() == []
-    assert (pair.hub.session.state, pair.edge.session.state) == (State.DECIDING, State.GREETING)
-
-
-def test_an_acceptor_says_nothing_before_it_has_decided() -> None:
-    pair = SessionPair(welcome=False)
-    assert pair.hub.session.to_send() == b""
-    pair.pump()
-    assert pair.hub.session.to_send() == b""
-
-
-def test_a_welcome_opens_both_ends() -> None:
-    pair = SessionPair()
-    assert pair.edge.one(Welcomed) == Welcomed(pair.hub.session.hello)
-    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
-    assert pair.hub.session.peer == pair.edge.session.hello
-    assert pair.edge.session.peer == pair.hub.session.hello
-
-
-def test_a_hello_tells_the_limits_of_its_sender() -> None:
-    limits = Limits(max_message_bytes=1, stream_window_bytes=2, session_window_bytes=90, max_streams=4)
-    hello = RecordedSession(hello_of(), dialler=True, limits=limits, now=0.0).hello
-    told = (hello.max_message_bytes, hello.stream_window_bytes, hello.session_window_bytes, hello.max_streams)
-    assert told == (1, 2, 90, 4)
-
-
-def test_a_refusal_ends_both_ends_with_its_reason() -> None:
-    pair = SessionPair(welcome=False)
-    pair.pump()
-    pair.hub.session.refuse("name-taken", "node n7 is connected already")
-    pair.pump()
-    assert pair.edge.events() == [Closed("name-taken", "node n7 is connected already")]
-    assert pair.hub.closed == ("name-taken", "node n7 is connected already")
-    assert (pair.hub.session.state, pair.edge.session.state) == (State.CLOSED, State.CLOSED)
 
 
 @pytest.mark.parametrize(("hub", "edge"), [((5, 4), (3, 1)), ((3, 1), (5, 4))], ids=["hub newer", "edge newer"])
@@ -95,10 +52,6 @@ def test_a_dialler_checks_the_version_of_the_welcome_too() -> None:
     assert isinstance(closed, Closed)
     assert "hub hub-1 (csi-bridge 0.1.0) speaks wire version 9 (oldest 9)" in closed.message
     assert sent_frames(dialler) == [Goodbye("protocol-error", closed.message, 0)]
-
-
-def test_versions_that_overlap_are_welcome() -> None:
-    assert open_session(version=9, oldest=1).state is State.OPEN
 
 
 @pytest.mark.parametrize("dialler", [True, False])
@@ -161,21 +114,6 @@ def test_a_second_hello_ends_the_session() -> None:
     assert session.events() == [Closed("protocol-error", "a Hello frame in state OPEN")]
 
 
-def test_a_goodbye_before_the_welcome_is_an_end() -> None:
-    session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
-    session.receive(encode(hello_of()) + encode(Goodbye("stopping", "never mind")), 0.0)
-    assert session.events()[-1] == Closed("stopping", "never mind")
-
-
-def test_a_newer_diallers_unknown_frame_beside_its_hello_is_answered_and_harms_neither_end() -> None:
-    pair = SessionPair(welcome=False)
-    pair.hub.session.receive(pair.edge.session.to_send() + UNKNOWN, pair.now)
-    pair.pump()
-    pair.hub.session.accept()
-    pair.pump()
-    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
-
-
 def test_a_newer_acceptors_unknown_frame_before_its_welcome_is_answered_and_harms_neither_end() -> None:
     pair = SessionPair(welcome=False)
     pair.edge.session.receive(UNKNOWN, pair.now)
@@ -202,29 +140,3 @@ def test_a_session_window_must_hold_the_largest_message_beside_a_quarter_that_ma
 def test_a_hello_that_allows_no_stream_is_refused() -> None:
     assert refused_hello(hello_of(max_streams=0)) == "Hello: it allows no stream, or nothing on one"
     assert refused_hello(hello_of(stream_window_bytes=0)) == "Hello: it allows no stream, or nothing on one"
-
-
-def test_only_an_acceptor_that_heard_a_hello_accepts() -> None:
-    pair = SessionPair(welcome=False)
-    for session in (pair.hub.session, pair.edge.session):
-        with pytest.raises(LocalProtocolError, match=r"accept\(\) in state GREETING"):
-            session.accept()
-    pair = SessionPair()
-    with pytest.raises(LocalProtocolError, match=r"accept\(\) in state OPEN"):
-        pair.hub.session.accept()
-
-
-def test_no_stream_is_opened_before_the_welcome() -> None:
-    pair = SessionPair(welcome=False)
-    pair.pump()
-    for session in (pair.hub.session, pair.edge.session):
-        with pytest.raises(TunnelClosed) as caught:
-            session.open(1, now=pair.now)
-        assert not caught.value.sent
-
-
-def test_a_not_understood_from_an_older_peer_harms_nothing() -> None:
-    session = open_session()
-    session.receive(encode(NotUnderstood(99)), 0.0)
-    assert session.events() == []
-    assert session.state is State.OPEN

@@ -10,18 +10,7 @@ from common.session import State
 from tests.kit.events import Closed
 from tests.kit.examples import examples
 from tests.kit.recorded_session import RecordedSession
-from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
-
-
-def test_a_ping_goes_out_after_the_interval_and_only_one() -> None:
-    session = open_session(now=100.0)
-    assert session.next_tick() == 110.0
-    session.tick(109.9)
-    assert sent_frames(session) == []
-    session.tick(110.0)
-    session.tick(111.0)
-    assert sent_frames(session) == [Ping(1)]
-    assert session.next_tick() == 120.0
+from tests.unit.wire.pair import dialled_session, hello_of, open_session, sent_frames
 
 
 def test_a_peer_that_is_silent_for_twice_the_interval_is_dead() -> None:
@@ -90,30 +79,6 @@ def test_a_message_at_64_kbit_s_that_stalls_again_and_again_passes(stall_s: floa
     assert session.state is State.OPEN
 
 
-def test_a_whole_message_begins_the_count_of_the_next_one() -> None:
-    session = open_session(now=100.0)
-    hears(session, {101.0: 1, 110.0: 1})
-    session.receive(encode(Pong(1)), 110.5)
-    hears(session, {120.0: 1, 129.0: 1})
-    assert session.state is State.OPEN
-
-
-def test_a_ping_is_answered_with_its_number() -> None:
-    session = open_session()
-    session.receive(encode(Ping(2**63 - 1)), 0.0)
-    assert sent_frames(session) == [Pong(2**63 - 1)]
-
-
-def test_the_side_that_pings_hears_of_the_pong_once() -> None:
-    session, heard = open_session(), []
-    session.ping(lambda: heard.append("pong"))
-    assert sent_frames(session) == [Ping(1)]
-    session.receive(encode(Pong(2)), 0.0)
-    assert heard == []
-    session.receive(encode(Pong(1)) + encode(Pong(1)), 0.0)
-    assert heard == ["pong"]
-
-
 def test_a_pong_of_the_keepalive_is_no_answer_to_a_ping_of_the_application() -> None:
     session, heard = open_session(now=100.0), []
     session.ping(lambda: heard.append("pong"))
@@ -125,14 +90,6 @@ def test_a_pong_of_the_keepalive_is_no_answer_to_a_ping_of_the_application() -> 
     assert heard == ["pong"]
 
 
-def test_a_later_ping_takes_the_place_of_one_without_a_pong() -> None:
-    session, heard = open_session(), []
-    session.ping(lambda: heard.append("first"))
-    session.ping(lambda: heard.append("second"))
-    session.receive(encode(Pong(1)) + encode(Pong(2)), 0.0)
-    assert heard == ["second"]
-
-
 def test_a_session_that_is_over_neither_pings_nor_hears_of_a_pong() -> None:
     session, heard = open_session(), []
     session.ping(lambda: heard.append("pong"))
@@ -141,35 +98,6 @@ def test_a_session_that_is_over_neither_pings_nor_hears_of_a_pong() -> None:
     session.ping(lambda: heard.append("pong"))
     assert heard == []
     assert session.to_send() == b""
-
-
-def test_two_idle_ends_keep_each_other_alive() -> None:
-    pair = SessionPair()
-    pair.hub.events(), pair.edge.events()
-    for _ in range(100):
-        pair.wait(5.0)
-        pair.pump()
-    assert pair.hub.session.state is pair.edge.session.state is State.OPEN
-    assert pair.hub.events() == pair.edge.events() == []
-
-
-def test_traffic_makes_pings_needless() -> None:
-    pair = SessionPair()
-    for _ in range(20):
-        pair.answered_call()
-        pair.wait(9.0)
-        assert pair.hub.session.to_send() == pair.edge.session.to_send() == b""
-
-
-def test_a_ping_passes_a_large_answer_on_a_slow_link() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.settle()
-    pair.edge.session.send(number, bytes(1_000))
-    pair.edge.session.to_send()
-    pair.edge.session.tick(pair.now + 10.0)
-    data = pair.edge.session.to_send()
-    assert data.startswith(encode(Ping(1)))
 
 
 @given(
@@ -200,10 +128,3 @@ def test_a_tick_at_the_time_that_was_asked_for_is_never_in_vain(
         after = session.next_tick()
         assert after is None or after > due or session.events()
     assert session.state is State.CLOSED
-
-
-def test_limits_are_those_of_the_session_not_of_the_peer() -> None:
-    pair = SessionPair(hub=Limits(keepalive_s=3.0), edge=SMALL)
-    pair.wait(3.0)
-    assert pair.hub.session.to_send() == encode(Ping(1))
-    assert pair.edge.session.to_send() == b""

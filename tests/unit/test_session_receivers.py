@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.errors import RemoteProtocolError, TunnelClosed
-from common.messages import Chunk, Drain, Goodbye, Kind, Open, encode
+from common.errors import RemoteProtocolError
+from common.messages import Chunk, Kind, Open, encode
 from common.receiver import NOBODY
 from common.session import Session, State
 from common.status import Code, Status
@@ -155,36 +155,6 @@ def test_a_receiver_that_raises_ends_its_session_and_all_others_hear_of_the_end(
     assert hub.methods(others[1]) == ["opened", "took", "left", "released"]
 
 
-def test_a_receiver_that_raises_at_the_end_of_its_session_keeps_nobody_from_hearing_of_it() -> None:
-    hub, edge = pair()
-    numbers = [hub.open(), edge.open(), hub.open(), edge.open()]
-    carry(hub, edge)
-    hub.does.update({(2, "failed"): fail, (1, "left"): fail, (1, "released"): fail, (0, "closed"): fail})
-    hub.session.lost("cut")
-    assert [hub.methods(number)[-1] for number in numbers] == ["failed", "released", "failed", "released"]
-    assert hub.calls[-1] == (0, "closed", ("link-lost", "cut"))
-    assert len(hub.faults) == 4
-
-
-def test_a_receiver_that_raises_when_its_time_is_up_ends_the_session() -> None:
-    hub, edge = pair()
-    first, second = hub.open(timeout_s=1.0), hub.open()
-    carry(hub, edge)
-    hub.does[first, "failed"] = fail
-    hub.session.tick(1.0)
-    assert (hub.methods(first), hub.methods(second)) == (["failed"], ["failed"])
-    assert hub.calls[-1] == (0, "closed", FAILED)
-
-
-def test_a_receiver_that_raises_when_it_could_write_ends_the_session() -> None:
-    hub, _ = pair()
-    number = hub.open(b"x")
-    assert hub.session.unsent(number) == 1
-    hub.does[number, "writable"] = fail
-    hub.session.to_send()
-    assert hub.calls[-1] == (0, "closed", FAILED)
-
-
 def test_a_receiver_to_whom_the_peer_breaks_a_rule_of_the_stream_ends_the_session_by_this_rule() -> None:
     hub, edge = pair()
 
@@ -198,44 +168,7 @@ def test_a_receiver_to_whom_the_peer_breaks_a_rule_of_the_stream_ends_the_sessio
     assert hub.faults == []
 
 
-def test_frames_after_one_whose_receiver_raised_are_not_taken() -> None:
-    hub, _ = pair()
-    hub.does[1, "took"] = fail
-    hub.receive(opening(1), Chunk(1, 0, b"x"), opening(3), Goodbye("drained", "bye"))
-    assert hub.methods(3) == []
-    assert hub.methods(0) == ["closed"]
-    assert hub.calls[-1] == (0, "closed", FAILED)
-
-
 # ---- calls from within -----------------------------------------------------------------------------------------------
-
-
-def test_a_receiver_answers_and_ends_from_within() -> None:
-    hub, edge = pair()
-    edge.does[2, "took"] = lambda: edge.session.end(2, OK, b"answer")
-    hub.does[2, "ended"] = lambda: hub.session.acknowledge(2, delivered=True)
-    hub.open(b"x")
-    carry(hub, edge)
-    assert hub.methods(2) == ["took", "ended"]
-    assert edge.calls == [(2, "opened", None), (2, "took", b"x"), (2, "released", True)]
-    assert hub.session.open_streams == edge.session.open_streams == 0
-
-
-def test_a_receiver_starts_a_stream_from_within() -> None:
-    hub, edge = pair()
-    hub.does[1, "took"] = lambda: hub.open(b"further")
-    edge.open(b"x")
-    carry(hub, edge)
-    assert edge.calls == [(2, "opened", None), (2, "took", b"further")]
-
-
-def test_a_stream_that_is_ended_while_it_is_opened_takes_no_message() -> None:
-    hub, edge = pair()
-    hub.does[1, "opened"] = lambda: hub.session.end(1, Status(Code.UNAVAILABLE))
-    edge.does[1, "ended"] = lambda: edge.session.acknowledge(1, delivered=True)
-    edge.open(b"x")
-    carry(hub, edge)
-    assert hub.methods(1) == ["opened", "released"]
 
 
 @pytest.mark.parametrize("method", ["opened", "took"])
@@ -264,67 +197,7 @@ def test_a_receiver_that_ends_the_session_while_it_hears_of_an_end_hears_it_once
     assert hub.methods(0) == ["closed"]
 
 
-def test_a_receiver_that_releases_the_last_stream_of_a_draining_session_ends_it_after_its_own_end() -> None:
-    hub, edge = pair()
-    number = hub.open(b"x")
-    carry(hub, edge)
-    edge.session.drain("it stops")
-    hub.does[number, "ended"] = lambda: hub.session.acknowledge(number, delivered=True)
-    edge.session.end(number, OK)
-    carry(hub, edge)
-    assert [call[:2] for call in edge.calls][-2:] == [(number, "released"), (0, "closed")]
-    assert [call[:2] for call in hub.calls][-2:] == [(number, "ended"), (0, "closed")]
-
-
-def test_nothing_can_be_started_from_within_the_end_of_a_session() -> None:
-    hub, _ = pair()
-    number = hub.open()
-
-    def retry() -> None:
-        with pytest.raises(TunnelClosed):
-            hub.open(b"again")
-
-    hub.does[number, "failed"] = retry
-    hub.session.lost("cut")
-    assert hub.methods(0) == ["closed"]
-    assert hub.faults == []
-
-
-def test_a_handler_that_fails_when_the_peer_drains_ends_the_session() -> None:
-    hub, _ = pair()
-    hub.does[0, "drains"] = fail
-    hub.receive(Drain("it stops"))
-    assert hub.methods(0) == ["drains", "closed"]
-
-
 # ---- writable --------------------------------------------------------------------------------------------------------
-
-
-def test_a_receiver_that_did_not_ask_what_is_unsent_is_not_told_that_it_left() -> None:
-    hub, edge = pair()
-    number = hub.open(b"x")
-    carry(hub, edge)
-    assert hub.session.unsent(number) == 0
-    hub.session.send(number, b"y")
-    carry(hub, edge)
-    assert hub.methods(number) == []
-
-
-def test_a_receiver_sends_its_next_message_as_soon_as_the_last_one_has_left() -> None:
-    hub, edge = pair()
-    number = hub.open(b"1")
-    left = [b"2", b"3"]
-
-    def go_on() -> None:
-        hub.session.send(number, left.pop(0))
-        if left:
-            hub.session.unsent(number)
-
-    assert hub.session.unsent(number) == 1
-    hub.does[number, "writable"] = go_on
-    carry(hub, edge)
-    assert [said for _, method, said in edge.calls if method == "took"] == [b"1", b"2", b"3"]
-    assert hub.methods(number) == ["writable", "writable"]
 
 
 def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_left() -> None:

@@ -1,33 +1,14 @@
 """The life of a stream: open, messages, end, acknowledgement, and every way in which it is cut short."""
 
-from collections.abc import Callable
-
 import pytest
 
-from common.errors import CallTimeout, LocalProtocolError, MessageTooLarge, TunnelClosed
-from common.messages import Ack, Chunk, Kind, Open, Priority
+from common.errors import LocalProtocolError, MessageTooLarge, TunnelClosed
+from common.messages import Ack
 from common.status import Code, Origin, Status
-from tests.kit.events import Cancelled, Ended, Failed, Message, Opened, Released
+from tests.kit.events import Ended, Failed, Message, Opened, Released
 from tests.unit.wire.pair import OK, SessionPair, assert_books_agree, sent_frames
 
 # ---- from open to acknowledged ---------------------------------------------------------------------------------------
-
-
-def test_an_open_reaches_the_acceptor_as_it_was_given() -> None:
-    pair = SessionPair()
-    number = pair.hub.session.open(
-        Kind.CALL,
-        now=pair.now,
-        priority=Priority.SYNC,
-        subject="dir.csi",
-        method="/csi.v1.Node/X",
-        node="n7",
-        call="c-1",
-        timeout_s=2.5,
-    )
-    pair.pump()
-    frame = Open(number, Kind.CALL, Priority.SYNC, "dir.csi", "/csi.v1.Node/X", "n7", "c-1", 2_500)
-    assert pair.edge.one(Opened) == Opened(number, frame, pair.now + 2.5)
 
 
 def test_a_unary_call_lives_from_open_to_released() -> None:
@@ -44,21 +25,6 @@ def test_a_unary_call_lives_from_open_to_released() -> None:
     pair.hub.session.acknowledge(number, delivered=True)
     pair.settle()
     assert pair.edge.one(Released) == Released(number, delivered=True)
-    assert_books_agree(pair)
-
-
-def test_an_acceptor_may_end_while_the_request_is_still_under_way() -> None:
-    pair = SessionPair()
-    number = pair.call(b"x" * 1_000)
-    pair.carry(pair.hub, most=2)
-    pair.edge.session.end(number, Status(Code.UNIMPLEMENTED, "no", "edge"))
-    pair.carry(pair.edge)
-    assert pair.hub.session.to_send() == b"", "the rest of the request was sent though nobody reads it"
-    pair.settle()
-    assert pair.hub.one(Ended).status.code == Code.UNIMPLEMENTED
-    assert pair.edge.payloads(number) == []
-    pair.hub.session.acknowledge(number, delivered=True)
-    pair.settle()
     assert_books_agree(pair)
 
 
@@ -115,59 +81,6 @@ def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_liv
 # ---- cancel ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_call_cancelled_before_it_was_sent_leaves_no_trace() -> None:
-    pair = SessionPair()
-    number = pair.call()
-    pair.hub.session.cancel(number)
-    pair.settle()
-    assert pair.edge.all(Opened) == []
-    assert pair.hub.all(Failed) == []
-    assert_books_agree(pair)
-
-
-def send_each(pair: SessionPair, number: int, messages: list[bytes]) -> None:
-    for message in messages:
-        pair.edge.session.send(number, message)
-
-
-STAGES: dict[str, Callable[[SessionPair, int], object]] = {
-    "its request is half sent": lambda pair, _: pair.carry(pair.hub, most=1),
-    "the driver works": lambda pair, _: pair.settle(),
-    "its answer waits at the edge": lambda pair, number: pair.edge.session.send(number, b"a" * 300),
-    "its answer is half sent": lambda pair, _: pair.carry(pair.edge, most=2),
-    "its answer is all there": lambda pair, _: pair.carry(pair.edge),
-    "more answers wait": lambda pair, number: send_each(pair, number, 5 * [b"b" * 300]),
-    "more answers are half sent": lambda pair, _: pair.carry(pair.edge, most=2),
-    "its end waits behind them": lambda pair, number: pair.edge.session.end(number, OK),
-}
-"""The stages of a call's life, each with what brings it there from the stage before."""
-
-
-def start(pair: SessionPair, stage: str, timeout_s: float | None = None) -> int:
-    number = pair.call(b"q" * 300, timeout_s)
-    for name, step in STAGES.items():
-        step(pair, number)
-        if name == stage:
-            break
-    return number
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_call_can_be_cancelled_when(stage: str) -> None:
-    pair = SessionPair()
-    number = start(pair, stage)
-    pair.hub.session.cancel(number)
-    pair.settle()
-    if stage != "its end waits behind them":
-        assert pair.edge.one(Cancelled) == Cancelled(number)
-    pair.edge.session.end(number, OK)  # the handler's own end, which nobody waits for
-    pair.settle()
-    assert pair.hub.all(Ended) == []
-    assert pair.hub.all(Failed) == []
-    assert pair.edge.one(Released) == Released(number, delivered=False)
-    assert_books_agree(pair)
-
-
 def test_a_call_cancelled_after_its_end_is_acknowledged_as_not_delivered() -> None:
     pair = SessionPair()
     number = pair.call()
@@ -196,45 +109,6 @@ def test_a_deadline_is_told_in_milliseconds_and_never_as_none(timeout_s: float, 
     pair.call(timeout_s=timeout_s)
     pair.carry(pair.hub)
     assert pair.edge.one(Opened).frame.timeout_ms == told_ms
-
-
-def test_a_passed_deadline_tells_the_opener_and_cancels_at_the_acceptor() -> None:
-    pair = SessionPair()
-    number = pair.call(timeout_s=3.0)
-    pair.settle()
-    assert pair.hub.session.next_tick() == pair.now + 3.0
-    pair.hub.session.tick(pair.now + 2.9)
-    assert pair.hub.all(Failed) == []
-    pair.hub.session.tick(pair.now + 3.0)
-    assert isinstance(pair.hub.one(Failed).error, CallTimeout)
-    pair.settle()
-    assert pair.edge.one(Cancelled) == Cancelled(number)
-    assert pair.edge.one(Released) == Released(number, delivered=False)
-
-
-def test_an_acceptor_does_not_judge_by_the_openers_deadline_itself() -> None:
-    pair = SessionPair()
-    pair.call(timeout_s=3.0)
-    pair.settle()
-    pair.edge.session.tick(pair.now + 5.0)
-    assert pair.edge.all(Cancelled) == []
-
-
-def test_a_deadline_that_passes_before_the_call_was_sent_sends_nothing() -> None:
-    pair = SessionPair()
-    pair.call(timeout_s=3.0)
-    pair.hub.session.tick(pair.now + 3.0)
-    assert isinstance(pair.hub.one(Failed).error, CallTimeout)
-    assert sent_frames(pair.hub.session) == []
-    assert pair.hub.session.open_streams == 0
-
-
-def test_deadlines_pass_in_their_own_order_not_in_that_of_opening() -> None:
-    pair = SessionPair()
-    slow, quick = pair.call(timeout_s=4.0), pair.call(timeout_s=2.0)
-    pair.settle()
-    pair.hub.session.tick(pair.now + 5.0)
-    assert [event.stream for event in pair.hub.all(Failed)] == [quick, slow]
 
 
 # ---- the link goes ---------------------------------------------------------------------------------------------------
@@ -270,14 +144,3 @@ def test_a_call_that_waits_behind_another_was_not_sent() -> None:
     pair.hub.session.lost("cable cut")
     sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
     assert sent == {first: True, second: False}
-
-
-def test_chunks_carry_what_is_left_of_their_message() -> None:
-    pair = SessionPair()
-    number = pair.call(b"x" * 250)
-    chunks = [frame for frame in sent_frames(pair.hub.session) if isinstance(frame, Chunk)]
-    assert chunks == [
-        Chunk(number, 150, b"x" * 100),
-        Chunk(number, 50, b"x" * 100),
-        Chunk(number, 0, b"x" * 50),
-    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,14 +48,6 @@ async def mounted(world: World) -> Ref:
 
 
 # ---- mounting --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_pods_volume_is_staged_and_published(world: World) -> None:
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == MOUNTED
-    assert world.entry()["state"] == "published"
-    assert world.entry()["path"] == "/root/web-uid/pv-data"
 
 
 async def test_what_is_about_to_be_done_is_written_before_it_is_done_and_the_result_after(world: World) -> None:
@@ -113,20 +104,6 @@ async def test_the_stage_secret_is_not_read_for_a_driver_that_does_not_stage(wor
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_volume_waits_for_its_driver_and_is_mounted_when_it_registers(world: World) -> None:
-    driver = world.drivers.by_name.pop(DRIVER)
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == []
-    assert "driver d.csi is not registered" in world.entry()["error"]
-    assert world.store.events() == []
-    world.drivers.by_name[DRIVER] = driver
-    world.drivers.tell()
-    await settle()
-    assert world.plugin.calls == MOUNTED
-    assert world.entry()["error"] == ""
-
-
 async def test_a_driver_that_comes_and_goes_hurries_its_own_volumes_alone(world: World) -> None:
     other = world.drivers.by_name["other.csi"] = FakeDriver("other.csi")
     world.plugin.fails("stage", *[Uncertain("slow")] * 100)
@@ -179,32 +156,6 @@ async def test_the_first_stage_waits_until_the_hub_knows_that_the_volume_is_in_u
     assert world.plugin.calls == MOUNTED
 
 
-async def test_a_volume_is_in_use_until_it_is_unstaged(world: World) -> None:
-    world.add_driver(attachRequired=True)
-    world.attach()
-    pod = await mounted(world)
-    world.plugin.fails("unstage", Uncertain("later"))
-    world.store.drop(pod)
-    await settle()
-    assert world.take_calls() == TAKEN_DOWN
-    assert world.manager.volumes_in_use() == [IN_USE]
-    await world.clock.turn(1)
-    assert world.take_calls() == ["unstage h-data"]
-    assert world.manager.volumes_in_use() == []
-    assert world.in_use[-1] == []
-
-
-async def test_a_volume_staged_before_the_reboot_does_not_wait_for_the_hub(world: World) -> None:
-    world.add_driver(attachRequired=True)
-    world.attach()
-    await mounted(world)
-    world.acked.clear()
-    world.plugin.mounted.clear()
-    world.store.in_step = False
-    await world.restart(boot="boot-2")
-    assert world.plugin.calls == MOUNTED
-
-
 async def test_a_missing_secret_is_told_at_once_and_its_coming_is_noticed_at_once(world: World) -> None:
     world.add_volume(nodePublishSecretRef={"namespace": "default", "name": "p"})
     world.add_pod()
@@ -216,22 +167,6 @@ async def test_a_missing_secret_is_told_at_once_and_its_coming_is_noticed_at_onc
     world.store.put(secret("p", key="value"))
     await settle()
     assert world.plugin.calls == MOUNTED
-
-
-async def test_a_volume_that_cannot_be_resolved_says_why_and_is_told_after_two_minutes(world: World) -> None:
-    world.add_volume(claim={"status": {"phase": "Pending"}})
-    world.add_pod()
-    await world.start()
-    assert world.entry()["error"] == "PVC default/data is not bound"
-    await world.clock.turn(122)
-    assert world.store.events() == []
-    await world.clock.turn(2)
-    assert world.store.events() == [
-        ("FailedMount", "Unable to attach or mount volumes: data: PVC default/data is not bound")
-    ]
-    world.change(CLAIM, status={"phase": "Bound"})
-    await settle()
-    assert world.plugin.calls[0] == "stage h-data"
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
@@ -259,15 +194,6 @@ async def test_a_clock_that_was_put_back_delays_no_event(world: World, monkeypat
     monkeypatch.setattr(world.clock, "time", lambda: right() - 30 * 86400.0)
     await world.clock.turn(130)
     assert [reason for reason, _ in world.store.events()] == ["FailedMount"]
-
-
-async def test_one_cause_is_one_event_however_often_it_is_met(world: World) -> None:
-    world.plugin.fails("stage", *[Refused("no", code=Code.INTERNAL)] * 20)
-    world.add_pod()
-    await world.start()
-    await world.clock.turn(250)
-    assert world.store.events() == [("FailedMount", 'MountVolume.MountDevice failed for volume "pv-data": no')]
-    assert len([ref for ref in world.store.facts if ref.kind == "Event"]) == 1
 
 
 async def test_an_uncertain_stage_is_repeated_while_the_pod_wants_it(world: World) -> None:
@@ -305,15 +231,6 @@ async def test_a_result_that_cannot_be_written_is_written_later_and_nothing_is_r
     assert world.plugin.calls == MOUNTED
 
 
-async def test_a_repeated_try_writes_nothing_twice(world: World) -> None:
-    world.plugin.fails("stage", Uncertain("1"), Uncertain("2"), Uncertain("3"))
-    world.add_pod()
-    await world.start()
-    await world.clock.turn(2)
-    assert world.plugin.calls.count("stage h-data") == 3
-    assert world.states.writes == ["device uncertain"]
-
-
 async def test_a_bug_in_a_step_ends_no_task(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.plugin.fails("stage", ZeroDivisionError("ups"))
     world.add_pod()
@@ -324,42 +241,6 @@ async def test_a_bug_in_a_step_ends_no_task(world: World, caplog: pytest.LogCapt
 
 
 # ---- taking down -----------------------------------------------------------------------------------------------------
-
-
-async def test_the_volume_of_a_pod_that_is_gone_is_unpublished_and_unstaged(world: World) -> None:
-    pod = await mounted(world)
-    world.store.drop(pod)
-    await settle()
-    assert world.plugin.calls == TAKEN_DOWN
-    assert world.states.kept == {}
-    assert world.manager.describe() == []
-    assert [one.pod_uid for one in world.plugin.cleaned if isinstance(one, Published)] == ["web-uid"]
-
-
-@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_pod_that_has_ended_keeps_no_volume(world: World, phase: str) -> None:
-    pod = await mounted(world)
-    world.change(pod, status={"phase": phase})
-    await settle()
-    assert world.plugin.calls == TAKEN_DOWN
-
-
-@pytest.mark.parametrize(("deleted_s", "wrong_s"), [(-600.0, 0.0), (30.0, 300.0), (30.0, -300.0)])
-async def test_a_deleted_pod_has_its_whole_grace_however_late_it_is_heard_of_and_whatever_the_clock_says(
-    world: World, monkeypatch: pytest.MonkeyPatch, deleted_s: float, wrong_s: float
-) -> None:
-    pod = await mounted(world)
-    right = world.clock.time
-    deleted = datetime.fromtimestamp(right() + deleted_s, UTC).isoformat()
-    monkeypatch.setattr(world.clock, "time", lambda: right() + wrong_s)
-    world.change(pod, metadata={**world.store.body(pod)["metadata"], "deletionTimestamp": deleted})
-    await settle()
-    await world.clock.turn(29)
-    monkeypatch.setattr(world.clock, "time", lambda: right() + wrong_s + 3600.0)
-    await world.clock.turn(0.9)
-    assert world.take_calls() == []
-    await world.clock.turn(0.2)
-    assert world.take_calls() == TAKEN_DOWN
 
 
 async def test_a_deleted_pod_loses_its_volume_as_soon_as_its_containers_have_ended(world: World) -> None:
@@ -441,19 +322,6 @@ async def test_after_a_restart_without_the_hub_everything_that_is_gone_is_mounte
     assert world.plugin.calls == MOUNTED
 
 
-async def test_after_a_reboot_everything_is_mounted_again_whether_it_was_a_mount_or_not(world: World) -> None:
-    world.plugin.mounts_something = False
-    await mounted(world)
-    world.plugin.found = Found(
-        published=(Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
-        staged=(Staged(driver=DRIVER, handle="h-data", name="pv-data"),),
-    )
-    await world.restart()
-    assert world.plugin.calls == []
-    await world.restart(boot="boot-2")
-    assert world.plugin.calls == MOUNTED
-
-
 async def test_a_graceful_end_lets_the_step_under_way_finish(world: World) -> None:
     go = asyncio.Event()
     world.plugin.fails("stage", go)
@@ -521,15 +389,6 @@ FOUND = Found(
 )
 
 
-async def test_what_only_the_disk_tells_of_is_mounted_again_for_the_pod_that_wants_it(world: World) -> None:
-    world.plugin.found = FOUND
-    world.store.in_step = False
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == MOUNTED
-    assert all(given["reconstructed"] for given in world.plugin.given)
-
-
 async def test_what_only_the_disk_tells_of_is_taken_down_when_the_store_is_complete(world: World) -> None:
     world.plugin.found = FOUND
     world.store.in_step = False
@@ -548,12 +407,6 @@ async def test_a_volume_that_is_staged_for_no_pod_is_unstaged(world: World) -> N
     await world.start()
     assert world.plugin.calls == ["unstage h-data"]
     assert world.plugin.given == [{"staged": Staged(driver=DRIVER, handle="h-data"), "recorded": False}]
-
-
-async def test_a_published_volume_without_a_trace_of_its_stage_is_unstaged_as_well(world: World) -> None:
-    world.plugin.found = Found(published=FOUND.published)
-    await world.start()
-    assert world.plugin.calls == TAKEN_DOWN
 
 
 async def test_an_unreadable_directory_is_shown_and_cleaned_when_its_pod_is_gone(world: World) -> None:
@@ -694,24 +547,6 @@ async def test_an_expansion_is_not_repeated_because_the_claim_has_not_heard_of_i
     await world.restart()
     assert world.plugin.calls == []
     assert claim_facts(world)[-1] == FINISHED
-
-
-async def test_without_a_resizer_that_knows_statuses_it_is_expanded_to_the_size_of_the_volume(world: World) -> None:
-    await mounted(world)
-    grow(world)
-    await settle()
-    assert world.plugin.calls == ["expand h-data web-uid"]
-    assert claim_facts(world) == [FINISHED]
-
-
-async def test_that_a_volume_is_in_use_blocks_no_pod_and_is_not_tried_again(world: World) -> None:
-    world.add_volume(pv={"size": "2Gi"})
-    world.plugin.fails("expand", Refused("in use", code=Code.FAILED_PRECONDITION))
-    world.add_pod()
-    await world.start()
-    assert world.entry()["state"] == "published"
-    await world.clock.turn(1000)
-    assert world.plugin.calls == [*MOUNTED, "expand h-data web-uid"]
 
 
 async def test_a_claim_that_waits_only_after_the_refusal_is_told_that_the_volume_is_in_use(world: World) -> None:
@@ -972,31 +807,6 @@ async def test_usage_is_told_by_claim_and_only_while_the_last_reading_holds() ->
     await world.manager.close(0.0)
 
 
-async def test_a_volume_without_a_claim_has_no_usage_for_the_metrics() -> None:
-    world = World(stats_interval_s=60.0)
-    world.add_driver(attachRequired=False, volumeLifecycleModes=["Ephemeral"])
-    world.add_pod(claims=(), volumes=[{"name": "inline", "csi": {"driver": "d.csi"}}])
-    world.plugin.told_stats = VolumeStats(capacity_bytes=5)
-    await world.start()
-    await world.clock.turn(60)
-    assert [call.partition(" ")[0] for call in world.take_calls()] == ["publish", "stats"]
-    assert world.manager.usage() == {}
-    await world.manager.close(0.0)
-
-
-async def test_health_is_told_as_normal_again_also_after_a_failed_reading() -> None:
-    world = World(stats_interval_s=60.0)
-    await mounted(world)
-    world.plugin.told_stats = VolumeStats(capacity_bytes=5, abnormal=True, message="the disk is on fire")
-    await world.clock.turn(60)
-    world.plugin.fails("stats", Uncertain("the driver did not answer in time"))
-    await world.clock.turn(60)
-    world.plugin.told_stats = VolumeStats(capacity_bytes=5, abnormal=False)
-    await world.clock.turn(60)
-    assert [reason for reason, _ in world.store.events()][2:] == ["VolumeConditionNormal"] * 2
-    await world.manager.close(0.0)
-
-
 async def test_a_driver_that_hangs_is_asked_about_few_volumes_at_a_time() -> None:
     world = World(stats_interval_s=60.0)
     for number in range(20):
@@ -1024,16 +834,6 @@ async def test_volumes_are_served_beside_each_other(world: World) -> None:
     world.add_pod(claims=("a", "b"))
     await world.start()
     assert "publish h-b web-uid" in world.plugin.calls or "publish h-a web-uid" in world.plugin.calls
-
-
-async def test_an_idle_node_reads_nothing_and_waits_for_nothing(world: World) -> None:
-    for number in range(20):
-        world.add_pod(f"p{number}", claims=(f"c{number}",))
-    await world.start()
-    reads = world.store.reads
-    await world.clock.turn(3600)
-    assert world.store.reads == reads
-    assert world.clock.waiting == 0
 
 
 async def test_the_nodes_status_changing_wakes_no_volume(world: World) -> None:

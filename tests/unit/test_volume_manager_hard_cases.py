@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from edge.manager.states import Row
 
 POD = Ref("Pod", "default", "web")
-VOLUME = Ref("PersistentVolume", "", "pv-data")
 
 
 @pytest.fixture
@@ -145,14 +143,6 @@ async def test_a_mounted_file_system_of_which_the_disk_alone_tells_is_taken_down
     assert not world.plugin.mounted
 
 
-async def test_a_volume_whose_place_is_taken_in_one_pod_is_mounted_for_another(world: World) -> None:
-    await mounted(world)
-    world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}))
-    world.add_pod("x")
-    await settle()
-    assert world.take_calls() == ["stage h-new", "publish h-new x-uid"]
-
-
 async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_both_are_written_down(
     world: World,
 ) -> None:
@@ -175,25 +165,6 @@ async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_bot
     assert [row.handle for row in world.states.rows()] == ["h-new", "h-new"]
 
 
-async def test_two_block_volumes_whose_handles_were_exchanged_do_not_wait_for_each_other(world: World) -> None:
-    handles = {"a": "h-a", "b": "h-b"}
-    for name, handle in handles.items():
-        block_volume(world, name, handle)
-    refs = [world.add_pod(name, claims=(name,), devices=(name,)) for name in handles]
-    await world.start()
-    assert len(world.take_calls()) == 4
-    for ref in refs:
-        del world.store.objects[ref]
-    for name, handle in {"a": "h-b", "b": "h-a"}.items():
-        block_volume(world, name, handle)
-    for name in handles:
-        world.add_pod(name, uid=f"{name}-again", claims=(name,), devices=(name,))
-    await settle()
-    await world.clock.turn(5.0)
-    assert [world.entry(name, name)["state"] for name in handles] == ["published", "published"]
-    assert {(row.handle, row.name) for row in world.states.rows()} == {("h-b", "pv-a"), ("h-a", "pv-b")}
-
-
 # ---- objects that were written anew, with the same handle ------------------------------------------------------------
 
 
@@ -204,29 +175,6 @@ def block_volume(world: World, name: str = "data", handle: str = "h-data") -> No
 
 
 ANEW = ["unpublish h-data web-uid", "unstage h-data", "stage h-data", "publish h-data again"]
-
-
-async def test_a_block_volume_whose_pv_has_another_name_is_staged_again_for_the_next_pod(world: World) -> None:
-    block_volume(world)
-    ref = world.add_pod(devices=("data",))
-    await world.start()
-    world.take_calls()
-    del world.store.objects[ref], world.store.objects[VOLUME]
-    block_volume(world, "new")
-    world.add_pod(uid="again", claims=("new",), devices=("new",))
-    await settle()
-    assert world.take_calls() == ANEW
-    staged = world.plugin.given[-3]["staged"]
-    assert (staged.name, staged.block) == ("pv-data", True)
-
-
-async def test_a_volume_whose_mode_changed_is_staged_again_for_the_next_pod(world: World) -> None:
-    ref = await mounted(world)
-    del world.store.objects[ref]
-    block_volume(world)
-    world.add_pod(uid="again", devices=("data",))
-    await settle()
-    assert world.take_calls() == ANEW
 
 
 @pytest.mark.parametrize(
@@ -263,42 +211,6 @@ async def test_a_pod_does_not_get_a_volume_while_what_is_staged_otherwise_cannot
     assert world.take_calls() == [ANEW[0], *["unstage h-data"] * 3, *ANEW[1:]]
 
 
-async def test_a_pod_beside_another_gets_a_volume_as_it_is_staged(world: World) -> None:
-    """As from a kubelet: that its PV has other mount options by now is for the time after all of its pods."""
-    await mounted(world)
-    world.store.put(persistent_volume("data", mountOptions=["noatime"]))
-    world.add_pod("two")
-    await settle()
-    assert world.take_calls() == ["publish h-data two-uid"]
-
-
-async def test_a_block_volume_is_not_published_from_where_it_was_not_staged(world: World) -> None:
-    block_volume(world)
-    ref = world.add_pod(devices=("data",))
-    await world.start()
-    world.take_calls()
-    block_volume(world, "new")
-    world.add_pod("again", uid="again", claims=("new",), devices=("new",))
-    await world.clock.turn(60.0)
-    assert world.take_calls() == []
-    assert "it is staged as block volume pv-data" in world.entry("again", "new")["error"]
-    world.store.drop(ref)
-    await settle()
-    assert world.take_calls() == ANEW
-
-
-async def test_of_two_block_pvs_of_one_handle_the_first_is_staged_and_the_other_waits_for_it(world: World) -> None:
-    block_volume(world)
-    block_volume(world, "new")
-    world.plugin.fails("publish", *[Refused("no", code=Code.INTERNAL)] * 2)
-    world.add_pod("a", devices=("data",))
-    world.add_pod("b", claims=("new",), devices=("new",))
-    await world.start()
-    await world.clock.turn(60.0)
-    assert world.take_calls() == ["stage h-data", *["publish h-data a-uid"] * 3]
-    assert "it is staged as block volume pv-data" in world.entry("b", "new")["error"]
-
-
 async def test_a_stage_of_unknown_outcome_is_undone_before_it_is_tried_with_other_arguments(world: World) -> None:
     world.plugin.fails("stage", Uncertain("it hangs"))
     world.add_pod()
@@ -312,19 +224,6 @@ async def test_the_next_pods_fs_group_is_no_reason_to_stage_a_volume_again(world
     ref = await mounted(world)
     del world.store.objects[ref]
     world.add_pod(uid="again", spec={"securityContext": {"fsGroup": 7}})
-    await settle()
-    assert world.take_calls() == ["unpublish h-data web-uid", "publish h-data again"]
-
-
-async def test_what_an_earlier_version_noted_of_a_staging_is_compared_with_nothing(world: World) -> None:
-    ref = await mounted(world)
-    device = world.states.device()
-    assert device is not None
-    await world.states.put(replace(device, arguments="0123456789abcdef"))
-    await world.restart()
-    assert world.take_calls() == []
-    del world.store.objects[ref]
-    world.add_pod(uid="again")
     await settle()
     assert world.take_calls() == ["unpublish h-data web-uid", "publish h-data again"]
 
@@ -350,35 +249,7 @@ async def test_a_driver_that_stages_since_its_update_is_not_asked_to_under_a_pod
     assert world.take_calls() == ["unpublish h-data web-uid", "stage h-data", "publish h-data two-uid"]
 
 
-async def test_a_driver_that_stages_since_its_update_is_asked_to_before_it_publishes_again(world: World) -> None:
-    world.drivers.by_name[DRIVER].capabilities = frozenset({2, 3})
-    world.plugin.fails("publish", Uncertain("it is being updated"))
-    await mounted(world)
-    begin_to_stage(world)
-    await settle()
-    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
-
-
 # ---- attachments -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_volume_that_was_attached_anew_is_unstaged_before_another_pod_gets_it(world: World) -> None:
-    """While the node was away the cloud detached it, another node wrote to it, and it came back."""
-    world.add_driver(attachRequired=True)
-    world.attach(metadata={"uid": "first"})
-    ref = await mounted(world)
-    world.attach(metadata={"uid": "second"})
-    await settle()
-    assert world.take_calls() == []  # not under a pod that has it
-    world.store.objects.pop(ref)
-    world.add_pod("web", uid="again")
-    await settle()
-    assert world.take_calls() == [
-        "unpublish h-data web-uid",
-        "unstage h-data",
-        "stage h-data",
-        "publish h-data again",
-    ]
 
 
 async def staged_for_the_next_pod(world: World) -> Ref:
@@ -459,44 +330,6 @@ async def test_an_attachment_that_the_disk_does_not_give_is_not_taken_for_gone(w
     assert world.take_calls() == []
 
 
-async def test_a_volume_that_needs_no_attachment_any_more_is_not_unstaged_for_the_lack_of_one(world: World) -> None:
-    attachment = await staged_for_the_next_pod(world)
-    world.add_driver(attachRequired=False)
-    world.store.drop(attachment)
-    await world.clock.turn(60.0)
-    assert world.take_calls() == ["publish h-data two-uid"] * 2
-
-
-async def test_a_volume_that_was_attached_anew_while_it_was_staged_is_staged_again(world: World) -> None:
-    world.add_driver(attachRequired=True)
-    world.attach(metadata={"uid": "first"})
-    staging = asyncio.Event()
-    world.plugin.fails("stage", staging)
-    world.add_pod()
-    await world.start()
-    world.attach(metadata={"uid": "second"})
-    staging.set()
-    await settle()
-    assert world.take_calls() == ["stage h-data", "unstage h-data", "stage h-data", "publish h-data web-uid"]
-
-
-async def test_a_volume_is_in_use_until_it_is_unstaged_also_if_attaching_became_required_meanwhile(
-    world: World,
-) -> None:
-    ref = await mounted(world)
-    world.add_driver(attachRequired=True)
-    await settle()
-    assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
-    unstage = asyncio.Event()
-    world.plugin.fails("unstage", unstage)
-    world.store.drop(ref)
-    await settle()
-    assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
-    unstage.set()
-    await settle()
-    assert world.manager.volumes_in_use() == []
-
-
 async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(world: World) -> None:
     """docs/csi-contract.md#volumesinuse-comes-before-staging: in between, the volume was not in use."""
     world.add_driver(attachRequired=True)
@@ -566,29 +399,6 @@ async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged
     assert world.take_calls() == []
     assert world.states.kept == {}
     assert world.manager.volumes_in_use() == []
-
-
-async def test_when_all_tasks_are_cancelled_at_once_no_other_one_begins(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a loop does that ends: of the task that begins then it says that it was destroyed, later and elsewhere."""
-    world.add_pod()
-    staging = asyncio.Event()
-
-    async def hang(*_: object, **_given: object) -> None:
-        staging.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(world.plugin, "stage", hang)
-    await world.start()
-    await staging.wait()
-    (task,) = world.manager._tasks
-    task.cancel()
-    await settle()
-    assert world.manager._tasks == set()
-    monkeypatch.undo()
-    await world.clock.turn(60.0)
-    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
 
 
 # ---- what would go on for ever ---------------------------------------------------------------------------------------
@@ -671,15 +481,3 @@ async def test_what_a_row_tells_of_is_left_to_its_task_also_if_its_directory_is_
     await world.restart(boot="boot-2")
     assert world.take_calls() == ["unpublish h-data web-uid"]
     assert world.plugin.cleaned == []
-
-
-@pytest.mark.parametrize("step_s", [700.0, 7.0])
-async def test_a_long_grace_ends_though_nothing_else_happens(world: World, step_s: float) -> None:
-    ref = await mounted(world)
-    deletion = {"deletionTimestamp": "2023-11-14T22:13:20Z", "deletionGracePeriodSeconds": 600}
-    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deletion})
-    await settle()
-    assert world.take_calls() == []
-    for _ in range(round(700.0 / step_s)):
-        await world.clock.turn(step_s)
-    assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]

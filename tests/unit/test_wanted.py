@@ -9,7 +9,7 @@ import pytest
 
 from common.objects import Object, Ref, Stamp
 from edge.manager.wanted import Wanted
-from edge.volumes import Claim, ContainerUse, DriverRules, PodVolume, SecretRef, Volume, inline_handle
+from edge.volumes import Claim, DriverRules, PodVolume, SecretRef, Volume, inline_handle
 from tests.kit.volume_world import (
     DRIVER,
     GI,
@@ -30,7 +30,6 @@ NOW = 1_700_000_000.0
 
 POD = Ref("Pod", "default", "web")
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
-VOLUME = Ref("PersistentVolume", "", "pv-data")
 
 
 def driver(**spec: Any) -> dict[str, Any]:
@@ -150,21 +149,6 @@ def test_a_volume_of_a_claim_has_everything_that_its_objects_say() -> None:
     )
 
 
-def test_what_objects_leave_out_has_the_kubelets_defaults() -> None:
-    given = volume(WEB, persistent_volume(accessModes=[]), persistent_claim())
-    assert given.volume.rules == DriverRules()
-    assert given.volume.access_modes == ("ReadWriteOnce",)
-    assert given.pod.service_account == "default"
-    assert (given.volume.fs_type, given.volume.attributes, given.volume.mount_options) == ("", {}, ())
-
-
-def test_a_block_volume_is_mapped() -> None:
-    block = pod(claims=("data",), devices=("data",))
-    found = volume(block, persistent_volume(volumeMode="Block"), persistent_claim())
-    assert found.volume.block
-    assert found.uses == (ContainerUse("c", "/dev/data"),)
-
-
 def test_a_hub_that_does_not_tell_the_places_in_containers_leaves_them_out() -> None:
     container = {"name": "c", "volumeDevices": [{"name": "data"}]}
     block = pod(claims=("data",), devices=("data",), spec={"containers": [container]})
@@ -174,12 +158,6 @@ def test_a_hub_that_does_not_tell_the_places_in_containers_leaves_them_out() -> 
 def test_a_volume_that_no_container_uses_is_not_wanted() -> None:
     (found,) = wanted(store(pod(claims=("data",), spec={"containers": [{"name": "c"}]}))).pods
     assert (found.volumes, dict(found.unresolved)) == ((), {})
-
-
-def test_an_init_container_uses_its_volumes_too() -> None:
-    container = {"name": "i", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}
-    given = pod(claims=("data",), spec={"containers": [{"name": "c"}], "initContainers": [container]})
-    assert volume(given, persistent_volume(), persistent_claim()).volume_name == "data"
 
 
 def test_volumes_that_are_neither_claims_nor_csi_are_somebody_elses() -> None:
@@ -213,18 +191,10 @@ def test_a_generic_ephemeral_volume_is_the_claim_that_its_pod_owns() -> None:
     )
 
 
-def test_one_volume_that_cannot_be_resolved_holds_up_no_other() -> None:
-    given = store(pod(claims=("data", "gone")), persistent_volume(), persistent_claim())
-    (found,) = wanted(given).pods
-    assert [one.volume_name for one in found.volumes] == ["data"]
-    assert dict(found.unresolved) == {"gone": "PVC default/gone is not known to this node"}
-
-
 # ---- not resolved ----------------------------------------------------------------------------------------------------
 
 PV = persistent_volume()
 LEAVING = {"deletionTimestamp": "2023-01-01T00:00:00Z"}
-PROTECTED = {**LEAVING, "finalizers": ["kubernetes.io/pvc-protection"]}
 
 
 @pytest.mark.parametrize(
@@ -276,10 +246,6 @@ def test_a_volume_that_is_not_ready_has_a_reason(bodies: tuple[Mapping[str, Any]
     assert why(*bodies) == reason
 
 
-def test_a_claim_whose_deletion_waits_for_its_pods_is_still_mounted() -> None:
-    assert volume(WEB, PV, persistent_claim(metadata=PROTECTED)).volume.name == "pv-data"
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -292,11 +258,6 @@ def test_a_claim_whose_deletion_waits_for_its_pods_is_still_mounted() -> None:
 )
 def test_an_object_that_makes_no_sense_makes_its_volume_unresolved(broken: Mapping[str, Any]) -> None:
     assert "is malformed" in why(WEB, broken, persistent_claim())
-
-
-@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "nfs4", "ntfs-3g", "fuse.s3fs", "9p", "x" * 64])
-def test_a_file_systems_type_is_one_word(fs_type: str) -> None:
-    assert volume(WEB, persistent_volume(csi={"fsType": fs_type}), persistent_claim()).volume.fs_type == fs_type
 
 
 @pytest.mark.parametrize("fs_type", ["../x", "/bin/sh", "-o", ".x", "ext4 x", "ext4\n", "a\0", "x" * 65, "\u00e9"])
@@ -358,11 +319,6 @@ def test_a_volume_is_for_nodes_that_its_affinity_selects(term: Mapping[str, Any]
         assert found.unresolved["data"].startswith("PV pv-data is not for this node")
 
 
-def test_one_of_several_terms_is_enough() -> None:
-    terms = expression("zone", "In", "b"), expression("zone", "In", "a")
-    assert volume(WEB, persistent_claim(), affinity(*terms), a_node(zone="a")).volume_name == "data"
-
-
 def test_what_the_drivers_say_of_the_node_counts_before_the_node_object_has_it() -> None:
     labels = {"rack": "1"}
     made = wanted(store(WEB, persistent_claim(), affinity(expression("rack", "In", "1"))), own_labels=labels)
@@ -390,17 +346,6 @@ def test_a_pods_label_is_handed_on_only_where_driver_volume_and_machine_agree() 
 # ---- gone ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_of_another_node_is_none_of_ours() -> None:
-    made = wanted(store(pod(node="n2")))
-    assert list(made.pods) == []
-    assert made.is_gone("web-uid")
-
-
-@pytest.mark.parametrize(("phase", "gone"), [("Pending", False), ("Succeeded", True), ("Failed", True)])
-def test_a_pod_that_has_ended_is_gone(phase: str, gone: bool) -> None:
-    assert wanted(store(pod(status={"phase": phase}))).is_gone("web-uid") is gone
-
-
 def leaving(*, grace_s: int | None = None, at: str = "2023-11-14T22:13:50Z", **more: Any) -> dict[str, Any]:
     """A pod that is being deleted."""
     grace = {} if grace_s is None else {"deletionGracePeriodSeconds": grace_s}
@@ -409,50 +354,6 @@ def leaving(*, grace_s: int | None = None, at: str = "2023-11-14T22:13:50Z", **m
 
 def ended(name: str = "c") -> dict[str, Any]:
     return {"name": name, "state": {"terminated": {}}}
-
-
-@pytest.mark.parametrize("at", ["2023-11-14T22:13:50Z", "2023-11-14T22:00:00Z", "2099-01-01T00:00:00Z"])
-def test_a_deleted_pod_is_gone_when_its_grace_has_passed_since_this_node_heard_of_it(at: str) -> None:
-    made = wanted(store(leaving(at=at)))
-    assert not made.is_gone("web-uid")
-    assert made.next_end() == NOW + 30
-    assert made.expire(NOW + 29) == frozenset()
-    assert made.expire(NOW + 30) == {"web-uid"}
-    assert made.is_gone("web-uid")
-    assert made.next_end() is None
-
-
-def test_a_grace_is_as_long_as_the_deletion_says() -> None:
-    assert wanted(store(leaving(grace_s=600))).next_end() == NOW + 600
-    assert wanted(store(leaving(grace_s=0))).is_gone("web-uid")
-
-
-def test_a_grace_counts_from_the_first_word_of_the_deletion_and_may_become_shorter() -> None:
-    given = store(leaving(grace_s=600))
-    made = wanted(given)
-    given.put(leaving(grace_s=600, status={"phase": "Running", "message": "other"}))
-    made.update([POD], NOW + 5)
-    assert made.next_end() == NOW + 600
-    given.put(leaving(grace_s=20))
-    made.update([POD], NOW + 10)
-    assert made.next_end() == NOW + 20
-
-
-def test_a_pod_whose_grace_is_over_does_not_come_back_with_its_next_change() -> None:
-    given = store(leaving())
-    made = wanted(given)
-    made.expire(NOW + 30)
-    given.put(leaving(status={"phase": "Running", "message": "other"}))
-    assert made.update([POD], NOW + 31) == frozenset()
-    assert made.is_gone("web-uid")
-
-
-def test_another_pod_of_the_same_name_has_its_own_grace() -> None:
-    given = store(leaving())
-    made = wanted(given)
-    given.put(leaving(uid="other"))
-    made.update([POD], NOW + 29)
-    assert made.next_end() == NOW + 59
 
 
 @pytest.mark.parametrize(
@@ -472,19 +373,6 @@ def test_a_deleted_pod_is_gone_as_soon_as_each_of_its_containers_has_ended(
     assert wanted(store(leaving(spec=containers, status=status))).is_gone("web-uid") is gone
 
 
-def test_a_pod_whose_containers_have_ended_without_a_deletion_is_not_gone() -> None:
-    assert not wanted(store(pod(status={"containerStatuses": [ended()]}))).is_gone("web-uid")
-
-
-def test_a_pod_of_the_same_name_is_another_one() -> None:
-    given = store(pod())
-    made = wanted(given)
-    given.put(pod(uid="other"))
-    assert made.update([POD], NOW) == {"web-uid", "other"}
-    assert made.is_gone("web-uid")
-    assert not made.is_gone("other")
-
-
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
@@ -498,15 +386,6 @@ def test_only_the_pods_that_use_an_object_are_resolved_again() -> None:
     given.reads = 0
     assert made.update([Ref("PersistentVolume", "", "pv-c7")], NOW) == {"p7-uid"}
     assert given.reads < 10
-
-
-def test_an_object_that_comes_later_is_noticed() -> None:
-    given = store(WEB)
-    made = wanted(given)
-    for body in (persistent_claim(), PV):
-        ref = given.put(body)
-        assert made.update([ref], NOW) == {"web-uid"}
-    assert next(iter(made.pods)).volumes
 
 
 @pytest.mark.parametrize(
@@ -533,19 +412,6 @@ def test_what_changes_nothing_that_is_wanted_is_no_change() -> None:
     assert made.update([CLAIM], NOW) == frozenset()
     given.put({**a_node(zone="a"), "status": {"volumesInUse": []}})
     assert made.update([Ref("Node", "", NODE)], NOW) == frozenset()
-
-
-def test_what_is_gone_leaves_nothing_behind() -> None:
-    given = store(WEB, PV, persistent_claim())
-    made = wanted(given)
-    given.drop(POD)
-    assert made.update([POD], NOW) == {"web-uid"}
-    assert list(made.pods) == []
-    assert vars(made)["_by_ref"] == {}
-    given.put(PV)
-    given.reads = 0
-    assert made.update([VOLUME], NOW) == frozenset()
-    assert given.reads == 0
 
 
 def test_no_secret_is_kept() -> None:
@@ -587,18 +453,6 @@ def test_a_pod_that_the_disk_does_not_give_is_known_by_its_uid_and_holds_up_no_o
     assert found is not None
     assert found.unresolved == {"": "the disk does not give web"}
     assert [made.of(uid) is not None for uid in ("a-uid", "z-uid")] == [True, True]
-
-
-def test_a_pod_that_the_disk_does_not_give_is_read_again() -> None:
-    given = store(WEB, persistent_claim(), PV)
-    withhold(given, POD)
-    made = wanted(given)
-    assert made.has_unread
-    assert made.read_again(NOW) == frozenset()
-    withhold(given)
-    assert made.read_again(NOW) == {"web-uid"}
-    assert next(iter(made.pods)).volumes
-    assert not made.has_unread
 
 
 def test_a_known_pod_that_the_disk_does_not_give_stays_as_it_was_and_is_told_of_once() -> None:

@@ -93,17 +93,6 @@ async def test_a_new_store_is_empty_and_was_never_in_step(store: Metastore) -> N
     assert store.objects.sums() == Digest().sums()
 
 
-async def test_what_was_stored_is_there_at_once_and_after_a_restart(store: Metastore, tmp_path: Path) -> None:
-    await store.objects.store(changes(item("a"), item("b"), item("c", kind="PersistentVolume")))
-    assert store.get(item("a").ref) == item("a")
-    sums = store.objects.sums()
-    store = await reopened(tmp_path, store)
-    assert store.refs("Pod") == [item("a").ref, item("b").ref]
-    assert store.get(item("c", kind="PersistentVolume").ref) == item("c", kind="PersistentVolume")
-    assert store.objects.sums() == sums
-    await store.close()
-
-
 async def test_objects_beyond_the_limit_are_refused_and_drops_make_room(
     store: Metastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,17 +474,6 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
     await store.close()
 
 
-async def test_an_empty_directory_that_cannot_be_written_is_the_operators_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def connect(*_: object, **__: object) -> Opened:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr("edge.metastore.open_database", connect)
-    with pytest.raises(SettingsError, match="cannot be used: database or disk is full"):
-        Metastore(tmp_path)
-
-
 # -------------------- facts --------------------
 
 
@@ -549,13 +527,6 @@ async def test_of_a_fact_only_the_newest_state_is_told_and_acknowledged(store: M
     store.put_fact(NODE, {"a": 3})
     assert not store.fact_acked(NODE)
     await store.close()
-
-
-async def test_a_fact_that_the_hub_turns_out_to_have_is_acknowledged(store: Metastore) -> None:
-    stamp = await stored_fact(store, NODE, {"a": 1})
-    store.facts.hear(Compared({NODE: stamp, Ref("CSINode", "", "n1"): Stamp("", "x")}))
-    assert store.fact_acked(NODE)
-    assert store.facts.waiting == 0
 
 
 async def test_a_fact_that_the_hub_turns_out_to_have_lost_is_not_acknowledged_any_more(

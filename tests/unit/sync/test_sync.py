@@ -56,35 +56,6 @@ def told(world: World) -> list[SyncMessage]:
 # ---- what is said when nothing, little or all differs ----------------------------------------------------------------
 
 
-def test_two_that_hold_the_same_say_2_kilobytes_and_no_object() -> None:
-    world = synced(*(pod(f"p{number}") for number in range(1_000)))
-    world.connect()
-    world.settle()
-    assert world.sent == {"Digest": 1, "Differ": 1, "InStep": 1, "Stored": 1}
-    assert world.sent_bytes < 2_100
-
-
-def test_of_10_000_objects_one_that_changed_costs_itself_and_a_bucket() -> None:
-    world = synced(*(pod(f"p{number}") for number in range(10_000)), budget_bytes=262_144)
-    world.cut()
-    world.put(pod("p77", 2))
-    world.connect()
-    world.settle()
-    assert world.sent["Put"] == 1
-    assert world.sent["Held"] < 80
-    assert world.sent_bytes < 2_100 + 80 * 40 + 200
-
-
-def test_what_was_deleted_while_nobody_heard_is_dropped_by_uid() -> None:
-    world = synced(pod("a"), pod("b"))
-    world.cut()
-    world.drop(pod("a").ref)
-    world.connect()
-    world.settle()
-    assert list(world.copy.objects) == [pod("b").ref]
-    assert world.sent["Drop"] == 1
-
-
 def test_objects_are_told_in_the_truths_order_and_drops_in_the_reverse_one_before_them() -> None:
     world = synced(pod("claim"), pod("pod"))
     for item in (pod("new-claim"), pod("new-pod")):
@@ -198,67 +169,7 @@ def test_the_teller_stops_at_the_budget_until_something_is_stored() -> None:
     assert len(told(world)) == 1
 
 
-def test_an_object_larger_than_the_budget_goes_alone() -> None:
-    world = synced(budget_bytes=450)
-    world.put(pod("small"))
-    world.put(pod("large", size=2_000))
-    world.put(pod("other"))
-    assert [said.name for said in told(world) if isinstance(said, Put)] == ["small"]
-    world.settle()
-    assert len(world.copy.objects) == 3
-
-
 # ---- what cannot be told ---------------------------------------------------------------------------------------------
-
-
-def test_an_object_too_large_for_the_peer_is_named_once_and_holds_nothing_up() -> None:
-    world = synced()
-    assert world.teller is not None
-    world.put(pod("huge", size=MAX_MESSAGE_BYTES))
-    world.put(pod("small"))
-    message = world.teller.next_message()
-    assert [type(said) for said in decode(message)] == [Put]
-    (event,) = world.teller.events()
-    assert isinstance(event, Untold)
-    assert (event.ref.name, event.stamp.version) == ("huge", "1")
-    assert event.why.startswith("it has 30")
-    world.teller.changed()
-    assert world.teller.next_message() == b""
-    world.truth.objects[pod("huge").ref] = pod("huge", 2)
-    world.teller.changed()
-    assert [type(said) for said in decode(world.teller.next_message())] == [Put, InStep]
-
-
-def test_an_object_that_cannot_be_told_still_ends_the_one_it_replaced() -> None:
-    world = synced(pod("a", uid="old"))
-    world.put(pod("a", 2, uid="new", size=MAX_MESSAGE_BYTES))
-    world.settle()
-    assert world.copy.objects == {}
-    assert world.said["Untold"] == 1
-    assert told(world) == []
-
-
-def test_an_object_that_becomes_too_large_and_then_another_one_is_still_ended() -> None:
-    world = synced(pod("a", uid="old"))
-    world.put(pod("a", 2, uid="old", size=MAX_MESSAGE_BYTES))
-    world.settle()
-    assert world.copy.objects == {pod("a").ref: pod("a", uid="old")}
-    world.drop(pod("a").ref)
-    world.settle()
-    assert world.copy.objects == {}
-
-
-def test_a_refused_object_is_named_and_left_alone_until_it_changes() -> None:
-    world = synced(pod("a"))
-    bad = Object(pod("a").ref, Stamp("u", "2"), b"refuse me")
-    world.put(bad)
-    world.settle()
-    assert world.sent["Put"] == 1
-    assert world.said["Untold"] == 1
-    assert world.copy.objects[bad.ref] == pod("a")
-    world.put(pod("a", 3))
-    world.settle()
-    assert world.copy.objects[bad.ref] == pod("a", 3)
 
 
 def test_a_key_that_the_wire_cannot_carry_is_named() -> None:
@@ -281,36 +192,12 @@ def connected_anew(*objects: Object, held: tuple[Object, ...] = ()) -> World:
     return world
 
 
-def test_nobody_is_in_step_who_lacks_a_pod_that_cannot_be_told() -> None:
-    """What is missing is no more, to one who is in step, and its mounts go."""
-    world = connected_anew(pod("huge", size=MAX_MESSAGE_BYTES), pod("small"))
-    assert (world.sent["Put"], world.sent["InStep"]) == (1, 0)
-    world.put(pod("other"))
-    world.drop(pod("small").ref)
-    world.settle()
-    assert world.sent["InStep"] == 0
-    world.put(pod("huge", 2))
-    world.settle()
-    assert world.sent["InStep"] == 1
-
-
 def test_a_pod_that_cannot_be_told_keeps_nobody_out_of_step_when_it_is_gone() -> None:
     world = connected_anew(pod("huge", size=MAX_MESSAGE_BYTES))
     assert world.sent["InStep"] == 0
     world.drop(pod("huge").ref)
     world.settle()
     assert world.sent["InStep"] == 1
-
-
-def test_an_older_state_of_a_pod_is_enough_to_be_in_step() -> None:
-    world = connected_anew(pod("web", 2, size=MAX_MESSAGE_BYTES), held=(pod("web"),))
-    assert world.sent["InStep"] == 1
-
-
-def test_another_pod_of_the_same_name_is_not_enough_to_be_in_step() -> None:
-    world = connected_anew(pod("web", 2, uid="new", size=MAX_MESSAGE_BYTES), held=(pod("web", uid="old"),))
-    assert world.copy.objects == {}
-    assert world.sent["InStep"] == 0
 
 
 def test_what_nobody_misses_may_be_untold_for_ever() -> None:
@@ -320,54 +207,9 @@ def test_what_nobody_misses_may_be_untold_for_ever() -> None:
     assert world.sent["InStep"] == 1
 
 
-def test_whoever_reads_of_an_untold_pod_reads_what_follows_from_it() -> None:
-    def why(kind: str) -> str:
-        world = synced()
-        assert world.teller is not None
-        world.put(pod("huge", kind=kind, size=MAX_MESSAGE_BYTES))
-        world.teller.next_message()
-        (event,) = world.teller.events()
-        assert isinstance(event, Untold)
-        return event.why.split("; ", 1)[1]
-
-    assert why("Secret") == "raise its --max-message"
-    assert (
-        why("Pod") == "raise its --max-message; until it is sent, no Pod that is missing at the peer counts as deleted"
-    )
-
-
 # ---- what nobody knows ----------------------------------------------------------------------------------------------
 
 TOKENS = pod("tokens", kind="ServiceAccountToken")
-
-
-def why_none(version: int) -> Object:
-    """What is told in their place."""
-    return pod("tokens", version, kind="ServiceAccountToken", uid="")
-
-
-@pytest.mark.parametrize("stand_in", [None, why_none(2)], ids=["nothing", "a reason"])
-def test_whoever_holds_an_object_that_nobody_knows_any_more_keeps_it_and_is_in_step(stand_in: Object | None) -> None:
-    world = synced(TOKENS)
-    world.lose(TOKENS.ref, stand_in)
-    assert told(world) == []
-    world.connect()
-    world.settle()
-    assert (world.sent["Put"], world.sent["Drop"], world.sent["InStep"]) == (0, 0, 1)
-    assert world.copy.objects == {TOKENS.ref: TOKENS}
-
-
-def test_whoever_holds_no_object_that_nobody_knows_is_told_the_present_reason() -> None:
-    world = synced()
-    for version in (1, 2):
-        world.lose(TOKENS.ref, why_none(version))
-        world.settle()
-        world.connect()
-        world.settle()
-        assert world.copy.objects == {TOKENS.ref: why_none(version)}
-    world.lose(TOKENS.ref)
-    world.settle()
-    assert world.copy.objects == {}
 
 
 def test_what_is_known_again_is_told_as_far_as_it_differs() -> None:
@@ -382,15 +224,6 @@ def test_what_is_known_again_is_told_as_far_as_it_differs() -> None:
     world.lose(TOKENS.ref)
     world.drop(TOKENS.ref)
     assert [type(said) for said in told(world)] == [Drop, InStep]
-
-
-def test_an_object_takes_the_place_of_the_reason_why_there_was_none() -> None:
-    world = synced()
-    world.lose(TOKENS.ref, why_none(1))
-    world.settle()
-    world.put(TOKENS)
-    world.settle()
-    assert world.copy.objects == {TOKENS.ref: TOKENS}
 
 
 def test_an_end_that_waits_to_be_told_is_not_told_of_what_is_unknown_by_then() -> None:
@@ -417,17 +250,6 @@ def test_the_owner_hears_what_the_learner_had_and_what_it_has_stored() -> None:
         pass
     teller.receive(encode(Stored(2)))
     assert teller.events() == [Confirmed(pod("a").ref, None), Confirmed(pod("b").ref, pod("b").stamp)]
-
-
-def test_an_event_is_told_once_and_forgotten_by_the_teller() -> None:
-    world = synced(pod("e", kind="Event"))
-    assert world.truth.objects == {}
-    assert world.copy.passed == {(pod("e", kind="Event").ref, "1")}
-    assert world.teller is not None
-    assert not world.teller._told
-    world.connect()
-    world.settle()
-    assert world.sent["Put"] == world.sent["Drop"] == 0
 
 
 # ---- a peer that breaks the rules ------------------------------------------------------------------------------------
