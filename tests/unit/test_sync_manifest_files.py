@@ -274,7 +274,9 @@ def test_objects_that_cannot_be_stored_count_and_older_ones_are_not_kept(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{"items": []}', KEY.seal(b"{}", bound=b"another thing"), KEY.seal(b"{", bound=b"manifests")]
+    "content",
+    [b"", b'{"items": []}', KEY.seal(b"{}", bound=b"another thing"), KEY.seal(b"{", bound=b"manifests")],
+    ids=["empty", "in clear", "sealed for another use", "sealed and broken"],
 )
 def test_a_copy_that_somebody_without_the_key_put_there_does_not_count(directory: Directory, content: bytes) -> None:
     directory.sealed.write_bytes(content)
