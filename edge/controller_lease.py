@@ -26,6 +26,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from common.link import Link
+
 log = logging.getLogger("csi_bridge.edge.lease")
 
 _PINGS = 4
@@ -41,13 +43,6 @@ class Leased(Protocol):
 
     def lose(self) -> None:
         """The lease has ended: stop."""
-
-
-class Pinged(Protocol):
-    """The link, as the lease sees it (`common.link.Link`)."""
-
-    def ping(self, answered: Callable[[], None]) -> None:
-        """Ping the hub. `answered` is called when its pong comes."""
 
 
 def boot_time() -> float:
@@ -72,7 +67,7 @@ class ControllerLease:
         self.length_s = length_s
         self.renewed: Callable[[float], None] = lambda _ends_at: None
         self._clock = clock
-        self._link: Pinged | None = None
+        self._link: Link | None = None
         self._ends_at: float | None = None
         """By the clock; None if no lease was needed since the link came."""
         self._pinged_at: float | None = None
@@ -87,14 +82,14 @@ class ControllerLease:
 
     # ---- the link ----------------------------------------------------------------------------------------------------
 
-    def up(self, link: Pinged) -> None:
+    def up(self, link: Link) -> None:
         """Use a new link. The lease is renewed on it once an operation with an epoch comes, or if one still runs."""
         self._link, self._pinged_at, self._awaits_pong = link, None, False
         self._is_needed = bool(self._running or self._waiting)
         self._is_lost = self._is_lost and self._is_needed
         self._look()
 
-    def down(self, link: Pinged) -> None:
+    def down(self, link: Link) -> None:
         """Stop using a link that is gone. What runs under the lease goes on until its end."""
         if link is self._link:
             self._link = None
@@ -190,11 +185,11 @@ class ControllerLease:
         at = self._next_ping()
         return at is None or now >= at or (bool(self._waiting) and not self._awaits_pong)
 
-    def _ping(self, link: Pinged, now: float) -> None:
+    def _ping(self, link: Link, now: float) -> None:
         self._pinged_at, self._awaits_pong = now, True
         link.ping(partial(self._renew, link, now))
 
-    def _renew(self, link: Pinged, sent_at: float) -> None:
+    def _renew(self, link: Link, sent_at: float) -> None:
         """The hub has answered a ping of this time."""
         if link is self._link:
             self._awaits_pong = False

@@ -19,70 +19,25 @@ Rules:
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from common import left_over
 from common.left_over import LeftOver
-from common.objects import Object, Ref
+from common.objects import Ref
 from common.sole_use import KIND, sole_use
 from edge.machine import Machine
+from edge.metastore import Metastore
+from edge.registry.driver_registry import DriverRegistry
 from edge.volumes import VolumeKey
-
-
-class Store(Protocol):
-    """Queues facts for the hub (`edge.metastore`)."""
-
-    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Report this in place of the earlier fact about `ref`; does nothing if it is the same."""
-
-    def drop_fact(self, ref: Ref) -> None:
-        """Take the fact about `ref` back."""
-
-    def fact_refs(self, kind: str) -> list[Ref]:
-        """The facts of a kind."""
-
-    async def wait_acked(self, ref: Ref) -> None:
-        """Return once the hub has stored the latest fact about `ref`. Raises FactRefused if it does not accept it."""
-
-
-class Drivers(Protocol):
-    """The node's drivers (`edge.registry.driver_registry`)."""
-
-    def csi_node(self) -> list[dict[str, Any]]:
-        """Return the CSINode's `spec.drivers`."""
-
-    def node_annotations(self) -> dict[str, str]:
-        """Return the Node's annotation with the drivers' ids for it."""
-
-    def node_labels(self) -> dict[str, str]:
-        """Return the drivers' topology."""
-
 
 _SHORTEST_PERIOD_S: Final = 10.0
 """The shortest interval between two questions for the limit: Kubernetes' own minimum (KEP-4876)."""
 
 
-class Objects(Protocol):
-    """The objects that the hub has sent to this node (`edge.metastore`)."""
-
-    def get(self, ref: Ref) -> Object | None:
-        """Return an object, or None. Raises OSError if it cannot be read from the disk."""
-
-    def refs(self, kind: str) -> list[Ref]:
-        """Return all objects of a kind."""
-
-
-class Askers(Protocol):
-    """Asks the drivers (`edge.registry.driver_registry`)."""
-
-    def ask_every(self, name: str, seconds: float | None) -> None:
-        """Ask a driver for its answers at this interval in seconds; None: the default."""
-
-
 class UpdatePeriods:
     """Sets how often each driver is asked for its volume limit."""
 
-    def __init__(self, objects: Objects, askers: Askers) -> None:
+    def __init__(self, objects: Metastore, askers: DriverRegistry) -> None:
         """Set the intervals from the stored objects."""
         self._objects, self._askers = objects, askers
         self.changed(objects.refs("CSIDriver"))
@@ -108,8 +63,8 @@ class NodeFacts:
     def __init__(
         self,
         node: str,
-        store: Store,
-        drivers: Drivers,
+        store: Metastore,
+        drivers: DriverRegistry,
         machine: Machine,
         fence: Callable[[], dict[str, Any]] = dict,
     ) -> None:

@@ -11,27 +11,15 @@ Rules:
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from common.objects import Ref, encode_body
 from common.pod_fact import MOST_BYTES, MOUNTED, RELEASED, UNMOUNTED, ToldVolume, VolumeState, write_volumes
+from edge.metastore import Metastore
 from edge.volumes import Pod
 
 _SETTLE_S: Final = 0.5
 """Seconds between a change and the fact about it: a pod that starts passes through many states."""
-
-
-class Store(Protocol):
-    """Keeps facts until the hub has them (`edge.metastore`)."""
-
-    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Replace the fact about `ref`. An equal one changes nothing."""
-
-    def drop_fact(self, ref: Ref) -> None:
-        """Take back the fact about `ref`."""
-
-    def fact_refs(self, kind: str) -> list[Ref]:
-        """The objects of a kind that have a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +48,7 @@ class PodFacts:
 
     def __init__(
         self,
-        store: Store,
+        store: Metastore,
         states: Callable[[], Iterable[PodState]],
         *,
         later: Callable[[float, Callable[[], None]], object] | None = None,

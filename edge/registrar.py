@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from common.sockets import FileId
+from edge.registry.driver_registry import DriverRegistry
 from edge.registry.plugin_client import PluginClient, PluginSilent
 from edge.registry.plugin_sockets import looks
 from edge.registry.registration import PLUGIN_TYPE, Offer, RegistrationRefused, shorten
@@ -35,28 +35,6 @@ LOOK_S = 5.0
 """The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it."""
 
 
-class Registry(Protocol):
-    """Gets the registrations (`edge.registry.driver_registry.DriverRegistry`)."""
-
-    async def register(self, offer: Offer) -> None:
-        """Register a driver, or raise `RegistrationRefused`."""
-
-    def deregister(self, socket: str) -> None:
-        """Note that a registration socket is gone."""
-
-    def is_registered(self, name: str, socket: str) -> bool:
-        """Whether a registration still stands."""
-
-    def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
-        """Note a driver's socket that registers elsewhere, under this name."""
-
-    def lost(self, finder: str) -> None:
-        """Note that it is gone."""
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at each change."""
-
-
 class _Failed(Exception):
     """A registration failed; `str()` is the reason."""
 
@@ -67,7 +45,7 @@ class Registrar:
     def __init__(
         self,
         root: Path,
-        registry: Registry,
+        registry: DriverRegistry,
         *,
         own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
@@ -178,7 +156,7 @@ class _Plugin:
     """
 
     def __init__(
-        self, path: Path, file: FileId, registry: Registry, *, own: bool, is_relay: Callable[[str], bool]
+        self, path: Path, file: FileId, registry: DriverRegistry, *, own: bool, is_relay: Callable[[str], bool]
     ) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None

@@ -19,18 +19,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from common.left_over import LeftOver
-from common.objects import Object, Ref
+from common.objects import Ref
+from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
 from edge.disk.layout import Layout
 from edge.fencing.fencing import Fencing
 from edge.manager.call_inputs import CallInputs
-from edge.manager.clock import Clock, LoopClock, Timer
-from edge.manager.facts import Facts, VolumeFacts
-from edge.manager.host import Direct, Drivers, InUseAcked, Plugin, States, VolumeHost
+from edge.manager.clock import Clock
+from edge.manager.facts import VolumeFacts
+from edge.manager.host import InUseAcked, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.opt_in import OptIn
 from edge.manager.places import Places, target_for
@@ -49,13 +50,18 @@ from edge.manager.report import (
 from edge.manager.resolution import PodWants
 from edge.manager.rows import published_of
 from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, Row, State, read_boot
+from edge.manager.states import Device, Publication, Row, State, VolumeStates, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
+from edge.metastore import Metastore
 from edge.node_requests import VolumeStats
 from edge.pod_facts import PodState
+from edge.registry.driver_registry import DriverRegistry
 from edge.volume_errors import NotReady, VolumeError
 from edge.volumes import PodVolume, Volume, VolumeKey
+
+if TYPE_CHECKING:
+    from edge.direct.hand_over import DirectVolumes
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -74,35 +80,7 @@ _LEFTOVERS_S = 60.0
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
 
-class Store(Protocol):
-    """The objects that the hub has sent to this node (`edge.metastore`)."""
-
-    @property
-    def in_step(self) -> bool:
-        """Whether it has all objects that the hub has for this node."""
-
-    @property
-    def ever_in_step(self) -> bool:
-        """Whether it ever had all of the hub's objects, perhaps before this start."""
-
-    def get(self, ref: Ref) -> Object | None:
-        """Return one object, or None.
-
-        Raises:
-            OSError: it cannot be read from the disk.
-        """
-
-    def uid(self, ref: Ref) -> str:
-        """Return an object's UID, even if its body cannot be read from the disk; empty if there is no object."""
-
-    def refs(self, kind: str) -> list[Ref]:
-        """Return all objects of a kind."""
-
-    def subscribe(self, callback: Callable[[frozenset[Ref]], None]) -> object:
-        """Call `callback` whenever objects or `in_step` have changed."""
-
-
-def _no_direct() -> Direct:
+def _no_direct() -> "DirectVolumes":
     raise NotReady("this agent cannot defer volumes to a runtime")
 
 
@@ -132,17 +110,17 @@ class VolumeManager:
         self,
         *,
         node: str,
-        store: Store,
-        states: States,
-        plugin: Plugin,
-        drivers: Drivers,
-        facts: Facts,
+        store: Metastore,
+        states: VolumeStates,
+        plugin: VolumePlugin,
+        drivers: DriverRegistry,
+        facts: Metastore,
         in_use_acked: InUseAcked,
         fencing: Fencing,
         in_use_changed: Callable[[], None] = lambda: None,
         own_labels: Callable[[], Mapping[str, str]] = dict,
         opt_in: OptIn | None = None,
-        direct: Callable[[], Direct] = _no_direct,
+        direct: "Callable[[], DirectVolumes]" = _no_direct,
         validate_block: Callable[[Volume], Awaitable[None]] = _any_volume,
         cdi: CdiFiles | None = None,
         count_deferred: Callable[[str], None] = lambda _by: None,
@@ -180,7 +158,7 @@ class VolumeManager:
         self._told_fenced: set[VolumeKey] = set()
         self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
         self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
-        self._clock = clock or LoopClock()
+        self._clock = clock or Clock()
         self._facts = VolumeFacts(facts, node=node, clock=self._clock)
         self.wanted = Wanted(
             store,
@@ -226,7 +204,7 @@ class VolumeManager:
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._driver_states: dict[str, object] = {}
         """The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry."""
         self._is_in_step = self._was_in_step = False

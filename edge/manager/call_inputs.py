@@ -15,7 +15,7 @@ from typing import Any
 from common.objects import Object, Ref
 from edge.manager.clock import Clock
 from edge.manager.expansion import ClaimSize, read_claim
-from edge.manager.wanted import Objects
+from edge.metastore import Metastore
 from edge.volume_errors import NotReady
 from edge.volumes import Claim, PodVolume, SecretRef, Volume, attachment_name
 
@@ -27,7 +27,7 @@ class Waiting(NotReady):
 class CallInputs:
     """Reads the inputs from the store."""
 
-    def __init__(self, objects: Objects, *, node: str, clock: Clock) -> None:
+    def __init__(self, objects: Metastore, *, node: str, clock: Clock) -> None:
         """Keep the store; read nothing yet."""
         self._objects, self._node, self._clock = objects, node, clock
 

@@ -18,15 +18,20 @@ import logging
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edge.disk.found_volumes import Published
-from edge.manager.host import Content, Direct, VolumeHost
+from edge.manager.host import VolumeHost
 from edge.manager.places import Target, target_for
 from edge.manager.rows import VolumeRows, guard_of, published_of
 from edge.manager.states import BY_DRIVER, Handover, Publication
 from edge.manager.steps import Step
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Deferral, PodVolume, VolumeKey
+
+if TYPE_CHECKING:
+    from edge.direct.file_systems import Content
+    from edge.direct.hand_over import DirectVolumes
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -39,7 +44,7 @@ class VolumeDeferral:
         self._key, self._host, self._rows = key, host, rows
 
     @property
-    def _direct(self) -> Direct:
+    def _direct(self) -> "DirectVolumes":
         return self._host.direct()
 
     async def hand_over(self, want: PodVolume) -> bool:
@@ -138,7 +143,7 @@ class VolumeDeferral:
         fills = not (is_used or reads_only) and await self._direct.grow(device, fs_type)
         return content.uuid, fills
 
-    async def _check(self, row: Publication, device: Path, content: Content, fs_type: str, *, is_used: bool) -> None:
+    async def _check(self, row: Publication, device: Path, content: "Content", fs_type: str, *, is_used: bool) -> None:
         """Check that a device holds the volume's file system.
 
         Raises:

@@ -14,7 +14,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from common.errors import timestamp
 from common.fault_points import reach
@@ -22,6 +21,7 @@ from common.objects import Ref
 from common.quantity import format_bytes
 from edge.manager.clock import Clock
 from edge.manager.expansion import IN_PROGRESS, INFEASIBLE, ClaimSize
+from edge.metastore import Metastore
 from edge.volumes import Claim, Pod
 
 COMPONENT = "csi-bridge-edge"
@@ -34,19 +34,6 @@ _MOST_CAUSES = 1_000
 
 _LONGEST_MESSAGE = 1_024
 """Characters of an event's message: the API server's limit (core validation, events)."""
-
-
-class Facts(Protocol):
-    """Keeps facts until the hub has them."""
-
-    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Replace the fact about `ref`."""
-
-    def drop_fact(self, ref: Ref) -> None:
-        """Take back the fact about `ref`."""
-
-    def fact_refs(self, kind: str) -> list[Ref]:
-        """The objects of a kind that have a fact."""
 
 
 _LONGEST_NAME = 236
@@ -63,7 +50,7 @@ class _Cause:
 class VolumeFacts:
     """The facts about this node's volumes."""
 
-    def __init__(self, facts: Facts, *, node: str, clock: Clock) -> None:
+    def __init__(self, facts: Metastore, *, node: str, clock: Clock) -> None:
         """No facts yet."""
         self._facts, self._node, self._clock = facts, node, clock
         self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()

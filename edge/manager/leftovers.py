@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Published, Staged, Unreadable
-from edge.manager.host import Plugin
 from edge.manager.rows import guard_of, published_of, staged_of
 from edge.manager.states import Device, Publication, Row
 from edge.manager.task import VolumeTask
@@ -30,7 +30,7 @@ class Leftovers:
     """The directories that were found at start and are still there."""
 
     def __init__(
-        self, plugin: Plugin, *, is_explained: Callable[[Unreadable], bool], is_pod_gone: Callable[[str], bool]
+        self, plugin: VolumePlugin, *, is_explained: Callable[[Unreadable], bool], is_pod_gone: Callable[[str], bool]
     ) -> None:
         """Begin empty; `begin` adds the directories.
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from common.fault_points import reach
 from edge.disk.found_volumes import Published, Staged
-from edge.manager.host import States
 from edge.manager.places import VOLUME, Place, Places, Target, staging_place
-from edge.manager.states import Device, Publication, Row, State
+from edge.manager.states import Device, Publication, Row, State, VolumeStates
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
 
@@ -29,7 +28,7 @@ class VolumeRows:
         unwritten: the rows that are not on disk yet, and whether each is to be removed there.
     """
 
-    def __init__(self, key: VolumeKey, states: States, places: Places) -> None:
+    def __init__(self, key: VolumeKey, states: VolumeStates, places: Places) -> None:
         """A volume without rows. Each row that it gets takes its place in `places`."""
         self._key, self._states, self._places = key, states, places
         self.device: Device | None = None

@@ -17,32 +17,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from common.objects import Object, Ref
+from common.objects import Ref
 from edge.disk.layout import Layout
 from edge.manager.opt_in import OptIn
 from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
+from edge.metastore import Metastore
 from edge.volumes import Pod
 
 POD = "Pod"
-
-
-class Objects(Protocol):
-    """The objects that the hub has sent to this node."""
-
-    def get(self, ref: Ref) -> Object | None:
-        """Return an object; None if there is none.
-
-        Raises:
-            OSError: it cannot be read from the disk.
-        """
-
-    def uid(self, ref: Ref) -> str:
-        """Return an object's UID, even if its body cannot be read from the disk; empty if there is no object."""
-
-    def refs(self, kind: str) -> list[Ref]:
-        """Return all objects of a kind."""
 
 
 class Wanted:
@@ -50,7 +33,7 @@ class Wanted:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: Metastore,
         *,
         node: str,
         own_labels: Callable[[], Mapping[str, str]] = dict,
