@@ -163,7 +163,7 @@ def test_the_same_holds_in_long_and_dense_traffic() -> None:
     seen: Counter[str] = Counter()
 
     @given(hub=LIMITS, edge=LIMITS, seed=st.integers(0, 2**32))
-    @examples(80, shrink=False)
+    @examples(80, shrink=False, whole=True)
     def run(hub: Limits, edge: Limits, seed: int) -> None:
         chance = Random(seed)
         traffic = Traffic(hub, edge)
