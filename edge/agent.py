@@ -19,7 +19,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
@@ -54,16 +53,6 @@ from edge.settings import AgentFlags, AgentSettings, complete
 log = logging.getLogger("csi_bridge.edge")
 
 
-class Streams(Protocol):
-    """Opens streams of its own on the link."""
-
-    def up(self, link: Link) -> None:
-        """Use a new link."""
-
-    def down(self) -> None:
-        """Stop using the link: it is gone or will drain."""
-
-
 class Agent:
     """Serves the streams that the hub opens (`common.link.LinkHandler`).
 
@@ -84,7 +73,7 @@ class Agent:
         metrics: Metrics,
         *,
         drivers: Callable[[], Sequence[Driver]],
-        streams: Streams,
+        streams: KubeletPart,
     ) -> None:
         """Make an agent without a link; see `run`.
 
@@ -94,7 +83,7 @@ class Agent:
             lease: the permission to run operations of shared drivers.
             metrics: the agent's metrics.
             drivers: returns the present drivers.
-            streams: the other users of the link.
+            streams: the part whose streams use the link, too.
         """
         self.node = node
         self.operations = operations

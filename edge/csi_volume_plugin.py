@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from common.errors import CallError
 from common.fault_points import reach
@@ -39,10 +39,11 @@ from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.node_requests import Has, Tokens, VolumeStats
+from edge.registry.node_driver import NodeDriver
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume
 
-__all__ = ["Found", "NodeDriver", "Published", "Staged", "Unreadable", "VolumePlugin", "VolumeStats"]
+__all__ = ["Found", "Published", "Staged", "Unreadable", "VolumePlugin", "VolumeStats"]
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -62,31 +63,6 @@ T = TypeVar("T")
 async def _never(_published: Published) -> bool:
     """No driver here knows any runtime."""
     return False
-
-
-class NodeDriver(Protocol):
-    """A registered driver, with the members that node calls need."""
-
-    @property
-    def name(self) -> str:
-        """The driver's name."""
-
-    @property
-    def node_id(self) -> str:
-        """The driver's id for this node, from NodeGetInfo."""
-
-    @property
-    def capabilities(self) -> frozenset[int]:
-        """The capabilities from NodeGetCapabilities: numbers of `NodeServiceCapability.RPC.Type`."""
-
-    async def call(
-        self, method: str, request: bytes, *, timeout_s: float, may_begin: MayGoOn | None = None
-    ) -> tuple[Status, bytes | None]:
-        """Call `/csi.v1.Node/…`, if `may_begin` allows it then; the returned status is the driver's own.
-
-        Raises:
-            CallError: no answer came; the driver may have done it.
-        """
 
 
 class VolumePlugin:

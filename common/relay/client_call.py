@@ -15,7 +15,7 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from common.relay.errors import (
     MalformedField,
@@ -31,6 +31,9 @@ from common.relay.framing import Deframer
 from common.relay.hpack import Header
 from common.relay.metadata import CONTENT_TYPE, is_grpc, status_of
 from common.status import Status
+
+if TYPE_CHECKING:
+    from common.relay.client_connection import ClientConnection
 
 log = logging.getLogger("csi_bridge.relay")
 
@@ -63,26 +66,6 @@ class Opener(Protocol):
 
     def open(self, call: "ClientCall") -> None:
         """Send the call's request, now or later. Calls `call.fail` if that is impossible."""
-
-
-class Connection(Protocol):
-    """The connection of a call that has a stream."""
-
-    def consumed(self, call: "ClientCall", flow_bytes: int) -> None:
-        """Let the driver send as many bytes again."""
-
-    def cancel(self, call: "ClientCall") -> None:
-        """Cancel the call."""
-
-    def judge(self, call: "ClientCall", status: Status) -> None:
-        """Call `call.believed(status)` if a status is the vendor's own, else `call.fail`; now or later."""
-
-
-class Later(Protocol):
-    """Something that the call waits for: a timer, or the task that examines its status."""
-
-    def cancel(self) -> object:
-        """Wait for it no more."""
 
 
 class ClientCall:
@@ -122,9 +105,9 @@ class ClientCall:
         self.to = to
         self.may_begin = may_begin
         self.stream_id = 0
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.queue: dict[ClientCall, None] | None = None
-        self.later: Later | None = None
+        self.later: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self.over = False
         self._opener = opener
         self._receiver = receiver

@@ -121,7 +121,7 @@ class ClientConnection(Pump):
         if self.retired and not self._calls and not self._pings.waiting and self._transport is not None:
             self._transport.close()
 
-    # `client_call.Connection`.
+    # For its calls (`client_call.ClientCall`).
 
     def consumed(self, call: ClientCall, flow_bytes: int) -> None:
         """Let the driver send as many bytes again."""

@@ -7,11 +7,14 @@ coroutine.
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from common.relay.errors import PeerGone
 from common.relay.pump import Taken
 from common.status import Code, Status
+
+if TYPE_CHECKING:
+    from common.relay.server_connection import ServerConnection
 
 
 class CancelReason(StrEnum):
@@ -28,19 +31,6 @@ class Callee(Protocol):
 
     def cancelled(self) -> None:
         """The call needs no answer any more (`ServerCall.cancelled_by`). Finish it now or soon."""
-
-
-class AnswerWriter(Protocol):
-    """The connection of a call, which sends its answer."""
-
-    def send_message(self, call: "ServerCall", message: bytes, taken: Taken) -> None:
-        """Send one message, after the headers if it is the first. It leaves at the end of the loop's turn."""
-
-    def send_status(self, call: "ServerCall", status: Status, taken: Taken) -> None:
-        """Send the trailers, and all that waits."""
-
-    def status_for(self, call: "ServerCall", error: BaseException | None) -> Status:
-        """The status of a call that failed with this error, or was cancelled."""
 
 
 def _ignored(_taken: bool) -> None:  # noqa: FBT001  # as `Taken`
@@ -73,7 +63,7 @@ class ServerCall:
     )
 
     def __init__(
-        self, writer: AnswerWriter, stream_id: int, *, method: str, request: bytes, timeout_s: float | None
+        self, writer: "ServerConnection", stream_id: int, *, method: str, request: bytes, timeout_s: float | None
     ) -> None:
         self._writer = writer
         self.stream_id = stream_id

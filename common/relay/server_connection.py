@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from common.deadlines import Deadlines
 from common.relay.errors import (
@@ -22,6 +22,9 @@ from common.relay.metadata import RESPONSE_BLOCK, RESPONSE_HEADERS, is_grpc, par
 from common.relay.pump import Pump, Taken
 from common.relay.server_call import Callee, CancelReason, ServerCall
 from common.status import Code, Origin, Status
+
+if TYPE_CHECKING:
+    from common.relay.server import Server
 
 logger = logging.getLogger("csi_bridge.relay")
 
@@ -56,26 +59,6 @@ class ServerSettings:
     origin: str = Origin.PROXY
 
 
-class Owner(Protocol):
-    """The server of a connection."""
-
-    settings: ServerSettings
-    handler: Handler
-    draining: bool
-
-    def connection_opened(self, connection: "ServerConnection") -> None:
-        """Add a client's connection."""
-
-    def connection_closed(self, connection: "ServerConnection") -> None:
-        """Remove a connection that is over."""
-
-    def call_began(self) -> None:
-        """Count a call that begins."""
-
-    def call_ended(self) -> None:
-        """Count a call that is over."""
-
-
 class _Request:
     """A request that has not arrived completely."""
 
@@ -92,7 +75,7 @@ class _Request:
 class ServerConnection(Pump):
     """One client's connection."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: "Server") -> None:
         super().__init__(client=False)
         self._owner = owner
         self._settings = owner.settings
@@ -277,7 +260,7 @@ class ServerConnection(Pump):
         elif reason is CancelReason.DEADLINE and stream_id in self._outgoing:
             self._cut(stream_id)
 
-    # The answer (`server_call.AnswerWriter`).
+    # The answer of a call (`server_call.ServerCall`).
 
     def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
         """See `ServerCall.put`."""
