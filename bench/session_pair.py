@@ -20,7 +20,7 @@ from bench.spread import repeat  # noqa: E402
 from common.csi import csi_pb2  # noqa: E402
 from common.limits import Limits  # noqa: E402
 from common.messages import Kind, Open  # noqa: E402
-from common.receiver import IdleReceiver  # noqa: E402
+from common.receiver import Receiver  # noqa: E402
 from common.session import Session, State  # noqa: E402
 from common.status import Code, Status  # noqa: E402
 from common.version import introduce  # noqa: E402
@@ -35,7 +35,7 @@ _TIMEOUT_S = 10.0
 _MOST_US = 50.0
 
 
-class _End(IdleReceiver):
+class _End(Receiver):
     """One side's application, and the receiver of its streams. It gives each message's credit back at once."""
 
     def __init__(self, session: Session) -> None:

@@ -16,7 +16,7 @@ from common.accounting import Account
 from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed
 from common.link import Link
 from common.messages import Kind
-from common.receiver import IdleReceiver
+from common.receiver import Receiver
 from common.relay.server_call import ServerCall
 from common.status import Status
 
@@ -24,7 +24,7 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 """The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
-class ForwardedCall(IdleReceiver):
+class ForwardedCall(Receiver):
     """One call under way."""
 
     __slots__ = ("_account", "_call", "_link", "_number", "_unreachable")

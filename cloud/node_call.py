@@ -10,7 +10,7 @@ from cloud.visit import Visit
 from common.csi.methods import METHODS
 from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
 from common.messages import Kind
-from common.receiver import IdleReceiver
+from common.receiver import Receiver
 from common.status import Status
 
 _UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
@@ -69,7 +69,7 @@ class Reply(Protocol):
         """Stop waiting for the answer, or release it undelivered. The `Caller` hears no more."""
 
 
-class NodeCall(IdleReceiver):
+class NodeCall(Receiver):
     """A call at a connected node. Its errors name the node.
 
     It has two ends: the node's stream (`common.receiver.Receiver`), and its caller in the hub (`Caller`).

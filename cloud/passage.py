@@ -34,6 +34,7 @@ from common.link import Link
 from common.logs import bind
 from common.messages import Open
 from common.metrics import Metrics
+from common.receiver import Receiver
 from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
@@ -86,7 +87,7 @@ class Passages:
             raise NotCarried(frame.method, _CARRIED)
 
 
-class Passage:
+class Passage(Receiver):
     """One call on its way through the hub.
 
     It has two ends: the caller's stream (`common.receiver.Receiver`), and the node's answer (`cloud.node_call.Caller`).

@@ -75,7 +75,7 @@ class Writer(Protocol):
         """Write within `LATER_S`, or with the next write."""
 
 
-class Stream:
+class Stream(Receiver):
     """One stream of a link.
 
     The opener reads with `receive()` until None, then finds `status`, then calls `acknowledge()`. The acceptor reads
@@ -137,11 +137,9 @@ class Stream:
         return message
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """All messages until the end of the stream; errors as in `receive()`."""
         return self
 
     async def __anext__(self) -> bytes:
-        """The next message."""
         if (message := await self.receive()) is None:
             raise StopAsyncIteration
         return message
@@ -207,37 +205,37 @@ class Stream:
     # ---- the link's side
 
     def took(self, message: bytes) -> None:
-        """See `Receiver`."""
+        """Keep the message for `receive`."""
         if self._inbox is None:
             self._inbox = deque()
         self._inbox.append(message)
         self._wake()
 
     def ended(self, status: Status) -> None:
-        """See `Receiver`."""
+        """Let `receive` return None."""
         self.status = status
         self._wake()
         self.writable()
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """See `Receiver`."""
+        """Let `receive` raise the error."""
         self._error = error
         self._wake()
         self.writable()
 
     def left(self) -> None:
-        """See `Receiver`."""
+        """Cancel the task that serves the stream."""
         if self.task is not None and not self._detached:
             self.task.cancel()
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
-        """See `Receiver`."""
+        """Drop the unread messages, and call `on_released`."""
         self._drop_inbox()
         if self.on_released is not None:
             self.on_released(delivered)
 
     def writable(self) -> None:
-        """See `Receiver`."""
+        """Wake the sender that waits for room."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 

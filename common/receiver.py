@@ -1,17 +1,19 @@
 """A receiver: the object that a stream tells what comes on it. An ordinary call has one without a task or a future."""
 
-from typing import Protocol
-
 from common.errors import CallTimeout, TunnelClosed
 from common.status import Status
 
 
-class Receiver(Protocol):
+class Receiver:
     """Takes what comes on one stream, at once: no method waits.
 
     It answers with the link's methods `send`, `end`, `acknowledge`, `cancel` and `consumed`, and the stream's id. It
     may also use and start other streams, on this link and on others. If it raises, its session ends.
+
+    Here each method does nothing: a subclass has those that it needs.
     """
+
+    __slots__ = ()
 
     def took(self, message: bytes) -> None:
         """A whole message came. Call `link.consumed(number, len(message))` when its memory is free again."""
@@ -35,29 +37,5 @@ class Receiver(Protocol):
         """
 
 
-class IdleReceiver:
-    """A receiver that does nothing: a base for receivers that need only some of the calls."""
-
-    __slots__ = ()
-
-    def took(self, message: bytes) -> None:
-        """See `Receiver`."""
-
-    def ended(self, status: Status) -> None:
-        """See `Receiver`."""
-
-    def failed(self, error: TunnelClosed | CallTimeout) -> None:
-        """See `Receiver`."""
-
-    def left(self) -> None:
-        """See `Receiver`."""
-
-    def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
-        """See `Receiver`."""
-
-    def writable(self) -> None:
-        """See `Receiver`."""
-
-
-NOBODY = IdleReceiver()
+NOBODY = Receiver()
 """The receiver of an accepted stream until the application has given one."""

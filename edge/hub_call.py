@@ -20,7 +20,7 @@ from common.accounting import Account
 from common.errors import CallError, OperationLimit, status_of
 from common.link import Link
 from common.messages import Open
-from common.receiver import IdleReceiver
+from common.receiver import Receiver
 from common.status import Origin, Status
 from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, Cancellable, Outcome, Result
@@ -47,7 +47,7 @@ class Callee(Protocol):
         """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
 
 
-class HubCall(IdleReceiver):
+class HubCall(Receiver):
     """One call under way.
 
     It has two ends: the hub's stream (`common.receiver.Receiver`), and the driver's call, whose outcome `told` hears.

@@ -1,12 +1,12 @@
 """A listener: the owner of an HTTP/2 connection, which gets the received events."""
 
-from typing import Protocol
-
 from common.relay.hpack import Header
 
 
-class Listener(Protocol):
-    """The owner of an `http2.Http2`. `Http2.receive` calls its methods; each returns at once."""
+class Listener:
+    """The owner of an `http2.Http2`. `Http2.receive` calls its methods; each returns at once, and here does nothing."""
+
+    __slots__ = ()
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
         """A request, response headers, or trailers (`ended`) came in."""

@@ -12,8 +12,8 @@ from typing import cast
 
 from common.relay.errors import Http2Error
 from common.relay.frames import ErrorCode
-from common.relay.hpack import Header
 from common.relay.http2 import Http2
+from common.relay.listener import Listener
 
 logger = logging.getLogger("csi_bridge.relay")
 
@@ -59,10 +59,10 @@ class Outgoing:
                 taken(False)  # noqa: FBT003
 
 
-class Pump(asyncio.Protocol):
+class Pump(Listener, asyncio.Protocol):
     """One connection: the base of the server's and the client's connections.
 
-    A subclass implements `closed` and the callbacks of `listener.Listener` except `window_opened`.
+    A subclass implements `closed`, and the callbacks of `Listener` that it needs except `window_opened`.
     """
 
     def __init__(self, *, client: bool) -> None:
@@ -80,27 +80,6 @@ class Pump(asyncio.Protocol):
     def closed(self, why: Exception | None) -> None:
         """The connection is over. Called once, with the error, or None if the peer closed it."""
         raise NotImplementedError
-
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """See `listener.Listener`."""
-        raise NotImplementedError
-
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """See `listener.Listener`."""
-        raise NotImplementedError
-
-    def stream_reset(self, stream_id: int, code: int) -> None:
-        """See `listener.Listener`."""
-        raise NotImplementedError
-
-    def settings_received(self) -> None:
-        """See `listener.Listener`."""
-
-    def ping_acknowledged(self, data: bytes) -> None:
-        """See `listener.Listener`."""
-
-    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """See `listener.Listener`."""
 
     # asyncio's side.
 
@@ -236,7 +215,6 @@ class Pump(asyncio.Protocol):
         return size
 
     def _flush(self) -> None:
-        """Write the bytes that HTTP/2 has queued."""
         self._flush_due = False
         transport = self._transport
         if transport is None or not (data := self._http2.take()) or transport.is_closing():
@@ -246,7 +224,6 @@ class Pump(asyncio.Protocol):
             transport.pause_reading()
 
     def _flush_soon(self) -> None:
-        """Write at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_if_due)

@@ -13,7 +13,7 @@ from common.limits import Limits
 from common.local_dial import LocalPort
 from common.messages import Kind, Reason
 from common.peer import Peer as Identity
-from common.receiver import IdleReceiver
+from common.receiver import Receiver
 from common.status import Code, Status
 from common.version import introduce
 from tests.kit.linked import Peer, local_pair
@@ -27,7 +27,7 @@ SELF = Identity("this process", local=True, uid=0)
 OK = Status(Code.OK)
 
 
-class Ear(IdleReceiver):
+class Ear(Receiver):
     """A receiver that notes what it hears."""
 
     def __init__(self) -> None:
