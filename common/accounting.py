@@ -91,7 +91,6 @@ class Account:
     def __init__(
         self, accounts: Accounts, driver: str, method: str, call_id: str, node: str, *, timeout_s: float | None
     ) -> None:
-        """An open account: see `Accounts.begin`."""
         self._accounts = accounts
         self._timeout_s = timeout_s
         self.driver = driver

@@ -57,7 +57,6 @@ class _StandIn:
         self._send = send
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **how: Any) -> ssl.SSLObject:
-        """A connection over two buffers."""
         made = self._real.wrap_bio(incoming, outgoing, *args, **how)
         if isinstance(made, _AlertingObject):
             made.incoming, made.outgoing, made.send = incoming, outgoing, self._send

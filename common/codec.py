@@ -64,7 +64,6 @@ class _Layout:
     __slots__ = ("_defaults", "_names", "_numbers", "_ordinary", "_required", "_types", "frame", "number")
 
     def __init__(self, number: int, frame: type[Any]) -> None:
-        """The layout of a dataclass."""
         hints = get_type_hints(frame)
         found = fields(frame)
         self.number = number
@@ -77,7 +76,6 @@ class _Layout:
         self._defaults = tuple(item.default for item in found)
 
     def values(self, frame: Any) -> tuple[Any, ...]:
-        """All fields of a frame, in wire order."""
         return tuple([getattr(frame, name) for name in self._names])
 
     def read(self, item: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -116,7 +114,6 @@ class Codec(Generic[T]):
     __slots__ = ("_by_class", "_by_number")
 
     def __init__(self, classes: Mapping[int, type[T]]) -> None:
-        """A codec for these classes, by their type numbers."""
         self._by_number = {number: _Layout(number, frame) for number, frame in classes.items()}
         self._by_class = {layout.frame: layout for layout in self._by_number.values()}
 

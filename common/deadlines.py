@@ -16,7 +16,6 @@ class Deadlines:
     __slots__ = ("_heap",)
 
     def __init__(self) -> None:
-        """No deadlines."""
         self._heap: list[tuple[float, int]] = []
 
     def __len__(self) -> int:

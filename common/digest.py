@@ -23,7 +23,6 @@ class Digest:
     __slots__ = ("_sums",)
 
     def __init__(self, stamps: Mapping[Ref, Stamp] | None = None) -> None:
-        """The digest of these objects, or of no objects."""
         self._sums = [0] * BUCKETS
         for ref, stamp in (stamps or {}).items():
             self.toggle(ref, stamp)

@@ -41,7 +41,6 @@ class _Collector:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric with all its series."""
         yield self._calls()
         for counter in self._metrics.counters:
             counted = CounterMetricFamily(counter.name, counter.text, labels=_labels(counter.label))

@@ -38,7 +38,6 @@ class Handshakes(Generic[Connection]):
         self._groups_of: dict[Connection, str] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._groups_of)
 
     def add(self, connection: Connection, address: str, now: float) -> Connection | None:

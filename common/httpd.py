@@ -165,7 +165,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                 self.shutdown_request(request)
 
     def stop(self) -> None:
-        """Make `serve` return."""
         self._stopping.set()
         _cut(self.socket)
 
@@ -179,13 +178,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close one connection that has been served."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """Stop listening and cut every connection."""
         super().server_close()
         with self._lock:
             left = list(self._open)

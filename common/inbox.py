@@ -24,7 +24,6 @@ class Inbox:
     __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "granted", "owed")
 
     def __init__(self, limits: Limits, outbox: Outbox) -> None:
-        """An empty inbox that grants the windows of `limits` and gives credit back through `outbox`."""
         self._limits = limits
         self._outbox = outbox
         self._stream_quarter = limits.stream_window_bytes / 4

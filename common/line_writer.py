@@ -119,7 +119,6 @@ class LineWriter(Generic[Line]):
             self._told = lost
 
     def _take(self) -> list[str]:
-        """Format all lines that wait."""
         texts = []
         for _ in range(len(self._lines)):
             try:

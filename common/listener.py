@@ -78,7 +78,6 @@ class _Arrival:
         self.websocket: WebSocket | None = None
 
     def cut(self, why: str) -> None:
-        """Close the connection at once."""
         if self.websocket is not None:
             self.websocket.abort(why)
         elif self.task is not None:

@@ -30,14 +30,6 @@ class LocalPort:
     """The place in this process where a handler accepts links from other parts of the process."""
 
     def __init__(self, hello: Hello, handler: LinkHandler, *, limits: Limits, peer: Peer) -> None:
-        """A port without links.
-
-        Args:
-            hello: the acceptor's.
-            handler: of the accepted links.
-            limits: of each accepted session.
-            peer: the dialler, as the acceptor sees it.
-        """
         self._hello = hello
         self._handler = handler
         self._limits = limits
@@ -154,5 +146,4 @@ class _End:
         self.flush_later = way.carry_later
 
     def flush(self) -> None:
-        """Carry now: somebody waits for it."""
         self._way.carry(from_dialler=self._is_dialler)

@@ -36,7 +36,6 @@ class Outbox:
     )  # fmt: skip
 
     def __init__(self, chunk_bytes: int) -> None:
-        """An empty outbox that cuts messages into chunks of at most `chunk_bytes`."""
         self._chunk_bytes = chunk_bytes
         self._closed = False
         self._control: list[bytes] = []

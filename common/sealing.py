@@ -26,7 +26,6 @@ class Sealer:
     """Seals and unseals with one key."""
 
     def __init__(self, key: bytes) -> None:
-        """The sealer with a key of `KEY_BYTES`."""
         self._cipher = AESGCM(key)
 
     def seal(self, body: bytes, *, bound: bytes) -> bytes:

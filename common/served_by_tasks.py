@@ -9,7 +9,7 @@ class ServedByTasks:
     """A base for link handlers (`common.link.LinkHandler`)."""
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """See `LinkHandler`."""
+        """Let a task serve the stream."""
         return link.served(frame, deadline, self.serve)
 
     async def serve(self, stream: Stream) -> None:

@@ -20,7 +20,6 @@ class Bucket:
     left: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin full."""
         self.left = self.burst
 
     def count(self, now: float) -> float:

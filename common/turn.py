@@ -23,7 +23,6 @@ class Turn:
     __slots__ = ("_joined", "is_on")
 
     def __init__(self) -> None:
-        """No turn is under way."""
         self._joined: dict[Joiner, None] = {}
         self.is_on = False
 

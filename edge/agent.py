@@ -75,16 +75,6 @@ class Agent:
         drivers: Callable[[], Sequence[Driver]],
         streams: KubeletPart,
     ) -> None:
-        """Make an agent without a link; see `run`.
-
-        Args:
-            node: this node's name.
-            operations: runs the calls that change something at a vendor.
-            lease: the permission to run operations of shared drivers.
-            metrics: the agent's metrics.
-            drivers: returns the present drivers.
-            streams: the part whose streams use the link, too.
-        """
         self.node = node
         self.operations = operations
         self.lease = lease
@@ -235,8 +225,6 @@ def _fitting(report: DriverReport) -> DriverReport:
 def _pages(
     agent: Agent, uplink: Uplink, part: KubeletPart, settings: AgentSettings, problems: Callable[[], list[str]]
 ) -> Pages:
-    """The agent's state and its pods' volumes, for its status socket."""
-
     def status() -> AgentStatus:
         return AgentStatus(
             software=SOFTWARE,

@@ -205,7 +205,6 @@ class ControllerLease:
         self._look()
 
     def _lose(self) -> None:
-        """Cancel what runs under the lease."""
         self._is_lost = True
         running, self._running = self._running, {}
         log.warning(

@@ -103,7 +103,7 @@ class DriverCall(UnaryReceiver):
             self._parsing.cancel()
 
     def answered(self, status: Status, message: bytes | None) -> None:
-        """See `UnaryReceiver`."""
+        """Parse the answer, a large one in a thread, and tell it."""
         self._call = None  # the two would keep each other, with request and answer
         if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
             loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class DriverCall(UnaryReceiver):
             self._told(result)
 
     def failed(self, error: VendorConnectionError) -> None:
-        """See `UnaryReceiver`."""
+        """Tell the error as the agent's."""
         self._call = None
         self._told(blame(self._driver, self._to, error))
 

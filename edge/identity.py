@@ -78,7 +78,6 @@ class Identity:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        """The identity in a state directory, which may have none yet."""
         self._folder = state_dir / FOLDER
         self._joined = self._folder / "joined.json"
         node = self._folder / "node.pem"

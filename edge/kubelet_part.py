@@ -347,7 +347,6 @@ class Volumes:
         return Layout(Path(os.path.realpath(self._settings.root_dir)))
 
     async def _is_deferred(self, published: Published) -> bool:
-        """Whether the pod's runtime knows a volume that the driver has published."""
         return bool(self._settings.direct_runtime) and await self._direct_volumes().is_told(published)
 
     def _direct_volumes(self) -> "DirectVolumes":

@@ -38,7 +38,6 @@ class UpdatePeriods:
     """Sets how often each driver is asked for its volume limit."""
 
     def __init__(self, objects: Metastore, askers: DriverRegistry) -> None:
-        """Set the intervals from the stored objects."""
         self._objects, self._askers = objects, askers
         self.changed(objects.refs("CSIDriver"))
 

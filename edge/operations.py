@@ -137,7 +137,6 @@ class _Running:
         self._operations = operations
 
     def __call__(self, outcome: Outcome) -> None:
-        """The call has ended."""
         self._operations.ended(self, outcome)
 
     def put_under(self, lease: ControllerLease) -> None:
@@ -146,12 +145,10 @@ class _Running:
         lease.begin(self)
 
     def expire(self) -> None:
-        """Cancel the call: its time is up."""
         limit_s = self._operations.limit_s
         self._stop(OperationLimit(self.operation.key[0], self._operations.node, limit_s))
 
     def lose(self) -> None:
-        """Cancel the call: the controller lease has ended (`controller_lease.Leased`)."""
         self._stop(LeaseOver(self.operation.key[0], self._operations.node))
 
     def _stop(self, error: CallError) -> None:

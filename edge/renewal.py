@@ -164,7 +164,6 @@ class Renewal:
         )
 
     async def _renew(self, ask_hub: Callable[[Renew], Awaitable[Issued]], *, signed: bool) -> None:
-        """Ask for the next certificate, and store it."""
         try:
             with self._identity.held():
                 question = await asyncio.to_thread(self._identity.renewal, signed=signed)
@@ -189,7 +188,6 @@ class Renewal:
             )
 
     def _note(self, error: Exception) -> None:
-        """Tell the problem, and log it if it is a new one."""
         try:
             valid = f", valid until {timestamp(self._identity.term().ends_at)},"
         except (OSError, ValueError):

@@ -38,7 +38,6 @@ class AgentFlags(ProcessSettings):
     watchdog: Path
 
     def __post_init__(self) -> None:
-        """Check that the values fit each other."""
         super().__post_init__()
         names = [runtime.name for runtime in self.direct_runtime]
         for runtime in self.direct_runtime:
@@ -68,7 +67,6 @@ class AgentSettings(AgentFlags):
     hub: Endpoint
 
     def __post_init__(self) -> None:
-        """Check that the agent can dial."""
         super().__post_init__()
         self.check_dial("--hub", self.hub)
 

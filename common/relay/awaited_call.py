@@ -21,7 +21,6 @@ class AwaitedCall:
     def __init__(
         self, opener: Opener, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
     ) -> None:
-        """A call that has not started; see `ClientCall`."""
         self._opener = opener
         self._method = method
         self._request = request
@@ -41,7 +40,6 @@ class AwaitedCall:
         return self._status
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The messages of the answer."""
         return self
 
     async def __anext__(self) -> bytes:
@@ -98,7 +96,6 @@ class AwaitedCall:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        """Cancel the call if it is still running."""
         self.cancel()
 
     def _start(self, receiver: CallReceiver) -> None:
@@ -110,17 +107,17 @@ class AwaitedCall:
     # The call's side (`client_call.CallReceiver`).
 
     def took(self, _call: ClientCall, message: bytes) -> None:
-        """See `CallReceiver`. Each message waits here for its reader."""
+        """Keep the message for its reader."""
         self._messages.append(message)
         self._wake()
 
     def ended(self, status: Status) -> None:
-        """See `CallReceiver`."""
+        """Raise the status to the reader, or end the iteration, after the messages before it."""
         self._status = status
         self._wake()
 
     def failed(self, error: VendorConnectionError) -> None:
-        """See `CallReceiver`. The messages before it can be read still."""
+        """Raise the error to the reader after the messages before it."""
         self._error = error
         self._wake()
 
@@ -137,11 +134,9 @@ class _Unary(UnaryReceiver):
         self._answer = answer
 
     def answered(self, status: Status, message: bytes | None) -> None:
-        """See `UnaryReceiver`."""
         if not self._answer.done():
             self._answer.set_result((status, message))
 
     def failed(self, error: VendorConnectionError) -> None:
-        """See `UnaryReceiver`."""
         if not self._answer.done():
             self._answer.set_exception(error)

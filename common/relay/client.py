@@ -281,7 +281,6 @@ class _Alone:
         self._connection = connection
 
     def open(self, call: ClientCall) -> None:
-        """Send a call's request."""
         if self._connection.usable:
             self._connection.begin(call)
         else:

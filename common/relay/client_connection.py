@@ -38,12 +38,6 @@ class ClientConnection(Pump):
     """One connection, from the dial to its end."""
 
     def __init__(self, path: str, on_closed: Callable[["ClientConnection"], None]) -> None:
-        """A connection that the loop is to connect.
-
-        Args:
-            path: the driver's socket.
-            on_closed: called once, when the connection is over.
-        """
         super().__init__(client=True)
         self.path = path
         self.name = ""

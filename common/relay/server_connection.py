@@ -263,7 +263,7 @@ class ServerConnection(Pump):
     # The answer of a call (`server_call.ServerCall`).
 
     def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
-        """See `ServerCall.put`."""
+        """Send one message, after the headers if it is the first. It leaves at the end of the loop's turn."""
         if not call.headers_sent:
             call.headers_sent = True
             self._http2.send_headers(call.stream_id, RESPONSE_BLOCK, end=False)
@@ -271,7 +271,7 @@ class ServerConnection(Pump):
         self._flush_soon()
 
     def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
-        """See `ServerCall.finish`."""
+        """Send the trailers, and all that waits."""
         outgoing = self._outgoing.get(call.stream_id)
         if call.gone or not self.open or (outgoing is not None and call.cancelled_by is CancelReason.DEADLINE):
             if outgoing is not None:
@@ -300,7 +300,7 @@ class ServerConnection(Pump):
         self._flush()
 
     def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
-        """See `ServerCall.fail`."""
+        """The status of a call that failed with this error, or was cancelled."""
         if not isinstance(error, Exception):
             if call.cancelled_by is CancelReason.DEADLINE:
                 return self._settings.on_deadline(call)

@@ -11,11 +11,6 @@ class UnaryReceiver:
     __slots__ = ("_message", "_path")
 
     def __init__(self, path: str) -> None:
-        """A receiver without an answer.
-
-        Args:
-            path: the driver's socket, for errors.
-        """
         self._path = path
         self._message: bytes | None = None
 
@@ -28,14 +23,14 @@ class UnaryReceiver:
         raise NotImplementedError
 
     def took(self, call: ClientCall, message: bytes) -> None:
-        """See `CallReceiver`."""
+        """Keep the message; a second one ends the call."""
         if self._message is not None:
             call.give_up(VendorAnswerInvalid(self._path, "answered with more than one message"))
         self._message = message
         call.consumed()
 
     def ended(self, status: Status) -> None:
-        """See `CallReceiver`."""
+        """Give the status, and the message if it is OK, to `answered`, or call `failed`."""
         if status.code:
             self.answered(status, None)
         elif self._message is None:

@@ -53,13 +53,6 @@ class DirectVolumes:
     """
 
     def __init__(self, root: Path, store: DirectVolumeStore, shim: ShimClient) -> None:
-        """Read and make nothing yet.
-
-        Args:
-            root: `--root-dir`.
-            store: the runtimes' directory.
-            shim: asks running sandboxes.
-        """
         self._root, self._layout, self._store, self._shim = RootDir(root), Layout(root), store, shim
         self._real = Layout(Path(os.path.realpath(root)))
 

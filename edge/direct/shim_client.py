@@ -125,7 +125,6 @@ class ShimClient:
         return path
 
     def _socket_of(self, sandbox_ids: Iterable[str]) -> Path | None:
-        """Return the first socket on which a shim listens."""
         return next(
             (
                 path
@@ -152,7 +151,6 @@ class ShimClient:
 
 
 async def _exchange(path: Path, request: bytes) -> bytes:
-    """Send a request, and read to the end of the connection."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         writer.write(request)
@@ -187,7 +185,6 @@ def _parse(path: Path, answer: bytes, method: str) -> tuple[int, bytes]:
 
 
 def _check(path: Path, status: int, body: bytes) -> None:
-    """Check that the shim did what it was asked for."""
     if status == 200:
         return
     text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]

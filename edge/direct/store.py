@@ -87,7 +87,6 @@ class DirectVolumeStore:
     """The direct volumes of this node. Several processes may use the same directory."""
 
     def __init__(self, root: Path = KATA_ROOT) -> None:
-        """Read and make nothing yet."""
         self.root = root
 
     @classmethod

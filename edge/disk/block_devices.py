@@ -97,7 +97,6 @@ class BlockDevices:
 
 
 def _is_same(one: str, other: Path) -> bool:
-    """Whether two paths lead to the same device or the same file."""
     first, second = os.stat(one), os.stat(other)  # noqa: PTH116  # the kernel serves these files, so stat does not hang
     if stat.S_ISBLK(first.st_mode) and stat.S_ISBLK(second.st_mode):
         return first.st_rdev == second.st_rdev

@@ -244,7 +244,7 @@ class VolumeDirs:
         return True
 
     def clean_leftovers(self, what: Published | Unreadable) -> bool:
-        """See `VolumePlugin.clean_leftovers`."""
+        """Remove the directories that a gone pod has left; return False if some stay."""
         places = list(self._places(what))
         try:
             self._require_idle(what, places)

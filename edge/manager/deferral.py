@@ -40,7 +40,6 @@ class VolumeDeferral:
     """Hands one volume over to runtimes."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        """Begin with the rows alone."""
         self._key, self._host, self._rows = key, host, rows
 
     @property

@@ -49,7 +49,6 @@ class VolumeExpander:
     """Expands one volume."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        """Begin without any expansion."""
         self._key, self._host, self._rows = key, host, rows
         self.forget()
 

@@ -51,7 +51,6 @@ class VolumeFacts:
     """The facts about this node's volumes."""
 
     def __init__(self, facts: Metastore, *, node: str, clock: Clock) -> None:
-        """No facts yet."""
         self._facts, self._node, self._clock = facts, node, clock
         self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()
         self._conditions: dict[tuple[str, str], tuple[str, str]] = {}

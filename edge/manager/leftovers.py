@@ -44,7 +44,6 @@ class Leftovers:
         self._looking = self._due = False
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._all)
 
     @property

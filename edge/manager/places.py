@@ -37,7 +37,6 @@ class Places:
     """The places of all volumes of a node. An index, because a node may have a thousand volumes."""
 
     def __init__(self) -> None:
-        """Begin with no place taken."""
         self._holders: dict[Place, dict[VolumeKey, None]] = {}
 
     def take(self, place: Place, key: VolumeKey) -> None:

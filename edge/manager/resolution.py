@@ -258,7 +258,6 @@ class _Resolver:
         self._unread = False
 
     def wants(self, ref: Ref) -> PodWants:
-        """Return all its volumes."""
         self._refs.add(ref)
         volumes: list[PodVolume] = []
         unresolved: dict[str, str] = {}

@@ -14,7 +14,6 @@ class SharedLook(Generic[T]):
     """Reads for concurrent callers. Calling an instance is like calling the function that it shares."""
 
     def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
-        """Keep `look`, which is never under way twice at a time."""
         self._look = look
         self._turn = asyncio.Lock()
         self._begun = 0

@@ -34,7 +34,6 @@ class VolumeStaging:
     """The staging of one volume."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        """Read the staging from `rows`."""
         self._key, self._host, self._rows = key, host, rows
 
     @property

@@ -71,7 +71,6 @@ class VolumeTask:
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
-        """Begin with a volume that has no records."""
         self.key, self._host = key, host
         self.rows = VolumeRows(key, host.states, host.places)
         self.wants: dict[Target, PodVolume] = {}

@@ -44,14 +44,6 @@ class VolumeUpkeep:
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
-        """Begin with nothing read and nothing due.
-
-        Args:
-            key: the volume's identity.
-            host: its surroundings.
-            rows: the records of its mounts.
-            woken: set when there may be another step to take.
-        """
         self.stats: dict[Target, VolumeStats] = {}
         self._key, self._host, self._rows, self._woken = key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}

@@ -46,7 +46,6 @@ class DriverFile:
     """A file in the agent's state directory. Both methods block: call them off the loop."""
 
     def __init__(self, path: Path) -> None:
-        """A file that is not read yet."""
         self.path = path
         self._writing = threading.Lock()
 

@@ -365,7 +365,6 @@ class DriverRegistry:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell all subscribers of a change."""
         self._sockets.tidy()
         if self._tasks is not None:
             self._sockets.watch(self._tasks)

@@ -177,7 +177,6 @@ def _told(sockets: Sequence[Driver], method: str) -> Answer | None:
 
 
 def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
-    """Group the sockets that have given a name by that name."""
     found: dict[str, list[Driver]] = {}
     for driver in drivers:
         if driver.report is not None:
@@ -186,7 +185,6 @@ def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
 
 
 def _of_name(drivers: Iterable[Driver], name: str) -> list[Driver]:
-    """Return the sockets that have given this name."""
     return [driver for driver in drivers if driver.report is not None and driver.report.driver == name]
 
 

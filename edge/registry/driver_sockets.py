@@ -77,13 +77,6 @@ class DriverSockets:
     """All driver sockets of this node."""
 
     def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[Seat], None]) -> None:
-        """Begin without any.
-
-        Args:
-            node: this node's name.
-            max_message_bytes: the largest accepted answer of a driver.
-            heard: called when a driver's answers about itself change.
-        """
         self._node = node
         self._max_message_bytes = max_message_bytes
         self._heard = heard

@@ -42,12 +42,6 @@ class PluginClient:
     """
 
     def __init__(self, socket: str, file: FileId) -> None:
-        """Dial nothing yet.
-
-        Args:
-            socket: the path of the registration socket.
-            file: the identity of that socket's file.
-        """
         self.socket = socket
         self._file = file
         self._dialled = False

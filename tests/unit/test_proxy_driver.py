@@ -43,7 +43,7 @@ REPORT = encode_reports(
 
 
 class Sidecar:
-    """A sidecar's connection (`common.relay.server_call.AnswerWriter`): remembers what it was told.
+    """A sidecar's connection (`common.relay.server_connection.ServerConnection`): remembers what it was told.
 
     Attributes:
         told: the statuses.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """The connection of a call (`common.relay.server_call.AnswerWriter`): remembers what it was asked and told."""
+    """A stand-in for `server_connection.ServerConnection`: remembers what it was asked and told."""
 
     def __init__(self) -> None:
         self.told: list[Status] = []
