@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
-from common.relay.server_connection import Owner, ServerConnection, _Request
+from common.relay.server_connection import ServerConnection, _Request
 
 if TYPE_CHECKING:
+    from common.relay.server import Server
     from common.relay.server_call import ServerCall
 
 LONG_AGO_S = 60.0
@@ -35,7 +36,7 @@ def test_calls_that_come_together_after_their_deadlines_end_and_so_does_no_conne
 
     async def come() -> None:
         owner = SimpleNamespace(settings=None, handler=handler, call_began=lambda: None)
-        connection, loop = ServerConnection(cast("Owner", owner)), asyncio.get_running_loop()
+        connection, loop = ServerConnection(cast("Server", owner)), asyncio.get_running_loop()
         made: Any = connection
         made._loop = loop
         for stream_id, late_s in ((1, LONG_AGO_S), (3, 2 * LONG_AGO_S), (5, LONG_AGO_S)):
