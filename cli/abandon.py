@@ -2,83 +2,137 @@
 
 Rules:
 
+* The hub says what is the node's own. The command deletes it, with the operator's kubeconfig: the hub may not.
 * Without `--yes` nothing is changed: the command lists what would go.
-* With it the command repeats its order until nothing is left. It keeps nothing: after it was cut off, the same command
-  goes on.
+* With it the command makes one pass after another until nothing is left. Then it lets the hub forget the node. It keeps
+  nothing: after it was cut off, the same command goes on.
+* Before each pass the command asks the hub again. It stops if the node is no longer denied, or is connected.
 """
 
 import asyncio
+import os
+import sys
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Final
 
 from cli.operator_options import OperatorSettings
-from cli.order import give_order
-from cli.table import printable, say, table, terminal_width
-from common.errors import BridgeError
-from common.operator_orders import GOES, KEPT, RELEASED, Abandon, Abandoned
+from cli.order import forget, give_order, in_time
+from cli.table import say, table, terminal_width
+from common.errors import BridgeError, SettingsError
+from common.operator_orders import Abandon, Done, NodeStorage, OwnStorage
+
+if TYPE_CHECKING:
+    from cloud.abandon.cluster_release import ClusterRelease, Released
 
 _PAUSE_S: Final = 5.0
-"""Between two orders: Kubernetes ends pods and claims in the meantime."""
+"""Between two passes: Kubernetes ends pods and claims in the meantime."""
 
 _PATIENCE_S: Final = 180.0
 """The command gives up when nothing has changed for so long. Kubernetes ends the pods of a gone Node in a minute."""
 
-_WORDS: Final = {GOES: "goes", RELEASED: "released", KEPT: "stays"}
+
+class Progress:
+    """The progress of a release."""
+
+    def __init__(self, now: float) -> None:
+        """At the start, at a time in seconds."""
+        self._shown, self._changed_at = frozenset["Released"](), now
+
+    def note(self, found: Sequence["Released"], now: float) -> list[str]:
+        """Note the result of a pass. Returns a line for each object that is new, or has changed.
+
+        Raises:
+            BridgeError: nothing has changed for three minutes.
+        """
+        new = [it for it in found if it not in self._shown]
+        if frozenset(found) != self._shown:
+            self._shown, self._changed_at = frozenset(found), now
+        elif now - self._changed_at > _PATIENCE_S:
+            raise BridgeError(
+                f"nothing has changed for {_PATIENCE_S:g} s; see what holds the objects above (kubectl describe), and "
+                f"run the command again to go on"
+            )
+        return [f"{it.fate}: {it.kind} {it.name}{it.why and f' ({it.why})'}" for it in new]
 
 
-def show(state: Abandoned, width: int | None = None) -> Iterator[str]:
-    """An answer as lines for people."""
-    if state.found:
-        rows = [(_WORDS.get(it.fate, it.fate), it.kind, it.name, it.why or "-") for it in state.found]
-        yield from table(("STATE", "KIND", "NAME", "WHY"), rows, width=width)
-    yield from map(printable, state.said)
+def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -> int:
+    """List the objects, or release them. Returns the exit code: 0, or 1 with the reason on standard error.
 
-
-def run(settings: OperatorSettings, *, node: str, sure: bool) -> int:
-    """List the objects, or release them. Returns the exit code: 0, or 1 with the reason on standard error."""
+    Args:
+        settings: the hub's socket and the time limit for each of its answers.
+        node: the node.
+        kubeconfig: a file, or `-` for standard input.
+        sure: release them.
+    """
     try:
-        if sure:
-            return _release(settings, node)
-        _say(_order(settings, node, sure=False))
+        with _readable(kubeconfig) as path:
+            asyncio.run(_run(settings, node, path, sure=sure))
     except BridgeError as error:
         say(f"csi-bridge: {error}", err=True)
         return 1
     return 0
 
 
-def _release(settings: OperatorSettings, node: str) -> int:
-    shown, changed_at = set[tuple[str, str, str, str]](), time.monotonic()
+async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: bool) -> None:
+    async with _release(kubeconfig, node) as release:
+        if sure:
+            await _to_the_end(settings, node, release)
+            return
+        found = await release.run(await _own_storage(settings, node), is_dry=True)
+    if found:
+        rows = [(it.fate, it.kind, it.name, it.why or "-") for it in found]
+        for line in table(("STATE", "KIND", "NAME", "WHY"), rows, width=terminal_width()):
+            say(line)
+        say("nothing is changed yet; --yes releases what goes")
+    else:
+        say("it has nothing to release; --yes lets the hub forget it")
+
+
+async def _to_the_end(settings: OperatorSettings, node: str, release: "ClusterRelease") -> None:
+    from cloud.abandon.cluster_release import KEPT
+
+    progress, is_begun = Progress(time.monotonic()), False
     while True:
-        state = _order(settings, node, sure=True)
-        rows = {(it.fate, it.kind, it.name, it.why) for it in state.found}
-        if state.done:
-            _say(state)
-            return 0
-        if rows != shown:
-            for each in state.found:
-                if (each.fate, each.kind, each.name, each.why) not in shown:
-                    say(f"{_WORDS.get(each.fate, each.fate)}: {each.kind} {each.name}{each.why and f' ({each.why})'}")
-            shown, changed_at = rows, time.monotonic()
-        elif time.monotonic() - changed_at > _PATIENCE_S:
-            raise BridgeError(
-                f"nothing has changed for {_PATIENCE_S:g} s; see what holds the objects above (kubectl describe), and "
-                f"run the command again to go on"
-            )
-        time.sleep(_PAUSE_S)
+        storage = await _own_storage(settings, node)
+        found = await release.run(storage, is_dry=False)
+        for line in progress.note(found, time.monotonic()):
+            say(line)
+        if not is_begun:
+            await in_time(settings, give_order(settings, Abandon(node=node), Done))
+            is_begun = True
+        if all(it.fate == KEPT for it in found):
+            break
+        await asyncio.sleep(_PAUSE_S)
+    if storage.is_known:
+        await in_time(settings, forget(settings, node=node, driver=""))
+    say(f"edge node {node} is abandoned, and stays denied")
 
 
-def _order(settings: OperatorSettings, node: str, *, sure: bool) -> Abandoned:
-    async def give() -> Abandoned:
-        async with asyncio.timeout(settings.timeout_s):
-            return await give_order(settings, Abandon(node=node, sure=sure), Abandoned)
-
-    try:
-        return asyncio.run(give())
-    except TimeoutError:
-        raise BridgeError(f"the hub at {settings.hub} has not answered in {settings.timeout_s:g} s") from None
+async def _own_storage(settings: OperatorSettings, node: str) -> NodeStorage:
+    return await in_time(settings, give_order(settings, OwnStorage(node=node), NodeStorage))
 
 
-def _say(state: Abandoned) -> None:
-    for line in show(state, terminal_width()):
-        say(line)
+@contextmanager
+def _readable(kubeconfig: str) -> Iterator[str]:
+    """A path of the kubeconfig that can be read more than once: standard input has a copy in memory, on no disk."""
+    if kubeconfig != "-":
+        yield kubeconfig
+        return
+    with os.fdopen(os.memfd_create("kubeconfig"), "wb") as copy:
+        copy.write(sys.stdin.buffer.read())
+        copy.flush()
+        yield f"/proc/self/fd/{copy.fileno()}"
+
+
+@asynccontextmanager
+async def _release(kubeconfig: str, node: str) -> AsyncIterator["ClusterRelease"]:
+    try:  # here, because the library is large, and is missing where nobody needs it
+        from cloud.abandon.cluster_release import ClusterRelease
+        from cloud.kube import connect
+    except ModuleNotFoundError as error:
+        why = f"needs the package {error.name}: install csi-bridge[cloud]"
+        raise SettingsError("--kubeconfig", kubeconfig, why) from error
+    async with connect(kubeconfig) as api:
+        yield ClusterRelease(api, node)

@@ -267,27 +267,40 @@ def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
             help="List the Kubernetes objects of the node's own storage. The node must be denied and away.",
         ),
         option("--yes", type=click.BOOL, help="With --abandon-volumes: release them, then forget the node."),
+        option(
+            "--kubeconfig",
+            type=TEXT,
+            help="With --abandon-volumes: your kubeconfig file of the hub's cluster, or - for standard input.",
+        ),
     )
 )
 @click.argument("node")
 @click.argument("driver", default="")
-def forget(settings: OperatorSettings, node: str, driver: str, *, abandon_volumes: bool, yes: bool) -> None:
+def forget(
+    settings: OperatorSettings, node: str, driver: str, *, abandon_volumes: bool, yes: bool, kubeconfig: str | None
+) -> None:
     """Let the hub forget a node, or one driver of it.
 
     Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. First switch the machine off:
     other nodes go on with its open calls. The hub refuses while the node is connected, or while its agent still reports
-    the driver. Volumes on the node are not deleted. With --abandon-volumes and --yes, the PersistentVolumes, claims,
-    attachments and snapshots of the node's own storage are released first, except those that are to be retained.
+    the driver. Volumes on the node are not deleted. With --abandon-volumes and --yes, the command first releases the
+    PersistentVolumes, claims, attachments and snapshots of the node's own storage, except those that are to be
+    retained. It does so with your --kubeconfig: the hub has no permission for it.
     """
     from cli import abandon, order
 
-    if yes and not abandon_volumes:
-        raise click.UsageError("--yes needs --abandon-volumes")
     if not abandon_volumes:
+        if yes or kubeconfig:
+            raise click.UsageError("--yes and --kubeconfig need --abandon-volumes")
         sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
     if driver:
         raise click.UsageError("--abandon-volumes takes a whole node, without DRIVER")
-    sys.exit(abandon.run(settings, node=node, sure=yes))
+    if not kubeconfig:
+        raise click.UsageError(
+            "--abandon-volumes needs --kubeconfig: the hub may not delete volumes, so pass a kubeconfig that may "
+            "(docs/recovery.md, A node that never comes back)"
+        )
+    sys.exit(abandon.run(settings, node=node, kubeconfig=kubeconfig, sure=yes))
 
 
 @cli.command(settings=asking("REPLACE"))

@@ -104,20 +104,25 @@ async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) 
 def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
     """Give the order. Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
-        said = asyncio.run(_in_time(order, settings.timeout_s))
+        said = asyncio.run(in_time(settings, order))
     except BridgeError as error:
         say(f"csi-bridge: {error}", err=True)
-        return 1
-    except TimeoutError:
-        say(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
         return 1
     say(said)
     return 0
 
 
-async def _in_time(order: Awaitable[str], timeout_s: float) -> str:
-    async with asyncio.timeout(timeout_s):
-        return await order
+async def in_time(settings: OperatorSettings, order: Awaitable[T]) -> T:
+    """The answer to an order.
+
+    Raises:
+        BridgeError: those of the order; or the hub has not answered within `--timeout`.
+    """
+    try:
+        async with asyncio.timeout(settings.timeout_s):
+            return await order
+    except TimeoutError:
+        raise BridgeError(f"the hub at {settings.hub} has not answered in {settings.timeout_s:g} s") from None
 
 
 async def _give(

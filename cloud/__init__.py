@@ -39,7 +39,7 @@ The hub:
 * `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
-* `abandon`: releases the storage of a node that is gone for good.
+* `abandon`: the storage of a node that is gone for good, and its release by `csi-bridge forget`.
 * `succession`: gives the volumes of such a node to its successor.
 * `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

@@ -29,7 +29,7 @@ from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.metrics import Metrics
-from common.operator_orders import Abandon, Audit, Fence, Replace, Unfence
+from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Replace, Unfence
 
 
 class HubParts:
@@ -99,6 +99,10 @@ class HubParts:
         self.orders = Orders(
             self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, losses=store.losses
         )
+        leaks = LeakAudit(self.nodes, self.placement, sync, grace_s=settings.audit_grace_s)
+        abandonment = Abandonment(self.nodes, self.placement, segments, trust.denials, sync)
+        self.orders.add(OwnStorage, abandonment.own_storage)
+        self.orders.add(Abandon, abandonment.abandon)
         ends_of_nodes = NodeEnds(
             nodes=self.nodes,
             placement=self.placement,
@@ -106,8 +110,6 @@ class HubParts:
             segments=segments,
             forget=self.orders.forget_known,
         )
-        leaks = LeakAudit(self.nodes, self.placement, sync, grace_s=settings.audit_grace_s)
-        self.orders.add(Abandon, Abandonment(ends_of_nodes, sync.release, sync.sync.forget).order)
         self.orders.add(Replace, Succession(ends_of_nodes, sync).order)
         self.orders.add(Audit, leaks.order)
         self.orders.add(Fence, self.fences.fence)

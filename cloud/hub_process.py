@@ -104,7 +104,8 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     claims = SqliteClaims(settings.state_dir)
     parts = HubParts(settings, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
     opened.push_async_callback(parts.placement.close)  # and with it the claims
-    cluster = sync.source if sync.release is not None else None  # no provisioner writes into a directory of manifests
+    # No provisioner writes into a directory of manifests.
+    cluster = sync.source if settings.kubeconfig is not None else None
     first_start.begin(store, claims, cluster, settled=parts.reports.look_again)
     for loss in [*store.losses.recorded, *claims.losses.recorded]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)

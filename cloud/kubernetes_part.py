@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from cloud.abandon.cluster_release import ClusterRelease
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.mounts import Mounts
@@ -99,7 +98,6 @@ async def following(
                 mounts=mounts,
                 references=ClusterReferences(kube, cluster),
                 node_facts=table.node_facts,
-                release=ClusterRelease(kube, cluster),
                 write_again=facts.write_again,
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,

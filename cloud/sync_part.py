@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cloud import volume_report
-from cloud.abandon.release import Release
 from cloud.election import Elected
 from cloud.mounts import Mounts, no_mounts
 from cloud.references import ReferenceReader
@@ -83,7 +82,6 @@ class SyncPart:
         mounts: says which nodes a volume is attached to, and which volumes each node uses.
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
-        release: releases the own storage of a node; None if the hub follows no cluster.
         write_again: writes the facts of a node to the cluster again, with its present segment.
         elected: tells the cluster of an election: the driver, and the result.
         sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
@@ -97,7 +95,6 @@ class SyncPart:
     mounts: Mounts = field(default_factory=no_mounts)
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
-    release: Release | None = None
     write_again: Callable[[str], None] = lambda _node: None
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
     sole_use: SoleUse | None = None

@@ -210,57 +210,60 @@ class Replace:
     successor: str
 
 
-GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "kept", "blocks"
-"""The fates of an object (`Released.fate`)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnStorage:
+    """Name the storage that only this node has. The node must be denied and away. The answer is `NodeStorage`.
+
+    Attributes:
+        node: the node's name.
+    """
+
+    order: ClassVar[str] = "own-storage"
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeAlone:
+    """A snapshot or group snapshot that one node alone has made.
+
+    Attributes:
+        driver: the driver.
+        id: the vendor's id.
+    """
+
+    driver: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStorage:
+    """The storage that only one node has, as far as the hub knows it.
+
+    Attributes:
+        volumes: the UIDs of its PersistentVolumes.
+        snapshots: the snapshots that it alone has made.
+        groups: the group snapshots that it alone has made.
+        is_known: whether the hub keeps anything of the node beside its facts, so that it is to be forgotten.
+    """
+
+    volumes: list[str]
+    snapshots: list[MadeAlone]
+    groups: list[MadeAlone]
+    is_known: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandon:
-    """Release the own storage of a node that is gone for good, and forget the node. The answer is `Abandoned`.
+    """Forget the facts of a node that is gone for good, and delete its Node and CSINode if the hub made them.
 
-    One order does what can be done at once. Give it again until the answer is `done`.
+    Kubernetes then ends the node's pods. The node must be denied and away. The answer is `Done`.
 
     Attributes:
-        node: the node.
-        sure: False: change nothing, and say what would go.
+        node: the node's name.
     """
 
     order: ClassVar[str] = "abandon"
     node: str
-    sure: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Released:
-    """An object of a node's own storage, or one that hangs on it.
-
-    Attributes:
-        kind: its kind.
-        name: its name, after its namespace if it has one.
-        fate: `goes`: it is to go, and `why` says when; `released`: it is gone; `kept`: it stays; `blocks`: an operator
-            must act first.
-        why: the reason, in words; may be empty.
-    """
-
-    kind: str
-    name: str
-    fate: str
-    why: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abandoned:
-    """The state of a node's abandonment.
-
-    Attributes:
-        found: the objects.
-        done: nothing is left to release, and the hub has forgotten the node.
-        said: what an operator should know, a sentence each.
-    """
-
-    found: list[Released]
-    done: bool = False
-    said: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

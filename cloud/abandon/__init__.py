@@ -1,8 +1,9 @@
 """The abandonment of a node that is gone for good: its own storage is released, so that nothing waits for it.
 
-Read in this order:
+The command `forget --abandon-volumes` does it, with the operator's kubeconfig. Read in this order:
 
 * `own_storage`: which PersistentVolumes and VolumeSnapshotContents are of one node's own storage.
-* `release`, `cluster_release`: one pass, which releases them and all that hangs on them; the same in a cluster.
-* `node_ends`, `abandonment`: the parts of a hub that it works on; an operator's order, and when it is refused.
+* `abandonment`: the hub's part, two orders.
+* `node_ends`: the parts of a hub that `cloud.succession` works on.
+* `cluster_release`: one pass of the command, which releases them and all that hangs on them.
 """

@@ -17,23 +17,22 @@ Rules:
 * Each object gets an Event before the first change.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from cloud.abandon.own_storage import Owner, Records, own_contents, own_groups, own_volumes, part, segments_of
-from cloud.abandon.release import NotReleased, Pass
+from cloud.abandon.own_storage import Handle, own_contents, own_groups, part
 from cloud.kinds.fields import Body as Part
-from cloud.kinds.pods import claim_names, node_of
-from cloud.kube import RESOURCES, Body, Kube, KubeError, find
-from cloud.sources.source import Source
+from cloud.kinds.pods import claim_names
+from cloud.kube import RESOURCES, Body, Kube, KubeError, Resource, find
 from cloud.upsync.ownership import is_made
-from common.operator_orders import BLOCKS, GOES, KEPT, RELEASED, Released
+from common.errors import BridgeError
+from common.operator_orders import MadeAlone, NodeStorage
 
 _PAGE: Final = 250
-"""Objects in one part of a list: they take the loop some ten milliseconds."""
+"""Objects in one part of a list."""
 
 _SIDECARS: Final = (
     "external-attacher/",
@@ -46,115 +45,140 @@ _SIDECARS: Final = (
 _REASON: Final = "NodeAbandoned"
 
 
+GOES, RELEASED, KEPT, BLOCKS = "goes", "released", "stays", "blocks"
+"""The fates of an object (`Released.fate`)."""
+
+
+class Released(NamedTuple):
+    """An object of a node's own storage, or one that hangs on it.
+
+    Attributes:
+        kind: its kind.
+        name: its name, after its namespace if it has one.
+        fate: `goes`: it is to go, and `why` says when; `released`: it is gone; `stays`: its owner keeps it; `blocks`:
+            an operator must act first.
+        why: the reason, in words; may be empty.
+    """
+
+    kind: str
+    name: str
+    fate: str
+    why: str
+
+
+class NodeInTheWay(BridgeError):
+    """The node has a Node that the hub did not make: its kubelet may run pods with the volumes."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"edge node {node} is not abandoned: {_foreign(node)}")
+
+
 class _Cluster(NamedTuple):
     """What the API server has of a node's own storage."""
 
-    volumes: list[Part]
+    volumes: list[Body]
     groups: list[Part]
     contents: list[Part]
     attachments: list[Body]
 
 
 class ClusterRelease:
-    """Releases in a cluster (`Release`)."""
+    """Releases a node's own storage in a cluster, one pass at a time."""
 
-    def __init__(self, api: Kube, source: Source, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """With the API server, and the hub's copy of its pods."""
-        self._api, self._source, self._now = api, source, now
+    def __init__(self, api: Kube, node: str) -> None:
+        """With the API server, and the operator's permissions there."""
+        self._api, self._node = api, node
 
-    async def run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
-        """See `Release`."""
-        try:
-            return await self._run(node, owner, records, is_dry=is_dry)
-        except KubeError as error:
-            raise NotReleased(str(error), is_forbidden=error.is_forbidden) from error
+    async def run(self, known: NodeStorage, *, is_dry: bool) -> list[Released]:
+        """Make one pass. Returns the objects in the order of their release.
 
-    async def _run(self, node: str, owner: Owner, records: Records, *, is_dry: bool) -> Pass:
-        if not self._source.is_ready:
-            raise NotReleased("the hub has not read all pods yet", is_forbidden=False)
-        has = await self._read(node, owner, records)
-        done = Pass(names={node})
-        steps = _Steps(self._api, node, done, is_dry=is_dry, now=self._now)
-        for volume in has.volumes:
-            done.names.update(segments_of(volume, node, owner))
+        Args:
+            known: what the hub knows of the node's own storage.
+            is_dry: change nothing, and say what would go.
+
+        Raises:
+            NodeInTheWay: nothing has changed. A dry pass notes it instead.
+            KubeError: the API server refused a request, or did not answer.
+        """
+        node = await find(self._api, RESOURCES["Node"], self._node)
+        if not is_dry and node is not None and not is_made(node):
+            raise NodeInTheWay(self._node)
+        has = await self._read(known)
+        steps = _Steps(self._api, self._node, is_dry=is_dry)
         for content in has.groups:
             await steps.release_snapshot("VolumeGroupSnapshot", content)
         for content in has.contents:
             await steps.release_snapshot("VolumeSnapshot", content)
-        if (body := await find(self._api, RESOURCES["Node"], node)) is not None:
-            steps.note("Node", body, *_of_node(body))
-        pods = await self._pods(node)
+        if node is not None:
+            fate = (GOES, "the hub made it, and deletes it") if is_made(node) else (BLOCKS, _foreign(self._node))
+            steps.note("Node", node, *fate)
+        pods = await self._pods()
         for volume in has.volumes:
             await steps.release_volume(volume, pods, has.attachments)
-        return done
+        return steps.found
 
-    async def _read(self, node: str, owner: Owner, records: Records) -> _Cluster:
-        volumes = await self._all("PersistentVolume")
-        own = own_volumes(volumes, node, owner, records.elsewhere)
-        names = {it["metadata"]["name"] for it in own}
-        others = [it for it in volumes if it["metadata"]["name"] not in names]
-        groups = own_groups(await self._any("VolumeGroupSnapshotContent"), own, others, records.groups)
-        contents = own_contents(await self._any("VolumeSnapshotContent"), own, others, records.alone)
-        return _Cluster(own, groups, contents, await self._all("VolumeAttachment"))
+    async def _read(self, known: NodeStorage) -> _Cluster:
+        volumes, own_uids = await self._all(RESOURCES["PersistentVolume"]), frozenset(known.volumes)
+        own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
+        others = [it for it in volumes if it["metadata"]["uid"] not in own_uids]
+        groups = own_groups(await self._any("VolumeGroupSnapshotContent"), own, others, _handles(known.groups))
+        contents = own_contents(await self._any("VolumeSnapshotContent"), own, others, _handles(known.snapshots))
+        return _Cluster(own, groups, contents, await self._all(RESOURCES["VolumeAttachment"]))
 
     async def _any(self, kind: str) -> list[Body]:
         """All objects of a kind; none in a cluster that does not know it."""
         try:
-            return await self._all(kind)
+            return await self._all(RESOURCES[kind])
         except KubeError as error:
             if not error.is_missing:
                 raise
             return []
 
-    async def _all(self, kind: str) -> list[Body]:
+    async def _all(self, resource: Resource) -> list[Body]:
         found, more = list[Body](), ""
         while True:
-            page = await self._api.list(RESOURCES[kind], limit=_PAGE, more=more)
+            page = await self._api.list(resource, limit=_PAGE, more=more)
             found.extend(page.items)
             more = page.more
             if not more:
                 return found
-            await asyncio.sleep(0)
 
-    async def _pods(self, node: str) -> dict[tuple[str, str], list[Body]]:
+    async def _pods(self) -> dict[tuple[str, str], list[Body]]:
         """The pods on the node, by the claims (namespace and name) that they use."""
         found: dict[tuple[str, str], list[Body]] = {}
-        for number, ref in enumerate(list(self._source.refs("Pod")), 1):
-            body = self._source.body(ref)
-            if body is not None and node_of(body) == node:
-                for claim in claim_names(body):
-                    found.setdefault((ref.namespace, claim), []).append({**body, "kind": "Pod"})
-            if number % _PAGE == 0:
-                await asyncio.sleep(0)
+        for pod in await self._all(replace(RESOURCES["Pod"], selector=f"spec.nodeName={self._node}")):
+            for claim in claim_names(pod):
+                found.setdefault((pod["metadata"]["namespace"], claim), []).append(pod)
         return found
 
 
-def _of_node(body: Body) -> tuple[str, str]:
-    """Fate of a Node, and why."""
-    if is_made(body):
-        return GOES, "the hub made it, and deletes it"
-    return BLOCKS, f"the hub did not make it: kubectl delete node {body['metadata']['name']}"
+def _foreign(node: str) -> str:
+    return f"the hub did not make Node {node}; first run kubectl delete node {node}"
+
+
+def _handles(made: Iterable[MadeAlone]) -> set[Handle]:
+    return {(it.driver, it.id) for it in made}
 
 
 class _Steps:
     """The steps of one pass."""
 
-    def __init__(self, api: Kube, node: str, done: Pass, *, is_dry: bool, now: Callable[[], datetime]) -> None:
-        self._api, self._node, self._done, self._is_dry, self._now = api, node, done, is_dry, now
+    def __init__(self, api: Kube, node: str, *, is_dry: bool) -> None:
+        self._api, self._node, self._is_dry = api, node, is_dry
         self._noted: set[str] = set()
+        self.found: list[Released] = []
 
     def note(self, kind: str, body: Part, fate: str, why: str) -> None:
         """Note an object and its fate, once."""
         if (uid := body["metadata"]["uid"]) not in self._noted:
             self._noted.add(uid)
-            self._done.found.append(Released(kind=kind, name=_name(body), fate=fate, why=why))
+            self.found.append(Released(kind, _name(body), fate, why))
 
     async def release_snapshot(self, kind: str, content: Part) -> None:
         """Release a VolumeSnapshot or VolumeGroupSnapshot (the kind) and its content."""
         ref = part(content, "spec", f"{kind[0].lower()}{kind[1:]}Ref")
         snapshot = await self._bound(kind, ref)
         if snapshot is not None:
-            self._done.namespaces.add(snapshot["metadata"]["namespace"])
             gone = await self._delete(kind, snapshot)
             self._tell(kind, snapshot, "its snapshot-controller ends it", is_gone=gone)
         if part(content, "spec").get("deletionPolicy") != "Delete":
@@ -176,7 +200,6 @@ class _Steps:
             await self._announce("Pod", pod)
             self.note("Pod", pod, GOES, "Kubernetes ends it about a minute after the Node is gone")
         if claim is not None:
-            self._done.namespaces.add(claim["metadata"]["namespace"])
             gone = await self._delete("PersistentVolumeClaim", claim)
             self._tell("PersistentVolumeClaim", claim, "Kubernetes ends it when no pod has it", is_gone=gone)
         left = [it for it in attachments if part(it, "spec", "source").get("persistentVolumeName") == name]
@@ -201,8 +224,6 @@ class _Steps:
         """The claim or snapshot that a reference names, if it has the reference's UID; None: there is none."""
         if not (ref.get("name") and ref.get("uid")):
             return None
-        if self._is_dry and kind != "PersistentVolumeClaim":  # which the hub may read once it may release
-            return {"metadata": dict(ref)}
         found = await find(self._api, RESOURCES[kind], str(ref["name"]), str(ref.get("namespace", "")))
         return found if found is not None and found["metadata"]["uid"] == ref["uid"] else None
 
@@ -236,7 +257,7 @@ class _Steps:
         if self._is_dry or (body["metadata"].get("deletionTimestamp") and kind != "Pod"):
             return
         metadata = body["metadata"]
-        namespace, at = metadata.get("namespace", ""), f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
+        namespace, at = metadata.get("namespace", ""), f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         digest = sha256(f"{kind} {metadata['uid']} {self._node}".encode()).hexdigest()[:16]
         event: dict[str, Any] = {
             "apiVersion": "v1",
@@ -252,7 +273,7 @@ class _Steps:
             "type": "Warning",
             "reason": _REASON,
             "message": f"edge node {self._node} is gone for good: an operator releases the storage that only it had",
-            "source": {"component": "csi-bridge-hub"},
+            "source": {"component": "csi-bridge"},
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,

@@ -12,8 +12,6 @@ Rules:
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from functools import partial
 
 from cloud.kinds.fields import Body
 from common.node_selector import choices
@@ -32,34 +30,12 @@ def part(body: Body, *names: str) -> Body:
     return body
 
 
-def segments_of(volume: Body, node: str, owner: Owner) -> set[str]:
-    """The values of the node's own segments that tie a PersistentVolume to it; none if it is not tied."""
-    terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
-    tied = [_tie(term, node, partial(owner, handle_of(volume)[0])) for term in terms]
-    return set().union(*tied) if tied and all(tied) else set()
-
-
 def own_volumes(
     volumes: Iterable[Body], node: str, owner: Owner, elsewhere: Collection[Handle] = frozenset()
 ) -> list[Body]:
     """The PersistentVolumes of a node's own storage. Other nodes have made those `elsewhere`."""
     found = [it for it in volumes if handle_of(it)[1] and handle_of(it) not in elsewhere]
-    return [it for it in found if segments_of(it, node, owner)]
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """What the hub's records say.
-
-    Attributes:
-        alone: the snapshots that the node alone has made.
-        groups: the group snapshots that the node alone has made.
-        elsewhere: the volumes that another node has made.
-    """
-
-    alone: Collection[Handle] = frozenset()
-    groups: Collection[Handle] = frozenset()
-    elsewhere: Collection[Handle] = frozenset()
+    return [it for it in found if _is_tied(it, node, owner)]
 
 
 def own_contents(
@@ -108,8 +84,11 @@ def handle_of(volume: Body) -> Handle:
     return str(csi.get("driver", "")), str(csi.get("volumeHandle", ""))
 
 
-def _tie(term: Body, node: str, owner: Callable[[str, str], str]) -> set[str]:
-    for key, values in choices(term):
-        if values and all(owner(key, value) == node for value in values):
-            return set(values)
-    return set()
+def _is_tied(volume: Body, node: str, owner: Owner) -> bool:
+    """Whether each term of its nodeAffinity requires a segment of this node alone."""
+    driver = handle_of(volume)[0]
+    terms = part(volume, "spec", "nodeAffinity", "required").get("nodeSelectorTerms") or ()
+    return bool(terms) and all(
+        any(values and all(owner(driver, key, value) == node for value in values) for key, values in choices(term))
+        for term in terms
+    )

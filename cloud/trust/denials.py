@@ -37,7 +37,6 @@ class Denials:
 
     Attributes:
         on_change: called after a denial was added: links that it concerns must end.
-        why_kept: says why a node has to stay denied for now; empty: it has not to.
     """
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
@@ -51,7 +50,6 @@ class Denials:
         self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
         """Denials that count, and that the disk does not have."""
         self.on_change: Callable[[], None] = lambda: None
-        self.why_kept: Callable[[str], str] = lambda _node: ""
 
     def all(self) -> list[Denial]:
         """All denials, the oldest first."""
@@ -102,12 +100,9 @@ class Denials:
         """Undo a denial. Returns a sentence for the operator; empty if there was none.
 
         Raises:
-            OperatorRefused: the order names neither a node nor a certificate, the node has to stay denied for now, or
-                the disk still has the denial.
+            OperatorRefused: the order names neither a node nor a certificate, or the disk still has the denial.
         """
         kind, value = _read(order.subject)
-        if kind is DenialKind.NODE and (why := self.why_kept(value)):
-            raise OperatorRefused(f"edge node {value} stays denied", why)
         denial = self._store.denials.get((kind, value)) or self._unsaved.get((kind, value))
         if denial is None:
             return ""

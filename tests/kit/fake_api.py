@@ -86,7 +86,9 @@ class FakeApi:
         version, first = (int(it) for it in more.split("/")) if more else (self._version, 0)
         if more and version < self.horizon:
             raise KubeError("list", 410, "Expired", "the token is too old")
-        items = list(self._objects[resource.kind].values())[first:]
+        _, of_node, node = resource.selector.partition("spec.nodeName=")
+        found = self._objects[resource.kind].values()
+        items = [it for it in found if not of_node or it["spec"]["nodeName"] == node][first:]
         rest = f"{version}/{first + limit}" if limit and len(items) > limit else ""
         return Page(items[: limit or None], str(version), rest)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kit.bridge import Agent, Bridge
-from tests.kit.deployed import objects
 from tests.kit.edge_node import NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state
@@ -22,7 +20,7 @@ from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.kit.peers.claims import Claims
     from tests.kit.peers.control_plane import ControlPlane
@@ -93,16 +91,19 @@ class Site:
         claim = self.api.get("PersistentVolumeClaim", "data-web-0", namespace=self.claims.namespace)
         return f"{events}\n{claim}\n{self.volumes()}\n{self.attachments()}\n{by_hand('status', self.hub).stdout}"
 
-    def forget(self, node: str, *flags: str, timeout_s: float = _RELEASE_S) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "cli", "forget", node, "--abandon-volumes", *flags, self.hub]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    def command(self, node: str, *flags: str) -> list[str]:
+        return [sys.executable, "-m", "cli", "forget", node, "--abandon-volumes", self.hub, *flags]
+
+    def forget(self, node: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(node, *flags)
+        return subprocess.run(command, capture_output=True, text=True, timeout=_RELEASE_S, check=False)
 
 
 @pytest.fixture
 def site(
     short_dir: Path, supervisor: Supervisor, claims: Claims, control_plane: ControlPlane, sidecars: Sidecars
 ) -> Iterator[Site]:
-    api, allowed = control_plane.api, objects(DEPLOY / "abandon/abandon.yaml")
+    api = control_plane.api
     control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
     api.create({**_csi_driver(claims.storage_class)})
@@ -119,16 +120,13 @@ def site(
             yield site
         finally:
             control_plane.scheduler.stop()
-            for each in allowed:
-                api.delete(each["kind"], each["metadata"]["name"])
     _unmount(short_dir)
 
 
-def test_a_stateful_set_moves_on_after_its_node_is_abandoned(
-    site: Site, control_plane: ControlPlane, peer: Callable[[str], Path]
-) -> None:
+def test_a_stateful_set_moves_on_after_its_node_is_abandoned(site: Site, control_plane: ControlPlane) -> None:
     api, namespace = site.api, site.claims.namespace
     first, second = f"n1-{namespace}", f"n2-{namespace}"
+    operator = f"--kubeconfig={control_plane.admin_kubeconfig()}"
     site.start_set()
     before = site.pod()
     assert before["spec"]["nodeName"] == first
@@ -136,21 +134,27 @@ def test_a_stateful_set_moves_on_after_its_node_is_abandoned(
     site.first.kill()  # type: ignore[attr-defined]  # as above
     site.add_node("n2")
 
-    assert "may come back; first run csi-bridge deny" in site.forget(first).stderr
+    assert "may come back; first run csi-bridge deny" in site.forget(first, operator).stderr
     assert by_hand("deny", first, site.hub).returncode == 0
-    listed = site.forget(first)
+    listed = site.forget(first, operator)
     assert listed.returncode == 0, listed.stderr
     for expected in (f"Pod  {namespace}/web-0", "VolumeAttachment", lost["metadata"]["name"], "nothing is changed"):
         assert expected in re.sub(" +", "  ", listed.stdout) or expected in listed.stdout
-    assert (
-        api.get("PersistentVolumeClaim", "data-web-0", namespace=namespace)["metadata"].get("deletionTimestamp") is None
-    )  # type: ignore[index]  # it is there
 
-    refused = site.forget(first, "--yes")
-    assert "apply deploy/cloud/abandon" in refused.stderr
-    _allow(listed.stdout, control_plane, peer("kubectl"))
-    _wait_allowed(site, first)
-    done = site.forget(first, "--yes")
+    hubs_own = f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}"
+    assert "forbidden" in site.forget(first, "--yes", hubs_own).stderr
+    claim = api.get("PersistentVolumeClaim", "data-web-0", namespace=namespace)
+    assert claim is not None
+    assert claim["metadata"].get("deletionTimestamp") is None
+
+    _kill_in_the_middle(site, first, operator)
+    _allow_in_the_middle(site, first, operator)
+    assert by_hand("deny", first, site.hub).returncode == 0
+    kubeconfig = control_plane.admin_kubeconfig().read_text()
+    done = subprocess.run(
+        site.command(first, "--yes", "--kubeconfig=-"),
+        input=kubeconfig, capture_output=True, text=True, timeout=_RELEASE_S, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{site.tell()}"
     assert f"edge node {first} is abandoned, and stays denied" in done.stdout
 
@@ -163,31 +167,31 @@ def test_a_stateful_set_moves_on_after_its_node_is_abandoned(
     assert api.get("Node", first) is None
     told = [it["involvedObject"]["kind"] for where in (namespace, "default") for it in _events(api, where)]
     assert {"Pod", "PersistentVolumeClaim", "VolumeAttachment", "PersistentVolume"} <= set(told)
-    assert f"edge node {first} is abandoned" in site.forget(first, "--yes").stdout
+    assert f"edge node {first} is abandoned" in site.forget(first, "--yes", operator).stdout
     assert first in by_hand("denials", site.hub).stdout
 
 
-def _allow(listed: str, control_plane: ControlPlane, kubectl: Path) -> None:
-    """Do what the command has printed, as an administrator."""
-    control_plane.apply(DEPLOY / "abandon/abandon.yaml")
-    (command,) = re.findall(r"run kubectl (patch .*)", listed.replace("\n", ""))
-    config = f"--kubeconfig={control_plane.admin_kubeconfig()}"
-    subprocess.run([kubectl, config, *shlex.split(command)], check=True, capture_output=True)
+def _kill_in_the_middle(site: Site, node: str, operator: str) -> None:
+    """Kill a command when it has begun to delete."""
+    with subprocess.Popen(site.command(node, "--yes", operator)) as process:
+        site.api.wait_until(
+            "PersistentVolumeClaim", "data-web-0", lambda it: bool(it["metadata"].get("deletionTimestamp")),
+            what="deleted", namespace=site.claims.namespace,
+        )  # fmt: skip
+        process.kill()
 
 
-def _wait_allowed(site: Site, node: str) -> None:
-    """Wait until role and policy are effective, with commands that are cut off."""
-
-    def look() -> bool:
-        command = [sys.executable, "-m", "cli", "forget", node, "--abandon-volumes", "--yes", site.hub]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            try:
-                return process.wait(timeout=8.0) == 0
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return True  # it goes on
-
-    wait_for(look, what="permission", timeout_s=_LIMIT_S, instead=site.tell)
+def _allow_in_the_middle(site: Site, node: str, operator: str) -> None:
+    """Allow the node between two passes of a command, which then stops."""
+    with subprocess.Popen(
+        site.command(node, "--yes", operator), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("goes: ")
+        assert by_hand("allow", node, site.hub).returncode == 0
+        _, errors = process.communicate(timeout=_LIMIT_S)
+    assert process.returncode == 1
+    assert f"{node} may come back" in errors
 
 
 def test_a_new_machine_with_the_old_disk_mounts_the_old_data(

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from cloud.abandon.cluster_release import ClusterRelease
-from cloud.abandon.own_storage import Records
-from cloud.abandon.release import NotReleased, Pass
+from cloud.abandon.cluster_release import ClusterRelease, NodeInTheWay, Released
 from cloud.kube import RESOURCES, KubeError
-from cloud.sources.source import Item, Objects
-from common.objects import Ref, Stamp
+from common.operator_orders import NodeStorage
 from tests.kit.fake_api import FakeApi
 
 _PROTECTION = "kubernetes.io/pvc-protection"
@@ -19,29 +16,24 @@ _PROVISIONER = "external-provisioner.volume.kubernetes.io/finalizer"
 _ATTACHER = "external-attacher/d-example"
 
 
-def owner(_driver: str, key: str, value: str) -> str:
-    return value if key == "csi-bridge.io/node" else ""
-
-
 class BoundVolume:
     """A cluster with the volume `pv` of node n1, its claim default/data with a pod on n1, and its attachment there."""
 
     def __init__(self, *, policy: str = "Delete") -> None:
-        self.api, self.source = FakeApi(), Objects()
-        self.source.update({}, ready=True)
-        term = {"matchExpressions": [{"key": "csi-bridge.io/node", "operator": "In", "values": ["n1"]}]}
+        self.api = FakeApi()
         spec = {
             "csi": {"driver": "d.example", "volumeHandle": "vol-1"},
             "persistentVolumeReclaimPolicy": policy,
             "claimRef": {"namespace": "default", "name": "data", "uid": "uid-data"},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         }
         self.put("PersistentVolume", "pv", spec=spec, status={"phase": "Bound"}, finalizers=[_PROVISIONER, _ATTACHER])
         self.put("PersistentVolumeClaim", "data", "default", spec={"volumeName": "pv"}, finalizers=[_PROTECTION])
         attached = {"nodeName": "n1", "source": {"persistentVolumeName": "pv"}}
         self.put("VolumeAttachment", "va", spec=attached, finalizers=[_ATTACHER])
         self.put("Node", "n1", annotations={"csi-bridge.io/made-by": "hub"})
-        self.set_pod(is_there=True)
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        self.put("Pod", "web", "default", spec={"nodeName": "n1", "volumes": volumes})
+        self.put("Pod", "elsewhere", "default", spec={"nodeName": "n2", "volumes": volumes})
         self.api.asked.clear()
 
     def put(
@@ -50,21 +42,13 @@ class BoundVolume:
         metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **meta}
         self.api.put({"kind": kind, "metadata": metadata, "spec": spec or {}, "status": status or {}})
 
-    def set_pod(self, *, is_there: bool) -> None:
-        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-        body = {
-            "metadata": {"name": "web", "namespace": "default", "uid": "uid-web"},
-            "spec": {"nodeName": "n1", "volumes": volumes},
-        }
-        item = Item(Stamp("uid-web", "1"), body) if is_there else None
-        self.source.update({Ref("Pod", "default", "web"): item})
-
-    async def run(self, *, is_dry: bool = False) -> dict[str, str]:
+    async def run(self) -> dict[str, str]:
         """One pass. Returns the fates by kind."""
-        return {it.kind: it.fate for it in (await self.whole(is_dry=is_dry)).found}
+        return {it.kind: it.fate for it in await self.whole(is_dry=False)}
 
-    async def whole(self, *, is_dry: bool = False) -> Pass:
-        return await ClusterRelease(self.api, self.source).run("n1", owner, Records(), is_dry=is_dry)
+    async def whole(self, *, is_dry: bool) -> list[Released]:
+        known = NodeStorage(volumes=["uid-pv"], snapshots=[], groups=[], is_known=True)
+        return await ClusterRelease(self.api, "n1").run(known, is_dry=is_dry)
 
     async def has(self, kind: str, name: str, namespace: str = "") -> dict[str, Any] | None:
         try:
@@ -74,7 +58,7 @@ class BoundVolume:
 
     async def end_claim(self) -> None:
         """Kubernetes ends the pod and the claim, and the volume is Released."""
-        self.set_pod(is_there=False)
+        self.api.drop("Pod", "web", "default")
         self.api.drop("PersistentVolumeClaim", "data", "default")
         body = await self.has("PersistentVolume", "pv")
         assert body is not None
@@ -91,14 +75,13 @@ class BoundVolume:
 async def test_a_dry_run_names_all_objects_and_changes_nothing() -> None:
     cluster = BoundVolume()
     found = await cluster.whole(is_dry=True)
-    assert [(it.kind, it.name, it.fate) for it in found.found] == [
+    assert [(it.kind, it.name, it.fate) for it in found] == [
         ("Node", "n1", "goes"),
         ("Pod", "default/web", "goes"),
         ("PersistentVolumeClaim", "default/data", "goes"),
         ("VolumeAttachment", "va", "goes"),
         ("PersistentVolume", "pv", "goes"),
     ]
-    assert (found.names, found.namespaces) == ({"n1"}, {"default"})
     assert cluster.changes() == []
     assert cluster.events() == 0
 
@@ -139,7 +122,7 @@ async def test_a_retained_volume_stays_and_its_claim_and_attachment_go() -> None
     cluster = BoundVolume(policy="Retain")
     await cluster.run()
     await cluster.end_claim()
-    assert await cluster.run() == {"Node": "goes", "VolumeAttachment": "released", "PersistentVolume": "kept"}
+    assert await cluster.run() == {"Node": "goes", "VolumeAttachment": "released", "PersistentVolume": "stays"}
     volume = await cluster.has("PersistentVolume", "pv")
     assert volume is not None
     assert volume["metadata"]["finalizers"] == [_PROVISIONER, _ATTACHER]
@@ -177,26 +160,39 @@ async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_on
         async def break_off(_verb: str, left: list[int] = left) -> None:
             left[0] -= 1
             if not left[0]:
-                raise KubeError("a request", 0, "", "the hub was killed")
+                raise KubeError("a request", 0, "", "the command was killed")
 
-        cluster.api._fail = break_off  # type: ignore[method-assign]  # a hub dies between two requests
+        cluster.api._fail = break_off  # type: ignore[method-assign]  # it dies between two requests
         try:
             await cluster.run()
-        except NotReleased:
+        except KubeError:
             for _ in range(2):
                 await cluster.run()
         assert await cluster.has("PersistentVolume", "pv") is None
         assert await cluster.has("VolumeAttachment", "va") is None
 
 
-async def test_a_node_that_the_hub_did_not_make_blocks() -> None:
+async def test_a_volume_that_the_hub_does_not_name_stays() -> None:
+    cluster = BoundVolume()
+    cluster.put("PersistentVolume", "other", spec={"persistentVolumeReclaimPolicy": "Delete"})
+    await cluster.run()
+    await cluster.end_claim()
+    await cluster.run()
+    assert await cluster.has("PersistentVolume", "pv") is None
+    assert await cluster.has("PersistentVolume", "other") is not None
+
+
+async def test_while_a_node_that_the_hub_did_not_make_is_there_nothing_changes() -> None:
     cluster = BoundVolume()
     cluster.put("Node", "n1", annotations={})
-    (node,) = [it for it in (await cluster.whole(is_dry=True)).found if it.kind == "Node"]
-    assert (node.fate, node.why) == ("blocks", "the hub did not make it: kubectl delete node n1")
+    (node,) = [it for it in await cluster.whole(is_dry=True) if it.kind == "Node"]
+    assert (node.fate, node.why) == ("blocks", "the hub did not make Node n1; first run kubectl delete node n1")
+    with pytest.raises(NodeInTheWay, match="is not abandoned: the hub did not make Node n1"):
+        await cluster.run()
+    assert cluster.changes() == []
 
 
-@pytest.mark.parametrize(("policy", "fate"), [("Delete", "released"), ("Retain", "kept")])
+@pytest.mark.parametrize(("policy", "fate"), [("Delete", "released"), ("Retain", "stays")])
 async def test_a_snapshot_goes_and_its_content_if_it_is_not_retained(policy: str, fate: str) -> None:
     cluster = BoundVolume()
     spec = {
@@ -226,8 +222,7 @@ async def test_a_group_goes_before_its_members() -> None:
         cluster.put(f"{kind}Content", f"{name}-content", spec=content, finalizers=[bound])
         cluster.put(kind, name, "shop", finalizers=["the-controller's"])
     dry = await cluster.whole(is_dry=True)
-    assert {it.kind for it in dry.found} >= {"VolumeGroupSnapshot", "VolumeGroupSnapshotContent"}
-    assert "shop" in dry.namespaces
+    assert {it.kind for it in dry} >= {"VolumeGroupSnapshot", "VolumeGroupSnapshotContent"}
     fates = await cluster.run()
     assert cluster.changes()[:6] == [
         "delete volumegroupsnapshots group",
@@ -238,19 +233,3 @@ async def test_a_group_goes_before_its_members() -> None:
         "patch volumesnapshotcontents member-content",
     ]
     assert (fates["VolumeGroupSnapshot"], fates["VolumeGroupSnapshotContent"]) == ("goes", "released")
-
-
-async def test_a_hub_without_permission_says_so() -> None:
-    cluster = BoundVolume()
-    cluster.api.failures["delete"].append(KubeError("delete", 403, "Forbidden", "no"))
-    with pytest.raises(NotReleased) as raised:
-        await cluster.run()
-    assert raised.value.is_forbidden
-
-
-async def test_a_hub_that_has_not_read_the_pods_releases_nothing() -> None:
-    cluster = BoundVolume()
-    cluster.source.is_ready = False
-    with pytest.raises(NotReleased, match="not read all pods"):
-        await cluster.run()
-    assert cluster.api.asked == []
