@@ -66,7 +66,6 @@ def listen_unix(
     *,
     mode: int,
     gid: int | None = None,
-    backlog: int = 1024,
     make_directory: bool = False,
     lock_wait_s: float = LOCK_WAIT_S,
 ) -> UnixListener:
@@ -76,7 +75,6 @@ def listen_unix(
         path: the socket's path; its directory must exist, unless `make_directory` is set.
         mode: the file's permissions, e.g. 0o660, independent of the umask.
         gid: the file's group; the process's own if None.
-        backlog: connections that may wait to be accepted.
         make_directory: make the directory, with access for this process's user only, if its parent exists.
         lock_wait_s: the time in seconds to wait for another process that starts to listen in the same directory.
 
@@ -97,7 +95,7 @@ def listen_unix(
         with _directory_locked(path.parent, lock_wait_s):
             _remove_stale(path)
             listener.bind_private(path, mode=mode, gid=gid)
-            listener.listen(backlog)
+            listener.listen(1_024)
     except BaseException:
         listener.close()
         raise

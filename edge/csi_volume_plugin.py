@@ -73,7 +73,6 @@ class VolumePlugin:
         node: this node's name in the cloud.
         find_driver: returns the registered driver of a name, or None.
         durable: vol_data.json survives a power cut.
-        call_timeout_s: seconds after which a call's outcome is uncertain.
         is_deferred: whether the driver has told the pod's runtime to mount a published volume. Its files are then not
             here, and the guest gives them to the pod's fsGroup.
     """
@@ -85,14 +84,13 @@ class VolumePlugin:
         find_driver: Callable[[str], NodeDriver | None],
         *,
         durable: bool = False,
-        call_timeout_s: float = CALL_TIMEOUT_S,
         is_deferred: Callable[[Published], Awaitable[bool]] = _never,
     ) -> None:
         self.layout = Layout(root)
         self._root = RootDir(root, durable)
         self._dirs = VolumeDirs(self._root, node)
         self._devices = BlockDevices(self._root, self.layout)
-        self._find_driver, self._call_timeout_s, self._is_deferred = find_driver, call_timeout_s, is_deferred
+        self._find_driver, self._is_deferred = find_driver, is_deferred
 
     # ---------------------------------------------------------------- stage and publish
 
@@ -184,7 +182,6 @@ class VolumePlugin:
         publish_context: Mapping[str, str],
         secrets: Mapping[str, str],
         tokens: Tokens | None = None,
-        tell: Callable[[str], None] | None = None,
         may_go_on: MayGoOn = always,
     ) -> None:
         """Let the driver refresh a published volume (`requiresRepublish`): the steps of `publish` again.
@@ -194,7 +191,7 @@ class VolumePlugin:
         Raises:
             VolumeError: it was not refreshed.
         """
-        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=tell, may_go_on=may_go_on)
+        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=None, may_go_on=may_go_on)
 
     async def _publish(
         self,
@@ -462,7 +459,7 @@ class VolumePlugin:
     ) -> bytes:
         reach(f"{step}.before-call")
         try:
-            status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s, may_begin=may_begin)
+            status, answer = await driver.call(method, request, timeout_s=CALL_TIMEOUT_S, may_begin=may_begin)
         except CallError as error:
             text = _told(str(error), hidden)
             raise (Uncertain(text, code=Code.UNAVAILABLE) if error.is_unsent else Unended(text)) from error

@@ -180,8 +180,6 @@ class Operations:
         *,
         most: int = 1_024,
         drivers: Callable[[], int] = lambda: 1,
-        most_kept: int = MOST_KEPT,
-        most_kept_bytes: int = MOST_KEPT_BYTES,
     ) -> None:
         """An empty table.
 
@@ -190,15 +188,11 @@ class Operations:
             node: this node's name, for messages.
             most: the most operations that may run at once.
             drivers: tells how many drivers the node has.
-            most_kept: the most successes that are kept for a retry.
-            most_kept_bytes: the same limit in bytes.
         """
         self.limit = TimeLimit(limit_s)
         self.node = node
         self._most = most
         self._drivers = drivers
-        self._most_kept = most_kept
-        self._most_kept_bytes = most_kept_bytes
         self._running: OrderedDict[tuple[str, ...], _Running] = OrderedDict()  # in the order in which they began
         self._own: dict[str, int] = {}  # by driver: how many run
         self._idle: asyncio.Future[None] | None = None
@@ -363,7 +357,7 @@ class Operations:
 
     def _is_too_much(self, now: float) -> bool:
         oldest = next(iter(self._kept.values()))
-        return len(self._kept) > self._most_kept or self._kept_bytes > self._most_kept_bytes or oldest.until < now
+        return len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES or oldest.until < now
 
     def _forget(self, key: tuple[str, ...]) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")

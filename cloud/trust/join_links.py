@@ -16,6 +16,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from cloud.trust.enrolment import Enrolment
+from common.enrolment import MAX_REQUEST_BYTES
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
@@ -39,7 +40,7 @@ MOST_REQUESTS: Final = 4
 """On one link. An agent makes one."""
 
 LIMITS: Final = Limits(
-    max_message_bytes=65_536,
+    max_message_bytes=MAX_REQUEST_BYTES,
     stream_window_bytes=131_072,
     session_window_bytes=131_072,
     max_streams=2,

@@ -31,6 +31,9 @@ log = logging.getLogger("csi_bridge.relay")
 _REDIAL = Backoff(first_s=0.02, most_s=1.0)
 """The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
+WHO_TIMEOUT_S = 10.0
+"""The limit of the question for a driver's name."""
+
 LOOK_S = 0.01
 """How long the socket's file is taken to be the same after a look. If an old driver goes on beside the new one, it may
 get calls for that long. A sidecar never looks: it keeps its connection to the old one."""
@@ -58,7 +61,6 @@ class Channel:
         max_message_bytes: int,
         who: Callable[[Ask], Awaitable[str]] = _anyone,
         connect_timeout_s: float = 5.0,
-        who_timeout_s: float = 10.0,
     ) -> None:
         """A channel that has not dialled yet.
 
@@ -67,13 +69,11 @@ class Channel:
             max_message_bytes: largest message of an answer.
             who: asks for the driver's name on a new connection; raises `ValueError` with a reason in words.
             connect_timeout_s: limit for the dial and the exchange of HTTP/2 settings together.
-            who_timeout_s: limit for that question.
         """
         self.path = str(path)
         self.max_message_bytes = max_message_bytes
         self._who = who
         self._connect_timeout_s = connect_timeout_s
-        self._who_timeout_s = who_timeout_s
         self._connection: ClientConnection | None = None
         self._file_id: FileId = None
         self._look_at_s = 0.0
@@ -245,12 +245,12 @@ class Channel:
     async def _asked_who(self, connection: ClientConnection) -> str:
         alone = _Alone(self.path, self.max_message_bytes, connection)
         try:
-            async with asyncio.timeout(self._who_timeout_s):
+            async with asyncio.timeout(WHO_TIMEOUT_S):
                 return await self._who(
-                    lambda method, request: AwaitedCall(alone, method, request, timeout_s=self._who_timeout_s)
+                    lambda method, request: AwaitedCall(alone, method, request, timeout_s=WHO_TIMEOUT_S)
                 )
         except TimeoutError:
-            raise ValueError(f"it did not give its name within {self._who_timeout_s:g} s") from None
+            raise ValueError(f"it did not give its name within {WHO_TIMEOUT_S:g} s") from None
 
     async def _socket_connected(self) -> ClientConnection:
         _, connection = await asyncio.get_running_loop().create_unix_connection(

@@ -7,7 +7,7 @@
 Rules:
 
 * The key is the padded URL-safe base64 of the volume path. The runtimes compare the path as it is in the container's
-  OCI mounts: they clean nothing and resolve no link. So the callers pass `volume_path_of(target)`.
+  OCI mounts: they clean nothing and resolve no link. So the callers pass the target's path without symbolic links.
 * A volume's directory holds nothing else: the Go runtime takes any other file for a sandbox's id.
 * A volume's directory appears with its file in it, and disappears as a whole. For a directory without a file, the Go
   runtime would share the host's empty directory with the guest.
@@ -49,19 +49,6 @@ _TRIES = 16
 """How often a change is tried if other processes write and remove the same volume at once."""
 
 
-def volume_path_of(target: Path) -> str:
-    """Return a target's path as the container runtime puts it into the OCI mounts: without symbolic links.
-
-    The target itself is not looked at: it may be a dead mount, and the agent never makes a link there.
-
-    Raises:
-        VolumePathRefused: its key would be too long, or it is no absolute path. Ask before any call to the driver.
-    """
-    volume_path = os.path.join(os.path.realpath(target.parent), target.name)  # noqa: PTH118  # a Path would be cleaned
-    check_volume_path(volume_path)
-    return volume_path
-
-
 def check_volume_path(volume_path: str) -> None:
     """Check that a path can be a direct volume's.
 
@@ -98,7 +85,7 @@ class DirectVolumeStore:
         """Tell the runtimes how to mount a volume. A file with the same bytes stays as it is.
 
         Args:
-            volume_path: see `volume_path_of`.
+            volume_path: the target's path, without symbolic links.
             info: the mount info.
             is_live: whether a sandbox runs. It is asked only before another mount info is replaced.
 

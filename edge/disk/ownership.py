@@ -178,8 +178,6 @@ async def give(
     on_root_mismatch: bool,
     tell: Callable[[str], None] | None = None,
     may_go_on: MayGoOn = always,
-    first_word_s: float = FIRST_WORD_S,
-    next_word_s: float = NEXT_WORD_S,
 ) -> None:
     """Give a volume to a group in a thread of its own, so that only its pod waits for a slow volume.
 
@@ -192,22 +190,20 @@ async def give(
         on_root_mismatch: change nothing if the root already has the group and the modes.
         tell: gets a text for people while the change takes long.
         may_go_on: asked before each entry.
-        first_word_s: seconds until the first text.
-        next_word_s: seconds between further texts.
 
     Raises:
         OSError: a directory of the volume cannot be read, or the change may not go on.
     """
     walk = Walk(root, gid, within, may_go_on)
     work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")
-    due_s, words = first_word_s, _slow(root)
+    due_s, words = FIRST_WORD_S, _slow(root)
     try:
         while not (await asyncio.wait({work}, timeout=due_s))[0]:
             log.warning("%s", words)
             if tell is not None:
                 tell(words)
             due_s, words = (
-                next_word_s,
+                NEXT_WORD_S,
                 f"still giving {_place(root)} to the pod's fsGroup: {walk.entries} entries so far",
             )
     except asyncio.CancelledError:

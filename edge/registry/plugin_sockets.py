@@ -120,20 +120,19 @@ _KINDS = {
 }
 
 
-async def looks(directory: Path, *, broken_s: float = BROKEN_S) -> AsyncGenerator[Look, None]:
+async def looks(directory: Path) -> AsyncGenerator[Look, None]:
     """Yield the directory's entries now and after each change, for ever. Makes the directory (0755) when it is missing.
 
     Cancelling ends the watch.
 
     Args:
         directory: the registry directory.
-        broken_s: the interval in seconds of looks while the watch, or a part of a look, fails.
     """
     trouble, found = "", Look()
     while True:
         try:
             await asyncio.to_thread(directory.mkdir, mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-            async with contextlib.aclosing(_watched(directory, found, broken_s)) as watched:
+            async with contextlib.aclosing(_watched(directory, found)) as watched:
                 async for found in watched:
                     trouble = ""
                     yield found
@@ -143,10 +142,10 @@ async def looks(directory: Path, *, broken_s: float = BROKEN_S) -> AsyncGenerato
                 log.warning("%s cannot be watched: %s; it is looked at each second instead", directory, trouble)
             found = await asyncio.to_thread(look, directory, found)
             yield found
-            await asyncio.sleep(broken_s)
+            await asyncio.sleep(BROKEN_S)
 
 
-async def _watched(directory: Path, found: Look, broken_s: float) -> AsyncGenerator[Look, None]:
+async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
     """Yield results after the last one, until another directory has taken the watched one's path."""
     with _held(directory) as held:
         changes = awatch(
@@ -167,7 +166,7 @@ async def _watched(directory: Path, found: Look, broken_s: float) -> AsyncGenera
                     return
                 found = await asyncio.to_thread(look, directory, found)
                 yield found
-                await asyncio.wait([news], timeout=broken_s if found.unread else None)
+                await asyncio.wait([news], timeout=BROKEN_S if found.unread else None)
                 if news.done():
                     news.result()
         finally:

@@ -161,19 +161,20 @@ async def test_everything_can_be_repeated(root: Path, start: Callable[..., Runni
 
 
 async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_have_done(
-    root: Path, start: Callable[..., Running]
+    root: Path, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start()
     plugin = plugin_of(root, running, 1)
-    impatient = plugin_of(root, running, 1, call_timeout_s=0.5)
     volume = made(running, "a")
     running.set_faults("NodeStageVolume=error:INTERNAL:no")
     with pytest.raises(Refused, match="INTERNAL: no"):
         await plugin.stage(volume, publish_context={}, secrets={})
     assert files(root) == []
     running.set_faults("NodeStageVolume=hang")
-    with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
-        await impatient.stage(volume, publish_context={}, secrets={})
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.csi_volume_plugin.CALL_TIMEOUT_S", 0.5)
+        with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
+            await plugin.stage(volume, publish_context={}, secrets={})
     assert len(files(root)) == 1
     running.set_faults()
     await plugin.unstage(staged(volume))

@@ -471,15 +471,19 @@ async def test_a_success_that_is_kept_anew_is_the_newest(operations: Operations,
     assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume b", "CreateVolume a"]
 
 
-async def test_beyond_the_limit_the_oldest_success_goes(vendor: Vendor) -> None:
-    operations = Operations(600.0, "n1", most_kept=3)
+async def test_beyond_the_limit_the_oldest_success_goes(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.operations.MOST_KEPT", 3)
+    operations = Operations(600.0, "n1")
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
 
 
-async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(vendor: Vendor) -> None:
-    operations = Operations(600.0, "n1", most_kept_bytes=3 * len(made("v0").body or b""))
+async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(
+    vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.operations.MOST_KEPT_BYTES", 3 * len(made("v0").body or b""))
+    operations = Operations(600.0, "n1")
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]

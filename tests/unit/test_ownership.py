@@ -160,6 +160,8 @@ async def test_a_directory_moved_away_meanwhile_is_an_error_and_nothing_outside_
 async def test_whoever_waits_long_is_told_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     monkeypatch.setattr(ownership.Walk, "run", lambda _: gate.wait(30))
+    monkeypatch.setattr(ownership, "FIRST_WORD_S", 0.01)
+    monkeypatch.setattr(ownership, "NEXT_WORD_S", 0.01)
     told: list[str] = []
 
     def tell(text: str) -> None:
@@ -168,9 +170,7 @@ async def test_whoever_waits_long_is_told_again_and_again(tmp_path: Path, monkey
             gate.set()
 
     root = tmp_path / "pods/u1/volumes/kubernetes.io~csi/pv1/mount"
-    await ownership.give(
-        root, GID, within=RootDir(tmp_path), on_root_mismatch=False, tell=tell, first_word_s=0.01, next_word_s=0.01
-    )
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False, tell=tell)
     assert told[0].startswith("giving u1/volumes/kubernetes.io~csi/pv1/mount to the pod's fsGroup takes long")
     assert told[1] == "still giving u1/volumes/kubernetes.io~csi/pv1/mount to the pod's fsGroup: 0 entries so far"
 

@@ -322,7 +322,8 @@ async def test_a_driver_that_changes_its_name_as_it_runs_is_asked_again(path: Pa
             await channel.call("/a/Echo", b"", to="second").unary()
 
 
-async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path) -> None:
+async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.relay.client.WHO_TIMEOUT_S", 0.05)
     gate = threading.Event()
 
     def hang(_request: bytes, _context: grpc.ServicerContext) -> bytes:
@@ -331,7 +332,7 @@ async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path) -> 
 
     taken: list[bytes] = []
     with vendor_at(path, Who=hang, Take=lambda request, _context: taken.append(request)):
-        async with channel_to(path, who=who, who_timeout_s=0.05) as channel:
+        async with channel_to(path, who=who) as channel:
             with pytest.raises(VendorUnreachable, match=r"it did not give its name within 0.05 s"):
                 await channel.call("/a/Take", b"", to="anyone").unary()
         gate.set()

@@ -15,7 +15,7 @@ import pytest
 
 from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
 from edge.direct.mount_info import MountInfo
-from edge.direct.store import KATA_ROOT, DirectVolumeStore, check_volume_path, key_of, volume_path_of
+from edge.direct.store import KATA_ROOT, DirectVolumeStore, check_volume_path, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,19 +81,6 @@ def test_a_path_of_189_bytes_is_kept_and_one_of_190_refused(store: DirectVolumeS
 def test_what_is_no_absolute_path_is_refused(store: DirectVolumeStore, path: str) -> None:
     with pytest.raises(VolumePathRefused, match="it is not an absolute path"):
         put(store, path=path)
-
-
-def test_the_key_is_that_of_the_path_without_symbolic_links(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "kubelet").symlink_to("disk")
-    assert volume_path_of(tmp_path / "kubelet" / "pods" / "mount") == f"{tmp_path.resolve()}/disk/pods/mount"
-
-
-def test_a_link_makes_a_path_longer_than_the_limit(tmp_path: Path) -> None:
-    (tmp_path / ("d" * 180)).mkdir()
-    (tmp_path / "k").symlink_to("d" * 180)
-    with pytest.raises(VolumePathRefused):
-        volume_path_of(tmp_path / "k" / "mount")
 
 
 def test_the_path_is_taken_as_it_is(store: DirectVolumeStore) -> None:
