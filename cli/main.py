@@ -303,20 +303,6 @@ def forget(
     sys.exit(abandon.run(settings, node=node, kubeconfig=kubeconfig, sure=yes))
 
 
-@cli.command(settings=asking("REPLACE"))
-@click.argument("old")
-@click.argument("new")
-def replace(settings: OperatorSettings, old: str, new: str) -> None:
-    """Let a new machine with the disk of an old node serve its volumes.
-
-    OLD must be denied and away. NEW must have joined, with no volumes of its own. NEW gets the volumes of OLD in the
-    hub's records, and OLD's topology segments, so that PersistentVolumes stay as they are. The hub forgets OLD.
-    """
-    from cli import order
-
-    sys.exit(order.run(settings, order.replace(settings, node=old, successor=new)))
-
-
 @cli.command(settings=asking("TRUST"))
 def trust(settings: OperatorSettings) -> None:
     """Tell the hub that its records are complete again.
@@ -369,7 +355,8 @@ def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) 
 
     While a NODE is away, the hub detaches no volume that may be mounted there: two nodes would write to it. Use this
     command when the machine is off for certain, or cut off from its storage. Its volumes can then go to other nodes.
-    The fence ends when the node shows a sign of life. Then see `status`: its mounts are no longer valid.
+    The fence ends when the node shows a sign of life. Then see `status`: its mounts are no longer valid. If another
+    machine has joined as NODE, the command is about the earlier machine: that it is off, or was started anew since.
     """
     from cli import order
 
@@ -435,8 +422,14 @@ def token() -> None:
             "--node",
             type=Text(words, "PATTERN"),
             default="*",
-            help="Name of the node that may join; it may also join again. Or a pattern such as edge-*: every new node "
-            "of such a name.",
+            help="Name of the new node that may join, or a pattern such as edge-*: every new node of such a name.",
+        ),
+        option(
+            "--replace",
+            type=click.BOOL,
+            help="The node of --node exists, and a machine joins in its place: a new one, or the same one again. Its "
+            "certificates of before are void once it connects. What the earlier machine had in use stays in use until "
+            "csi-bridge fence.",
         ),
         option(
             "--driver",
@@ -448,7 +441,9 @@ def token() -> None:
         option("--uses", type=click.IntRange(1, 1_000_000), default="1", unit="nodes", help="Nodes that may join."),
     ),
 )
-def token_create(settings: OperatorSettings, node: str, driver: tuple[str, ...], ttl_s: float, uses: int) -> None:
+def token_create(
+    settings: OperatorSettings, node: str, driver: tuple[str, ...], *, ttl_s: float, uses: int, replace: bool
+) -> None:
     """Make a token, and print it.
 
     It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Treat it
@@ -457,7 +452,7 @@ def token_create(settings: OperatorSettings, node: str, driver: tuple[str, ...],
     from cli import order, tokens
     from common.operator_orders import CreateToken
 
-    asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses)
+    asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
     sys.exit(order.run(settings, tokens.create(settings, asked)))
 
 

@@ -1,4 +1,4 @@
-"""The commands `forget`, `replace`, `trust`, `deny`, `allow`, `fence` and `unfence`: an operator orders the hub."""
+"""The commands `forget`, `trust`, `deny`, `allow`, `fence` and `unfence`: an operator orders the hub."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from cli.operator_options import OperatorSettings
 from cli.table import printable, say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Allow, Deny, Done, Fence, Order, Replace, Unfence
+from common.operator_orders import Allow, Deny, Done, Fence, Order, Unfence
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -28,11 +28,6 @@ async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
     """
     await _give(settings, Kind.FORGET, node=node, driver=driver)
     return f"the hub has forgotten {f'driver {driver} of ' if driver else ''}edge node {node}"
-
-
-async def replace(settings: OperatorSettings, *, node: str, successor: str) -> str:
-    """Let the hub give a node's volumes to another node. Returns the success message. Errors as of `give_order`."""
-    return "\n".join((await give_order(settings, Replace(node=node, successor=successor), Done)).said)
 
 
 async def trust(settings: OperatorSettings) -> str:
@@ -71,7 +66,8 @@ def fence(settings: OperatorSettings, *, node: str, why: str, sure: bool) -> int
                 err=True,
             )
             return 1
-        if not click.confirm(f"Is the machine of node {printable(node)} off for certain, or cut off from its storage?"):
+        machine = f"the machine of node {printable(node)}, or the earlier one of this name"
+        if not click.confirm(f"Is {machine}, off for certain, or cut off from its storage?"):
             say(f"csi-bridge: node {node} is not fenced", err=True)
             return 1
     return run(settings, _fence(settings, node, why))

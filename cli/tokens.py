@@ -51,4 +51,5 @@ def _as_json(tokens: list[TokenStatus]) -> object:
 
 
 def _row(one: TokenStatus) -> tuple[str, ...]:
-    return (one.id, one.nodes, ", ".join(one.drivers) or "all", one.state, f"{one.used}/{one.uses}", shown(one.ends_at))
+    nodes = f"{one.nodes} (replaced)" if one.replace else one.nodes
+    return one.id, nodes, ", ".join(one.drivers) or "all", one.state, f"{one.used}/{one.uses}", shown(one.ends_at)

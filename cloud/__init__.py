@@ -40,6 +40,5 @@ The hub:
 * `volume_report`: the volumes, for `csi-bridge volumes`.
 * `references`, `cluster_references`: the objects that name volumes and snapshots; read from a cluster.
 * `abandon`: the storage of a node that is gone for good, and its release by `csi-bridge forget`.
-* `succession`: gives the volumes of such a node to its successor.
 * `leaks`: compares them with the nodes' lists and mounts, for `csi-bridge audit`.
 """

@@ -7,6 +7,8 @@ Rules:
 * A node that comes back after its fence may still have volumes mounted that were detached from it meanwhile, and
   another node may write to them now. The hub cannot undo that. It says so in its log, its audit log and its status,
   until the node reports these volumes unmounted, or an operator says `unfence`.
+* If another machine has taken the node's name, a fence is for the earlier machines of this name, too, and for them
+  alone while the present one shows a sign of life. So is the taint out-of-service, as soon as the hub sees it.
 * A fence ends with the node: once neither hub nor cluster knows the node (`forget`), nothing is held back for it, and a
   machine that takes its name later has none of its mounts.
 * A fence counts at once, in memory. The order has succeeded only when the disk has it, too.
@@ -15,7 +17,8 @@ Rules:
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +67,7 @@ class Fences:
         state_dir: Path,
         absences: Absences,
         mounts: Mounts,
+        settle_earlier: Callable[[str], Awaitable[None]],
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -73,6 +77,7 @@ class Fences:
             state_dir: exists.
             absences: which nodes are away.
             mounts: the volumes that they use.
+            settle_earlier: forgets what earlier machines of a node had in use. Raises OSError.
             now: the time, in seconds since the epoch.
 
         Raises:
@@ -80,6 +85,7 @@ class Fences:
         """
         self._path = state_dir / "fences.json"
         self._absences, self._mounts, self._now = absences, mounts, now
+        self._settle_earlier = settle_earlier
         self._fences = self._read()
         self._back: set[str] = set()
         """The nodes whose return the log has."""
@@ -103,8 +109,12 @@ class Fences:
             raise OperatorRefused(what, "the hub has not read all objects yet; try again")
         if not self._absences.knows(node):
             raise OperatorRefused(what, "the hub knows no such node, and holds no volume back for it")
-        if life := self._absences.life(node):
+        life, earlier = self._absences.life(node), self._mounts.earlier_use.get(node)
+        if life and earlier is None:
             raise OperatorRefused(what, f"its machine runs, because {life}; a fence is for a node that is dead")
+        said = await self._fence_earlier(node, earlier, order.why, by) if earlier is not None else []
+        if life:
+            return Done(said=said)
         in_use = self._mounts.in_use(node)
         self._fences[node] = fence = _Fence(
             node=node,
@@ -123,7 +133,20 @@ class Fences:
                 f"node {node} is fenced only until the hub stops",
                 f"the fence cannot be written to the disk: {why}; make room there and run the command again",
             )
-        return Done(said=[f"node {node} is fenced: its volumes may be detached", self._uses(fence)])
+        return Done(said=[*said, f"node {node} is fenced: its volumes may be detached", self._uses(fence.in_use)])
+
+    async def _fence_earlier(self, node: str, in_use: Collection[str], why: str, by: str) -> list[str]:
+        """Take the earlier machines of a node's name for off. Returns what the operator hears."""
+        audit.add(Event.FENCE, who="operator", address=by, node=node, machine="earlier", why=why[:_LONGEST_WHY_CHARS])
+        log.warning("an operator takes the earlier machine of node %s for off: %s", node, why or "no reason")
+        try:
+            await self._settle_earlier(node)
+        except OSError as error:
+            raise OperatorRefused(
+                f"the earlier machine of node {node} is not fenced", f"that cannot be written to the disk: {error}"
+            ) from error
+        said = f"the earlier machine of node {node} is fenced: the volumes that it used may be detached"
+        return [said, self._uses(sorted(in_use))]
 
     async def unfence(self, order: Unfence, by: str) -> Done:
         """Take a fence back, or settle it after the node's return.
@@ -145,8 +168,12 @@ class Fences:
 
     async def look(self) -> None:
         """Note the nodes that are back. End the fences of those that use none of their volumes, or that are gone."""
-        if not self._fences or not self._mounts.is_ready:
+        if not self._mounts.is_ready:
             return
+        for node in [it for it in self._mounts.earlier_use if self._mounts.is_out_of_service(it)]:
+            with suppress(OSError):  # the table shows it, and the next look tries again
+                await self._settle_earlier(node)
+                log.warning("node %s has the taint out-of-service: its earlier machine counts as off", node)
         ended = {}
         for node, fence in self._fences.items():
             if not self._absences.knows(node):
@@ -175,6 +202,12 @@ class Fences:
                 )
             elif self._mounts.is_ready and self._is_back(fence):
                 yield self._warning(fence)
+        for node, volumes in self._mounts.earlier_use.items():
+            yield (
+                f"another machine has joined as node {node}, and the earlier one has not unmounted its volumes, which "
+                f"are kept from other nodes: if it is off for certain, or was started anew since, run csi-bridge fence "
+                f"{node}; {self._uses(sorted(volumes))}"
+            )
         if self._unsaved:
             yield f"the newest fences are not on the disk and end with this hub: {self._unsaved}"
 
@@ -192,15 +225,15 @@ class Fences:
         return (
             f"node {fence.node} was fenced at {timestamp(fence.at)}, and is back: its volumes may have been detached "
             f"under its mounts, and another node may write to them; restart its machine or stop its pods that use "
-            f"them, and check their data; csi-bridge unfence {fence.node} ends this line; {self._uses(fence)}"
+            f"them, and check their data; csi-bridge unfence {fence.node} ends this line; {self._uses(fence.in_use)}"
         )
 
     @staticmethod
-    def _uses(fence: _Fence) -> str:
-        if fence.in_use is None:
+    def _uses(in_use: Sequence[str] | None) -> str:
+        if in_use is None:
             return "the hub does not know which volumes it used"
-        more = len(fence.in_use) - _MOST_SHOWN
-        named = ", ".join(fence.in_use[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        more = len(in_use) - _MOST_SHOWN
+        named = ", ".join(in_use[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
         return f"it used {named}" if named else "it used no volume"
 
     async def _save(self) -> str:

@@ -1,7 +1,6 @@
 """The parts of a hub, put together: all of it but its listeners and its files (`hub_process`)."""
 
 from cloud.abandon.abandonment import Abandonment
-from cloud.abandon.node_ends import NodeEnds
 from cloud.absences import Absences
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
@@ -22,14 +21,13 @@ from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
-from cloud.succession import Succession
 from cloud.sync_part import SyncPart
 from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.metrics import Metrics
-from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Replace, Unfence
+from common.operator_orders import Abandon, Audit, Fence, OwnStorage, Unfence
 
 
 class HubParts:
@@ -77,7 +75,6 @@ class HubParts:
             metrics=metrics,
             losses=lambda: store.losses.standing,
             owners=segments.owners,
-            value_of=segments.value_of,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,
             rules=settings.election_rules,
@@ -89,7 +86,7 @@ class HubParts:
         self.placement.elections.announce(sync.elected)
 
         absences = Absences(self.nodes, sync.mounts)
-        self.fences = Fences(store.state_dir, absences, sync.mounts)
+        self.fences = Fences(store.state_dir, absences, sync.mounts, sync.settle_earlier)
         if sync.sole_use is not None:
             sync.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)
@@ -103,14 +100,6 @@ class HubParts:
         abandonment = Abandonment(self.nodes, self.placement, segments, trust.denials, sync)
         self.orders.add(OwnStorage, abandonment.own_storage)
         self.orders.add(Abandon, abandonment.abandon)
-        ends_of_nodes = NodeEnds(
-            nodes=self.nodes,
-            placement=self.placement,
-            denials=trust.denials,
-            segments=segments,
-            forget=self.orders.forget_known,
-        )
-        self.orders.add(Replace, Succession(ends_of_nodes, sync).order)
         self.orders.add(Audit, leaks.order)
         self.orders.add(Fence, self.fences.fence)
         self.orders.add(Unfence, self.fences.unfence)

@@ -100,7 +100,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     opened.push_async_callback(trust_store.close)
     trust = TrustPart(settings, trust_store, metrics)
     segments = UniqueSegments(store, settings.unique_topology)
-    sync = await opened.enter_async_context(_sync_part(settings, segments))
+    sync = await opened.enter_async_context(_sync_part(settings))
     claims = SqliteClaims(settings.state_dir)
     parts = HubParts(settings, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
     opened.push_async_callback(parts.placement.close)  # and with it the claims
@@ -151,7 +151,7 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
         parts.hub.end_expired()
 
 
-def _sync_part(settings: HubSettings, segments: UniqueSegments) -> AbstractAsyncContextManager[SyncPart]:
+def _sync_part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
@@ -174,7 +174,6 @@ def _sync_part(settings: HubSettings, segments: UniqueSegments) -> AbstractAsync
         labels=labels,
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,
-        value_of=segments.value_of,
     )
 
 

@@ -127,9 +127,16 @@ class JoinPart:
         if self._settings.require_rights and not asked.drivers:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
             raise OperatorRefused(_NOT_MADE, why)
+        if not asked.replace and self.enrolment.has_node(asked.node):
+            why = f"edge node {asked.node} exists; with --replace, the token lets a machine join in its place"
+            raise OperatorRefused(_NOT_MADE, why)
         try:
             token, secret = await self._trust.tokens.create(
-                nodes=asked.node, drivers=tuple(asked.drivers), ttl_s=asked.ttl_s, uses=asked.uses
+                nodes=asked.node,
+                drivers=tuple(asked.drivers),
+                ttl_s=asked.ttl_s,
+                uses=asked.uses,
+                replace=asked.replace,
             )
         except WriteFailed as error:
             raise OperatorRefused(_NOT_MADE, str(error)) from error
@@ -149,7 +156,7 @@ class JoinPart:
         log.warning("an operator (%s): token %s for %s is %s", by, token.id, token.nodes, what)
         audit.add(
             Event.TOKEN, who="operator", address=by, token=token.id, nodes=token.nodes, drivers=list(token.drivers),
-            uses=token.uses, action=what,
+            uses=token.uses, replace="yes" if token.replace else "", action=what,
         )  # fmt: skip
 
     def _addresses(self, given: tuple[Endpoint, ...], listen: HostPort | None) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The sync part of a hub with Kubernetes: objects come from an API server, and the nodes' facts are written to it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -40,7 +40,6 @@ async def following(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Body] = (),
     fact_quota_bytes: int = FACT_QUOTA_BYTES,
-    value_of: Callable[[str], str] = str,
 ) -> AsyncIterator[SyncPart]:
     """Follow an API server, and write to it, until the block ends.
 
@@ -50,7 +49,6 @@ async def following(
         labels: of each Node that the hub makes.
         taints: of each such Node.
         fact_quota_bytes: the room of one node's facts.
-        value_of: the value of a node's own segment (`cloud.unique_segments`).
 
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
@@ -63,12 +61,16 @@ async def following(
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(
-            cluster, facts=table.of, node_state=cluster.node_state, nodes_trouble=lambda: cluster.nodes_trouble
+            cluster,
+            earlier_use=table.earlier_use,
+            facts=table.of,
+            node_state=cluster.node_state,
+            nodes_trouble=lambda: cluster.nodes_trouble,
         )
         events = EventQueue(kube)
         sole_use, closures = SoleUse(table, mounts), Closures(cluster)
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints, value_of=value_of),
+            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),
@@ -98,7 +100,7 @@ async def following(
                 mounts=mounts,
                 references=ClusterReferences(kube, cluster),
                 node_facts=table.node_facts,
-                write_again=facts.write_again,
+                settle_earlier=table.settle,
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,
             )

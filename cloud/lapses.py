@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cloud.mounts import Mounts, name_in_use
+from cloud.mounts import Mounts
+from cloud.sync.fact_kinds import name_in_use
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.errors import timestamp

@@ -43,7 +43,7 @@ async def reading(
     """
     async with FactTable(state_dir, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
         manifests = Manifests(directory, table, LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key)))
-        mounts = Mounts(manifests, facts=table.of)
+        mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
         parts: tuple[Part, ...] = (manifests, table, sync, PolicyProblems(manifests, mounts, table.users))
@@ -57,6 +57,7 @@ async def reading(
             mounts=mounts,
             references=SourceReferences(manifests, manifests.problems),
             node_facts=table.node_facts,
+            settle_earlier=table.settle,
             sole_use=sole_use,
         )
 

@@ -7,6 +7,8 @@ Rules:
 
 * The call passes if its node says that it does not use the volume, if an operator has fenced the node
   (`cloud.fences`), or if its Node has the taint out-of-service. `why_held` has the table.
+* A machine that takes a node's name clears nothing of the machine before it (`Mounts.earlier_use`): an operator has to
+  say that this one is off.
 * It also passes if the node's agent has surely fenced the volume by its own clock (`cloud.lapses`).
 * The call names a node by the vendor's id. The VolumeAttachments of the volume say which nodes that may be, and no
   node can write these. Without one, every node that may have the id counts. If several remain, all of them must be
@@ -25,7 +27,8 @@ from google.protobuf.message import DecodeError
 from cloud.absences import Absences
 from cloud.fences import Fences
 from cloud.lapses import Lapses
-from cloud.mounts import Mounts, name_in_use
+from cloud.mounts import Mounts
+from cloud.sync.fact_kinds import name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.errors import VolumeHeld
 from common.reports import NODE_GET_INFO, DriverReport
@@ -47,6 +50,7 @@ class View(NamedTuple):
     """What the hub knows of a volume on a node.
 
     Attributes:
+        was_in_use: an earlier machine of this name used the volume, and nobody has said that it is off.
         absence: how the node is away; empty if it is not.
         is_given_up: an operator has fenced the node, or its Node has the taint out-of-service.
         is_mounted: whether the node uses the volume; None if that is not known.
@@ -54,6 +58,7 @@ class View(NamedTuple):
         tells_all: whether a node that is not away would have told that it uses the volume.
     """
 
+    was_in_use: bool
     absence: str
     is_given_up: bool
     is_mounted: bool | None
@@ -66,6 +71,7 @@ def why_held(view: View) -> str:
 
     node is      it uses the volume      the call
     given up     (any)                   passes
+    (any)        an earlier machine did  is held
     away         yes, or not known       is held
     away         no                      passes
     here         yes                     is held: it is back after a forced detach, and has not unmounted yet
@@ -76,6 +82,8 @@ def why_held(view: View) -> str:
     """
     if view.is_given_up:
         return ""
+    if view.was_in_use:
+        return "an earlier machine of this name had it mounted"
     if view.absence:
         if view.is_mounted:
             return f"{view.absence}, and had it mounted"
@@ -165,14 +173,16 @@ class MountGuard:
             if node == serving and not self._nodes.is_connected(node):
                 continue
             view = self._view(node, driver, volume)
-            if (why := why_held(view)) and not (view.absence and self._lapses.is_over(node, driver, volume)):
-                why += self._lapses.describe(node, driver, volume) if view.absence else ""
+            goes_by_time = bool(view.absence) and not view.was_in_use  # the lease is that of the present machine
+            if (why := why_held(view)) and not (goes_by_time and self._lapses.is_over(node, driver, volume)):
+                why += self._lapses.describe(node, driver, volume) if goes_by_time else ""
                 raise VolumeHeld(driver, _shown(volume), node, f"{why}; {_way_out(node, view)}")
 
     def _view(self, node: str, driver: str, volume: str) -> View:
-        in_use = self._mounts.in_use(node)
-        is_mounted = name_in_use(driver, volume) in in_use if in_use is not None else None
+        in_use, name = self._mounts.in_use(node), name_in_use(driver, volume)
+        is_mounted = name in in_use if in_use is not None else None
         return View(
+            name in self._mounts.earlier_use.get(node, ()),
             self._absences.of(node),
             self._fences.is_fenced(node) or self._mounts.is_out_of_service(node),
             is_mounted,
@@ -211,6 +221,11 @@ class MountGuard:
 
 
 def _way_out(node: str, view: View) -> str:
+    if view.was_in_use:
+        return (
+            f"if that machine is off for certain, or was started anew since, run csi-bridge fence {node} on the hub's "
+            f"host or give its Node the taint node.kubernetes.io/out-of-service"
+        )
     if not view.absence:
         return "it is detached when the node has told that it is unmounted"
     return (

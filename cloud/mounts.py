@@ -7,6 +7,8 @@ Rules:
   the agent stages a volume for the first time (docs/csi-contract.md#volumesinuse-comes-before-staging). So a node's
   closure says nothing more: a volume of its pods that is not in use has never been staged, or no longer is.
 * On a node with a kubelet, the Node's `status.volumesInUse` has them, while the hub's copy of Nodes is up to date.
+* A node's facts are those of its present machine. What earlier machines of its name had in use is told apart
+  (`earlier_use`).
 * Unknown is not unused: `in_use` is None then.
 * A volume is fenced if its PersistentVolume asks for that, and if the node's agent has told that it does it. The hub
   stores that before the agent stages the volume, too.
@@ -40,12 +42,17 @@ _NO_NODE: Final = NodeState("", "", frozenset(), is_out_of_service=False)
 
 
 class Mounts:
-    """Looks volumes up in one source and in the nodes' facts."""
+    """Looks volumes up in one source and in the nodes' facts.
+
+    Attributes:
+        earlier_use: by node: the volumes that earlier machines of this name had in use.
+    """
 
     def __init__(
         self,
         source: Source,
         *,
+        earlier_use: Mapping[str, frozenset[str]],
         facts: Callable[[str], Mapping[Ref, Fact]] = lambda _node: {},
         node_state: Callable[[str], NodeState | None] | None = None,
         nodes_trouble: Callable[[], str] = lambda: "",
@@ -54,10 +61,12 @@ class Mounts:
 
         Args:
             source: the objects.
+            earlier_use: by node: the volumes that earlier machines of this name had in use (`FactTable.earlier_use`).
             facts: returns the facts of a node.
             node_state: returns the state of a Node, None if there is no such Node; None: no cluster has Nodes.
             nodes_trouble: returns why these states may be out of date; empty while they are up to date.
         """
+        self.earlier_use = earlier_use
         self._source, self._facts = source, facts
         self._node_state, self._nodes_trouble = node_state, nodes_trouble
         self._volumes = _Index(source, _VOLUME, _handle)
@@ -173,12 +182,7 @@ def no_mounts() -> Mounts:
     """The mounts for a hub without objects and facts: it knows only the links."""
     source = Objects()
     source.is_ready = True
-    return Mounts(source)
-
-
-def name_in_use(driver: str, volume: str) -> str:
-    """The name of a volume in `volumesInUse` (kubernetes pkg/volume/util `GetUniqueVolumeName`)."""
-    return f"kubernetes.io/csi/{driver}^{volume}"
+    return Mounts(source, earlier_use={})
 
 
 Key = tuple[str, str]

@@ -155,11 +155,6 @@ class Orders:
             if not self._nodes.knows(node):  # it may have come back by now, and tell new facts
                 await self._forget_facts(node)
 
-    async def forget_known(self, node: str) -> None:
-        """Forget a node, if the hub knows anything of it. Errors as of `forget`."""
-        if self._nodes.knows(node) or await self._placement.knows(node) or self._sync.knows(node):
-            await self.forget(node)
-
     async def _forget_facts(self, node: str) -> None:
         try:
             await self._sync.forget(node)

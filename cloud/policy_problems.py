@@ -5,8 +5,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from cloud.kinds.persistentvolumes import class_of
-from cloud.mounts import Mounts, name_in_use
+from cloud.mounts import Mounts
 from cloud.sources.source import Source
+from cloud.sync.fact_kinds import name_in_use
 from common import offline_policy
 from common.objects import Ref
 from common.offline_policy import ANNOTATION, FENCE

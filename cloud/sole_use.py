@@ -9,6 +9,8 @@ Rules, in this order:
 * A claim counts if a pod of its node wants the volume.
 * It is refused while a claim of another node is stored. A stored claim counts while its node is away, and after a
   restart of the hub, until the node withdraws it, or until an operator's fence, the taint out-of-service or `forget`.
+* A claim of a machine counts also when another machine has taken its name (`FactTable.earlier_use`), for all other
+  nodes, until an operator says that the earlier machine is off.
 * Kubelets claim nothing. While a pod of a node with a kubelet wants the volume, a claim is refused.
 * A refusal removes an earlier claim of this node: it has not staged the volume, because then it would not ask again. So
   no two nodes wait for each other.
@@ -67,6 +69,12 @@ class SoleUse:
         for other in sorted(self._table.nodes()):
             if other != node and ref in self._table.of(other) and not self._is_given_up(other):
                 return self._has(other, "has the volume")
+        for other, used in sorted(self._table.earlier_use.items()):
+            if other != node and ref.name in used and not self._is_given_up(other):
+                return (
+                    f"an earlier machine of node {other} had the volume; if it is off for certain: csi-bridge fence "
+                    f"{other}, or the taint node.kubernetes.io/out-of-service"
+                )
         for other in sorted(wanting - {node}):
             has_kubelet = self._mounts.has_node(other) and self._mounts.kubelet_state(other) is not None
             if has_kubelet and not self._is_given_up(other):

@@ -11,7 +11,6 @@ Rules:
 import logging
 import os
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -154,19 +153,6 @@ class Store:
     def save_segment(self, segment: StoredSegment) -> None:
         """Write a unique segment soon, in the writer's thread."""
         self._writer.put(segment[:3], ("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(segment)))
-
-    async def move_segments(self, node: str, successor: str, more: Sequence[StoredSegment]) -> None:
-        """Give all segments of a node to its successor, and some more; on the disk when this returns.
-
-        Raises:
-            WriteFailed: nothing is written.
-        """
-
-        def move(database: sqlite3.Connection) -> None:
-            database.execute("UPDATE segments SET node = ? WHERE node = ?", (successor, node))
-            database.executemany("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", more)
-
-        await self._writer.transact(move)
 
     def drop_segment(self, segment: StoredSegment) -> None:
         """Remove a unique segment soon, in the writer's thread."""

@@ -3,7 +3,7 @@
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,8 +82,8 @@ class SyncPart:
         mounts: says which nodes a volume is attached to, and which volumes each node uses.
         references: reads the objects that name volumes and snapshots; None if the hub has no source.
         node_facts: returns each node that has facts, with its fact about its Node if it has told one.
-        write_again: writes the facts of a node to the cluster again, with its present segment.
         elected: tells the cluster of an election: the driver, and the result.
+        settle_earlier: forgets what earlier machines of a node had in use. Raises OSError if that cannot be written.
         sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
     """
 
@@ -95,8 +95,8 @@ class SyncPart:
     mounts: Mounts = field(default_factory=no_mounts)
     references: ReferenceReader | None = None
     node_facts: Callable[[], Iterable[tuple[str, Fact | None]]] = lambda: ()
-    write_again: Callable[[str], None] = lambda _node: None
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
+    settle_earlier: Callable[[str], Awaitable[None]] = field(default_factory=lambda: _nothing)
     sole_use: SoleUse | None = None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
@@ -107,6 +107,10 @@ class SyncPart:
             return None
         body = self.source.body(Ref("Node", "", node))
         return (body["metadata"].get("labels") or {}) if body is not None else {}
+
+
+async def _nothing(_node: str) -> None:
+    """A hub without facts has nothing to settle."""
 
 
 async def _ignore(stream: Stream) -> None:

@@ -4,11 +4,7 @@ Without them, a node that reports another node's topology would get creates that
 
 Rules:
 
-* The bridge's own segment belongs to the node of its name (`common.topology`), or to the node that an operator made its
-  successor (`csi-bridge replace`). The successor has this segment in place of its own one. No node can say that of
-  itself.
-* An order that makes a node a successor has several steps. Its first one notes the old node and its successor with the
-  segments, and its last one removes the note. So the same order can go on, also if the old node was a successor.
+* The bridge's own segment belongs to the node of its name (`common.topology`).
 * Of the other keys, an operator lists those that are unique (`--unique-topology`). A node keeps a segment that it no
   longer reports: PersistentVolumes may name it.
 * A node's name counts as its `kubernetes.io/hostname` (`cloud.placement.affinity`). So this segment belongs to the node
@@ -26,9 +22,6 @@ from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 """The label that static volumes on a node's own disk are bound by."""
-
-_REPLACED: Final = ""
-"""In place of a key, in the store: the value is a node whose segments its successor has, by an order under way."""
 
 _MOST_OF_A_NODE: Final = 256
 """The segments that one node can have. A node has one or two for each driver, and 100 drivers at most."""
@@ -64,24 +57,13 @@ class UniqueSegments:
         """By node: its segments, and the drivers that report each."""
         self._disputed: dict[Segment, dict[str, set[str]]] = {}
         """The segments without a first node: the nodes that report each, and their drivers."""
-        self._inherited: dict[str, str] = {}
-        """By node: the value of the bridge's own segment that it has in place of its name."""
-        self._heirs: dict[str, str] = {}
-        """By such a value: the node."""
-        self._replaced: dict[str, str] = {}
-        """By node that an order under way replaces: its successor, which has its segments."""
         for key, value, driver, node in store.segments():
-            if key == NODE_SEGMENT:
-                self._inherit(node, value)
-            elif key == _REPLACED:
-                self._replaced[value] = node
-            else:
-                self._put((key, value), node, driver)
+            self._put((key, value), node, driver)
 
     def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
         """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""
-        if why := self._why_not_own(node, segments.get(NODE_SEGMENT, self.value_of(node))):
-            return why
+        if (said := segments.get(NODE_SEGMENT, node)) != node:
+            return f"its topology says {_shown((NODE_SEGMENT, said))}, which belongs to edge node {_cut(said)}"
         new = 0
         for segment in self._unique(segments):
             owner = self._owner(segment, known)
@@ -100,14 +82,6 @@ class UniqueSegments:
             return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
         return ""
 
-    def _why_not_own(self, node: str, said: str) -> str:
-        """The reason why a node cannot have the bridge's own segment that it tells, or the one of its name."""
-        if heir := self._heirs.get(node, ""):
-            return f"edge node {heir} is its successor and has its segment; give this machine a name of its own"
-        if said == self.value_of(node):
-            return ""
-        return f"its topology says {_shown((NODE_SEGMENT, said))}, which belongs to edge node {_cut(said)}"
-
     def owner(self, key: str, value: str, known: Container[str], driver: str = "") -> str:
         """The one node that has a segment; empty: none, nobody knows which, or the segment need not be of one node.
 
@@ -115,7 +89,7 @@ class UniqueSegments:
         that the hub has not seen. A host name is that of the node of this name.
         """
         if key == NODE_SEGMENT:
-            return self._heirs.get(value) or ("" if value in self._inherited else value)
+            return value
         segment = key, value
         if key not in self._keys or segment in self._disputed:
             return ""
@@ -130,36 +104,6 @@ class UniqueSegments:
         if NODE_SEGMENT in term:
             found.add(self.owner(NODE_SEGMENT, term[NODE_SEGMENT], ()))
         return found - {""}
-
-    def value_of(self, node: str) -> str:
-        """The value of the bridge's own segment of a node: its name, or that of a node that it replaces."""
-        return self._inherited.get(node, node)
-
-    async def replace(self, node: str, successor: str) -> None:
-        """Give all segments of a node to its successor, the bridge's own one too, as the first step of an order.
-
-        Raises:
-            WriteFailed: the disk does not have it, and nothing has changed.
-        """
-        value = self.value_of(node)
-        more = ((NODE_SEGMENT, value), (_REPLACED, node))
-        await self._store.move_segments(node, successor, [StoredSegment(*it, "", successor) for it in more])
-        for segment, drivers in self._of.pop(node, {}).items():
-            for driver in drivers:
-                self._put(segment, successor, driver)
-        self._inherited.pop(node, None)
-        self._inherit(successor, value)
-        self._replaced = {old: successor if new == node else new for old, new in self._replaced.items()}
-        self._replaced[node] = successor
-
-    def successor_of(self, node: str) -> str:
-        """The node that has the segments of this one by an order that is not at its end; empty: there is none."""
-        return self._replaced.get(node, "")
-
-    def end_replacement(self, node: str) -> None:
-        """Note that the order that replaces a node is at its end."""
-        if successor := self._replaced.pop(node, ""):
-            self._store.drop_segment(StoredSegment(_REPLACED, node, "", successor))
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
         """Give a node those of these segments that are unique. `why_not` has allowed it."""
@@ -184,11 +128,6 @@ class UniqueSegments:
 
     def forget(self, node: str, driver: str = "") -> None:
         """Take all segments from a node, or those that it has for one driver."""
-        if not driver and (value := self._inherited.pop(node, "")):
-            del self._heirs[value]
-            self._store.drop_segment(StoredSegment(NODE_SEGMENT, value, "", node))
-        for old in [old for old, successor in self._replaced.items() if successor == node and not driver]:
-            self.end_replacement(old)
         for segment, drivers in list(self._of.get(node, {}).items()):
             for gone in [driver] if driver else list(drivers):
                 if gone in drivers:
@@ -220,9 +159,6 @@ class UniqueSegments:
 
     def _unique(self, segments: Mapping[str, str]) -> Collection[Segment]:
         return [segment for segment in segments.items() if segment[0] in self._keys]
-
-    def _inherit(self, node: str, value: str) -> None:
-        self._inherited[node], self._heirs[value] = value, node
 
     def _put(self, segment: Segment, node: str, driver: str) -> None:
         self._owners[segment] = node

@@ -76,6 +76,7 @@ class CreateToken:
         drivers: the CSI drivers that its nodes may report; none: every driver.
         ttl_s: how long it can be used, in seconds.
         uses: how many nodes may join with it.
+        replace: the node exists, and a machine joins in its place.
     """
 
     order: ClassVar[str] = "token-create"
@@ -83,6 +84,7 @@ class CreateToken:
     drivers: list[str]
     ttl_s: int
     uses: int
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,20 +196,6 @@ class Audited:
     unasked: list[Unasked]
     notes: list[str]
     referring: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replace:
-    """Give the volumes of a node that is gone for good to its successor, which has its disk. The answer is `Done`.
-
-    Attributes:
-        node: the node, which is denied.
-        successor: the node that has its disk now.
-    """
-
-    order: ClassVar[str] = "replace"
-    node: str
-    successor: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

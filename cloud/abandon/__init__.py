@@ -4,6 +4,5 @@ The command `forget --abandon-volumes` does it, with the operator's kubeconfig. 
 
 * `own_storage`: which PersistentVolumes and VolumeSnapshotContents are of one node's own storage.
 * `abandonment`: the hub's part, two orders.
-* `node_ends`: the parts of a hub that `cloud.succession` works on.
 * `cluster_release`: one pass of the command, which releases them and all that hangs on them.
 """

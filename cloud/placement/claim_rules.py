@@ -59,9 +59,6 @@ class Rows(Protocol):
     def forget(self, node: str, driver: str) -> None:
         """Remove everything of a node, or of one driver there."""
 
-    def move(self, node: str, successor: str) -> None:
-        """Give all names and ids of a node to its successor, and drop the node's lists."""
-
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
 

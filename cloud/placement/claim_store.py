@@ -306,13 +306,6 @@ class ClaimStore(Protocol):
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node, or of one driver there."""
 
-    async def move(self, node: str, successor: str) -> None:
-        """Give all names and ids of a node to its successor. Its lists are dropped: the successor lists for itself.
-
-        The node's open calls of drivers with an elected node are dropped, too, as `forget` does: every node can answer
-        for their storage, and the successor may not even run the driver.
-        """
-
     async def knows(self, node: str, driver: str = "") -> bool:
         """Whether the store has anything of a node, or of one driver there."""
 

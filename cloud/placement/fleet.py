@@ -1,6 +1,6 @@
 """A driver's fleet: the nodes that run it, and the parts of their reports that placement uses."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -148,9 +148,8 @@ class Fleet:
 class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
-    def __init__(self, nodes: Nodes, offers: Offers, *, value_of: Callable[[str], str]) -> None:
-        """Of these nodes; `value_of` returns the value of a node's own segment (`cloud.unique_segments`)."""
-        self._nodes, self._offers, self._value_of = nodes, offers, value_of
+    def __init__(self, nodes: Nodes, offers: Offers) -> None:
+        self._nodes, self._offers = nodes, offers
         self._fleets: dict[str, Fleet] = {}
         self._stale: set[str] = set()
 
@@ -170,7 +169,7 @@ class Fleets:
             report = self._nodes.find_report(driver, node)
             if report is not None:
                 member, refused = known.get(node), self._nodes.why_refused(driver, node)
-                segment = _segment(self._value_of(node))
+                segment = _segment(node)
                 if member is None or member.report is not report or not segment.items() <= member.labels.items():
                     member = _member(report, segment)
                 members[node] = member if member.refused == refused else replace(member, refused=refused)
@@ -208,10 +207,10 @@ def describes_itself(report: DriverReport) -> bool:
     return report.answers.keys() >= set(ESSENTIAL_METHODS)
 
 
-def _segment(value: str) -> dict[str, str]:
+def _segment(node: str) -> dict[str, str]:
     """The bridge's own segment; none where the name cannot be one."""
     try:
-        return segment_of(value)
+        return segment_of(node)
     except ValueError:
         return {}
 

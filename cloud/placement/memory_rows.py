@@ -1,7 +1,6 @@
 """The rows of a claim store in memory. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 
 from cloud.election import Elected
@@ -203,22 +202,6 @@ class MemoryRows:
                 self.set_holding(its, thing, node, None)
         for its, lists in self._lists.items():
             lists -= {(its_node, kind) for its_node, kind in lists if _concerns(node, driver, its, its_node)}
-
-    def move(self, node: str, successor: str) -> None:
-        """See `ClaimStore`."""
-        held = [
-            (driver, name, owner, hold)
-            for (driver, name), holds in self._holds.items()
-            for owner, hold in holds.items()
-            if hold.node == node and not (hold.lease_s or about(name))
-        ]
-        things = [(driver, dict(nodes[node])) for driver, nodes in self._nodes.items() if node in nodes]
-        self.forget(node, "")
-        for driver, name, owner, hold in held:
-            self.set_hold(driver, name, owner, replace(hold, node=successor))
-        for its_driver, holdings in things:
-            for thing, holding in holdings.items():
-                self.set_holding(its_driver, thing, successor, holding)
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""

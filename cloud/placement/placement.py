@@ -76,7 +76,6 @@ class Placement:
         metrics: Metrics,
         losses: Callable[[], tuple[str, ...]],
         owners: Callable[[Mapping[str, str]], set[str]],
-        value_of: Callable[[str], str],
         affinity: Volumes | None,
         most_open: int,
         rules: Callable[[str], ElectionRules],
@@ -93,7 +92,6 @@ class Placement:
             metrics: counts the answers that are not passed on.
             losses: the hub's losses of nodes' reports, in sentences.
             owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
-            value_of: the value of a node's own segment (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
             most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
             rules: the operator's rules for the elections of a driver.
@@ -106,7 +104,7 @@ class Placement:
         self._pages = Pages(nodes.call, look=self._records, elsewhere=self._elsewhere, now=now)
         self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
-        self._fleets = Fleets(nodes, offers, value_of=value_of)
+        self._fleets = Fleets(nodes, offers)
         self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
         self._pending = Pending(claims, now=now)
         self._most_open = most_open
@@ -232,24 +230,6 @@ class Placement:
         known = self._pending.of(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(known)
-
-    async def move(self, node: str, successor: str) -> None:
-        """Give all names and ids of a node that is gone for good to its successor.
-
-        Raises:
-            PlacementNotKept: the store cannot be written, or calls to the node are not settled. Nothing is moved.
-        """
-        self.check_settled(node)
-        await self.claims.move(node, successor)
-
-    def check_settled(self, node: str) -> None:
-        """Check that no create of a node runs, and none waits to be recorded.
-
-        Raises:
-            PlacementNotKept: it is not so.
-        """
-        if self._pending.knows(node, ""):
-            raise PlacementNotKept("the claim store", f"creates on edge node {node} are not settled yet; try again")
 
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""

@@ -216,12 +216,6 @@ class SqliteClaims:
             self._put(key, replace(later), statement)  # a copy: the end of the former write is not the end of this one
         self._remember(lambda rows: rows.forget(node, driver))
 
-    async def move(self, node: str, successor: str) -> None:
-        """See `ClaimStore`."""
-        if any(later.node == node for later in self._later.values()):
-            raise PlacementNotKept(str(self._path), f"changes of edge node {node} wait to be written; try again")
-        await self._to_the_end(self._change(lambda rows: rows.move(node, successor)))
-
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""
         return await self._read_memory(lambda rows: rows.knows(node, driver))

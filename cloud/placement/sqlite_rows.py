@@ -142,14 +142,6 @@ class SqliteRows:
         for table in ("holds", "things", "inventories"):
             self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
 
-    def move(self, node: str, successor: str) -> None:
-        """See `ClaimStore`."""
-        self._database.execute("DELETE FROM holds WHERE node = ? AND (lease_s > 0 OR kind <> '')", (node,))
-        for table in ("holds", "things"):
-            sql = f"UPDATE OR REPLACE {table} SET node = ? WHERE node = ?"  # noqa: S608  # our own words
-            self._database.execute(sql, (successor, node))
-        self._database.execute("DELETE FROM inventories WHERE node = ?", (node,))
-
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
         self._database.execute("DELETE FROM things WHERE gone > 0 AND gone < ?", (before,))

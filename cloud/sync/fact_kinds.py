@@ -25,6 +25,9 @@ NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
+IN_USE_PREFIX: Final = "kubernetes.io/csi/"
+"""Begins the name of each CSI volume in `volumesInUse`."""
+
 _EVENT_TEXTS: Final = (
     "reason", "message", "type", "firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent",
     "reportingInstance", "action",
@@ -45,6 +48,11 @@ class Fact:
     stamp: Stamp
     body: Body
     told_ns: int = field(default_factory=time.time_ns, compare=False)
+
+
+def name_in_use(driver: str, volume: str) -> str:
+    """The name of a volume in `volumesInUse` (kubernetes pkg/volume/util `GetUniqueVolumeName`)."""
+    return f"{IN_USE_PREFIX}{driver}^{volume}"
 
 
 def check_ref(node: str, ref: Ref) -> None:

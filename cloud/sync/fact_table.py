@@ -5,6 +5,8 @@ Rules:
 * A fact is in the database before it counts and before the hub acknowledges it, so it outlives the hub.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are kept for people, the newest ones of each node. They are not in memory.
+* What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
+  whether the earlier machine still writes. It lasts until `settle` or `forget`.
 * Each node has a quota of bytes (`cloud.sync.fact_quota`), and the table leaves the last room on the disk to the
   hub's other files.
 * One thread does all writing (`common.database_writer`). A write that fails raises OSError: the caller tries again.
@@ -22,7 +24,7 @@ from weakref import WeakValueDictionary
 
 from cloud.kinds.kind_rules import pick
 from cloud.sources.manifests.binding import ClaimStatus, Told
-from cloud.sync.fact_kinds import Fact, check_ref, keep
+from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
@@ -42,10 +44,14 @@ SCHEMA: Final = Schema(
                 version TEXT NOT NULL, told_ns INTEGER NOT NULL, body TEXT NOT NULL,
                 PRIMARY KEY (node, kind, namespace, name)
             ) STRICT""",
+            """CREATE TABLE machines (
+                node TEXT PRIMARY KEY, instance TEXT NOT NULL, earlier_use TEXT NOT NULL
+            ) STRICT, WITHOUT ROWID""",
         ),
     ),
 )
-"""Of `facts.db`. `uid` and `version` are the stamp that the node gave the fact."""
+"""Of `facts.db`. `uid` and `version` are the stamp that the node gave the fact. `instance` is that of the machine that
+told the node's facts last (`Hello.instance`); `earlier_use` is a JSON list."""
 
 MOST_FACTS: Final = 10_000
 """Of one node, without its Events: each is a claim or a pod."""
@@ -65,13 +71,24 @@ _SELECT_IN_ORDER: Final = """SELECT node, kind, namespace, name, uid, version, t
     ORDER BY node, kind, namespace, name"""
 _SELECT_OF: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts WHERE node = ?
     ORDER BY kind, namespace, name"""
-_FORGET: Final = "DELETE FROM facts WHERE node = ?"
+_VOID: Final = "DELETE FROM facts WHERE node = ?"
+_PUT_MACHINE: Final = "INSERT OR REPLACE INTO machines (node, instance, earlier_use) VALUES (?, ?, ?)"
+_DROP_MACHINE: Final = "DELETE FROM machines WHERE node = ?"
+_SELECT_MACHINES: Final = "SELECT node, instance, earlier_use FROM machines"
+
+_EARLIER_USE: Final = Ref("EarlierUse", "", "")
+"""Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""
 
 _Row = tuple[str, str, str, str, str, str, int, str]
 
 
 class FactTable:
-    """The facts of all nodes. It is open as long as an `async with` block of it."""
+    """The facts of all nodes. It is open as long as an `async with` block of it.
+
+    Attributes:
+        earlier_use: by node: the volumes that earlier machines of this name had in use when another one took the name,
+            as names of `volumesInUse`; and the names of their claims to volumes (`common.sole_use`).
+    """
 
     def __init__(
         self,
@@ -92,6 +109,9 @@ class FactTable:
         self._quota_bytes = quota_bytes
         self._quota = FactQuota(quota_bytes)
         self._facts: dict[str, dict[Ref, Fact]] = {}
+        self._instances: dict[str, str] = {}
+        """By node: the machine that told its facts last."""
+        self.earlier_use: dict[str, frozenset[str]] = {}
         self._users: dict[str, set[str]] = {}
         """The nodes that list a volume as in use, by the volume's name in `volumesInUse`."""
         self._told: Told | None = None
@@ -220,17 +240,73 @@ class FactTable:
             self._quota.remove(node, ref)
             self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
 
-    async def forget(self, node: str) -> None:
-        """Remove all facts of a node.
+    async def meet(self, node: str, instance: str) -> None:
+        """Note which machine tells a node's facts from now on. What another one had in use becomes `earlier_use`.
+
+        Raises:
+            ValueError: the volumes of the node's earlier machines have no room left.
+            OSError: it cannot be written.
+        """
+        async with self._lock(node):
+            before = self._instances.get(node)
+            if before == instance:
+                return
+            volumes = self.earlier_use.get(node, frozenset())
+            if before is not None:
+                volumes |= _all_in_use(self.of(node))
+            await self._put_machine(node, instance, volumes)
+
+    async def settle(self, node: str) -> None:
+        """Note that the earlier machines of a node have no volume mounted any more.
 
         Raises:
             OSError: that cannot be written.
         """
         async with self._lock(node):
-            await self._writer.commit([(_FORGET, (node,))])
-            self._quota.forget(node)
-            for ref, fact in self._facts.pop(node, {}).items():
-                self._note(ref, fact, None)
+            if node in self.earlier_use:
+                await self._put_machine(node, self._instances[node], frozenset())
+
+    async def void(self, node: str) -> None:
+        """Remove all facts of a node. What its earlier machines had in use stays.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        async with self._lock(node):
+            await self._void(node, [(_VOID, (node,))])
+            if node in self.earlier_use:
+                self._quota.put(node, _EARLIER_USE, _size(_machine(node, "", self.earlier_use[node])))
+
+    async def forget(self, node: str) -> None:
+        """Remove all that is known of a node.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        async with self._lock(node):
+            await self._void(node, [(_VOID, (node,)), (_DROP_MACHINE, (node,))])
+            self._instances.pop(node, None)
+            self.earlier_use.pop(node, None)
+
+    async def _void(self, node: str, statements: list[Statement]) -> None:
+        await self._writer.commit(statements)
+        self._quota.forget(node)
+        for ref, fact in self._facts.pop(node, {}).items():
+            self._note(ref, fact, None)
+
+    async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
+        row = _machine(node, instance, earlier_use)
+        self._quota.check(node, _EARLIER_USE, _size(row), stray=False)
+        await self._writer.commit([(_PUT_MACHINE, row)], grows=bool(earlier_use))
+        self._note_machine(*row)
+
+    def _note_machine(self, node: str, instance: str, earlier_use: str) -> None:
+        self._instances[node] = instance
+        self.earlier_use.pop(node, None)
+        self._quota.remove(node, _EARLIER_USE)
+        if volumes := frozenset(json.loads(earlier_use)):
+            self.earlier_use[node] = volumes
+            self._quota.put(node, _EARLIER_USE, _size((node, instance, earlier_use)))
 
     async def put_event(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> bool:
         """Keep an Event, and of the node's Events the newest ones.
@@ -302,6 +378,10 @@ class FactTable:
     def _read(self, database: sqlite3.Connection) -> None:
         """Take all facts into memory."""
         self._facts, self._quota, self._users = {}, FactQuota(self._quota_bytes), {}
+        self._instances.clear()
+        self.earlier_use.clear()
+        for machine in database.execute(_SELECT_MACHINES):
+            self._note_machine(*machine)
         for row in database.execute(_SELECT):
             for node, ref, fact in _readable((row,)):
                 self._quota.put(node, ref, _size(row))
@@ -314,6 +394,18 @@ class FactTable:
 def _in_use(fact: Fact | None) -> frozenset[str]:
     """The volumes that a fact about a Node lists."""
     return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ()) if fact is not None else frozenset()
+
+
+def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
+    """What a node's facts say it uses. `volumesInUse` is unchecked, and must not pass for a claim, which is checked."""
+    claims = {ref.name for ref in facts if ref.kind == sole_use.KIND}
+    volumes = {name for ref, fact in facts.items() if ref.kind == "Node" for name in _in_use(fact)}
+    return frozenset(claims | {name for name in volumes if name.startswith(IN_USE_PREFIX)})
+
+
+def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> tuple[str, str, str]:
+    """A row of the table of machines."""
+    return node, instance, json.dumps(sorted(earlier_use))
 
 
 def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:

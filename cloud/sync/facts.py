@@ -45,6 +45,10 @@ class FactSink:
         """The stamps of a node's facts, without Events."""
         return {ref: fact.stamp for ref, fact in self._table.of(node).items()}
 
+    async def meet(self, node: str, instance: str) -> None:
+        """A machine sends the node's facts from now on. Errors as of `FactTable.meet`."""
+        await self._table.meet(node, instance)
+
     def up(self, node: str) -> None:
         """The node sends its facts from now on. This sink does nothing then."""
 
@@ -73,16 +77,16 @@ class FactSink:
         return not stray
 
     async def void(self, node: str) -> None:
-        """Remove all facts of a node.
+        """Remove all facts of a node. What its earlier machines had in use stays.
 
         Raises:
             OSError: the disk is broken.
         """
-        await self._table.forget(node)
+        await self._table.void(node)
 
     async def forget(self, node: str) -> None:
         """Remove all facts of a node that is gone for good. Raises as `void` does."""
-        await self.void(node)
+        await self._table.forget(node)
         self._closures.forget(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:

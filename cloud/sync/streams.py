@@ -8,6 +8,8 @@ Rules:
 * A node's facts are stored one after another, across its streams, too: a new stream begins when the facts of an old one
   are stored.
 * A fact that is not acceptable is refused by name; the others go on. If the disk fails, the hub tries again.
+* Before a stream changes a fact, the sink knows which machine sends it. Another one than before does not clear what
+  that one had in use (`cloud.sync.fact_table`).
 * An agent beside a kubelet sends no facts, and its node's earlier facts are void.
 * If a peer breaks the rules of a sync, its stream ends with the reason.
 """
@@ -51,6 +53,14 @@ class FactSink(Protocol):
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The state of each stored fact of the node, without those of `PASSING_KINDS`."""
+
+    async def meet(self, node: str, instance: str) -> None:
+        """Note which machine of the node sends its facts from now on (`Hello.instance`).
+
+        Raises:
+            ValueError: the volumes that the node's earlier machines had in use have no room.
+            OSError: the disk failed.
+        """
 
     def up(self, node: str) -> None:
         """Note one more stream on which the node sends facts."""
@@ -160,6 +170,7 @@ class SyncServer:
         """Take an agent's facts until its link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
+            await self._meet(stream, node, order)
             self._sink.up(node)
             try:
                 await _within_rules(
@@ -172,6 +183,7 @@ class SyncServer:
         """Leave a node to its kubelet until the agent's link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
+            await self._meet(stream, node, order)
             self._sink.observed(node)
             async with order:
                 await _tried(
@@ -180,6 +192,19 @@ class SyncServer:
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
+
+    async def _meet(self, stream: Stream, node: str, order: asyncio.Lock) -> None:
+        """Note the machine at the other end, before it changes any fact of the node."""
+        instance = stream.link.peer.instance
+        async with order:
+            try:
+                await _tried(
+                    lambda: self._sink.meet(node, instance),
+                    f"the machine of node {node} cannot be stored",
+                    self._retry_s,
+                )
+            except ValueError as error:
+                raise NotCarried("a sync stream", str(error)) from error
 
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:

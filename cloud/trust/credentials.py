@@ -76,7 +76,7 @@ class Credentials:
             raise HandshakeRefused(
                 Reason.CERTIFICATE,
                 f"the certificate of edge {node} names no drivers, and the hub runs with --require-rights; let it join "
-                f"again with csi-bridge token create --node {node} --driver DRIVER",
+                f"again with csi-bridge token create --node {node} --replace --driver DRIVER",
             )
         if peer.certificate:
             self._generations.examine(node, peer)

@@ -117,7 +117,7 @@ class Denials:
         self._unsaved.pop((kind, value), None)
         audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
-        joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value})"
+        joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
         return f"{in_words(denial)} is no longer denied{joins if void else ''}"
 
     def problems(self) -> Iterable[str]:

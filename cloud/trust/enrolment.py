@@ -27,7 +27,7 @@ from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.generations import Generations
 from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
-from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens, names_one_node
+from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens
 from cloud.trust.trust_store import Certificate, State, Token, TrustStore
 from common.database_writer import WriteFailed
 from common.enrolment import (
@@ -128,6 +128,10 @@ class Enrolment:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: its certificates are issued one after another."""
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
+
+    def has_node(self, node: str) -> bool:
+        """Whether a node of this name has joined, or has ever connected."""
+        return self._generations.has_joined(node) or self._knows(node)
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -306,10 +310,10 @@ class Enrolment:
             raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
-        if not names_one_node(token) and (self._generations.has_joined(node) or self._knows(node)):
+        if not token.replace and self.has_node(node):
             why = (
-                f"edge node {node} exists, and this token is for new nodes; to join it again, use a token of its own: "
-                f"csi-bridge token create --node {node}"
+                f"edge node {node} exists, and this token is for new nodes; to join it again, or a new machine in its "
+                f"place: csi-bridge token create --node {node} --replace"
             )
             raise _Refusal(RefusedFor.NODE, why)
 

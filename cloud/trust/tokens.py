@@ -3,8 +3,8 @@
 Rules:
 
 * A token has a random id and a secret of 256 random bits. The hub tells the secret once, and keeps a hash of it alone.
-* A token that names one node lets this node join, also again: its new certificate replaces the earlier ones. A token
-  for a pattern of names is for new nodes: it gives nobody the name, and so the volumes, of a node that exists.
+* A token is for new nodes: it gives nobody the name, and so the volumes, of a node that exists. One with `replace` is
+  for one node that exists: a machine joins in its place, and its new certificate replaces the earlier ones.
 * A use is counted together with the certificate that it gave. The same node with the same key may ask again without
   another use, as its first answer may be lost.
 * A lock of a node revokes the tokens that name it: only one that an operator makes after that undoes the lock.
@@ -13,13 +13,13 @@ Rules:
 """
 
 import asyncio
+import dataclasses
 import hashlib
 import hmac
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -58,7 +58,9 @@ class Tokens:
         self.changing = asyncio.Lock()
         """Held from the check of a token until its use is stored, and while an operator changes one."""
 
-    async def create(self, *, nodes: str, drivers: tuple[str, ...], ttl_s: float, uses: int) -> tuple[Token, bytes]:
+    async def create(
+        self, *, nodes: str, drivers: tuple[str, ...], ttl_s: float, uses: int, replace: bool
+    ) -> tuple[Token, bytes]:
         """Make a token. Returns it with its secret, which the hub does not keep.
 
         Raises:
@@ -67,6 +69,8 @@ class Tokens:
         """
         if not _PATTERN.fullmatch(nodes):
             raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
+        if replace and _WILDCARDS & set(nodes):
+            raise OperatorRefused("no token is made", "--replace needs the name of one node: --node=NAME")
         await self._store.drop_tokens(
             [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
         )
@@ -75,7 +79,7 @@ class Tokens:
                 "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
             )
         secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
-        token = Token(secrets.token_hex(6), _hash(secret), nodes, drivers, now, now + ttl_s, uses)
+        token = Token(secrets.token_hex(6), _hash(secret), nodes, drivers, now, now + ttl_s, uses, replace)
         await self._store.save_token(token)
         return token, secret
 
@@ -90,7 +94,7 @@ class Tokens:
             raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
         async with self.changing:
             found = self._store.tokens[token]
-            revoked = replace(found, revoked_at=found.revoked_at or self._now())
+            revoked = dataclasses.replace(found, revoked_at=found.revoked_at or self._now())
             await self._store.save_token(revoked)
         return revoked
 
@@ -100,6 +104,7 @@ class Tokens:
             TokenStatus(
                 id=it.id,
                 nodes=it.nodes,
+                replace=it.replace,
                 drivers=list(it.drivers),
                 made_at=time_of(it.made_at),
                 ends_at=time_of(it.ends_at),
@@ -147,11 +152,6 @@ class Tokens:
         if token.used >= token.uses:
             return "used up"
         return "ended" if token.ends_at <= self._now() else "open"
-
-
-def names_one_node(token: Token) -> bool:
-    """Whether a token is for one node, and no pattern."""
-    return not _WILDCARDS & set(token.nodes)
 
 
 def _hash(secret: bytes) -> bytes:

@@ -28,8 +28,8 @@ SCHEMA: Final = Schema(
         (
             """CREATE TABLE tokens (
                 id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL, nodes TEXT NOT NULL, drivers TEXT NOT NULL,
-                made_at REAL NOT NULL, ends_at REAL NOT NULL, uses INTEGER NOT NULL, used INTEGER NOT NULL,
-                revoked_at REAL NOT NULL
+                made_at REAL NOT NULL, ends_at REAL NOT NULL, uses INTEGER NOT NULL, replace INTEGER NOT NULL,
+                used INTEGER NOT NULL, revoked_at REAL NOT NULL
             ) STRICT, WITHOUT ROWID""",
             """CREATE TABLE certificates (
                 node TEXT NOT NULL, generation INTEGER NOT NULL, key TEXT NOT NULL, serial TEXT NOT NULL,
@@ -87,6 +87,7 @@ class Token:
         made_at: in seconds since the epoch.
         ends_at: from then on it is refused.
         uses: how many nodes may join with it.
+        replace: whether it is for a node that exists, in whose place a machine joins.
         used: how many have.
         revoked_at: the time at which an operator revoked it; 0 before.
     """
@@ -98,6 +99,7 @@ class Token:
     made_at: float
     ends_at: float
     uses: int
+    replace: bool
     used: int = 0
     revoked_at: float = 0.0
 
@@ -140,7 +142,7 @@ class Certificate:
     chain: bytes = b""
 
 
-_TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
+_TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
 _CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -275,11 +277,12 @@ class TrustStore:
         Raises:
             ValueError: a row makes no sense.
         """
-        for token, secret_hash, nodes, drivers, *times, uses, used, revoked_at in database.execute(
-            "SELECT id, secret_hash, nodes, drivers, made_at, ends_at, uses, used, revoked_at FROM tokens"
+        for token, secret_hash, nodes, drivers, *times, uses, replaces, used, revoked_at in database.execute(
+            "SELECT id, secret_hash, nodes, drivers, made_at, ends_at, uses, replace, used, revoked_at FROM tokens"
         ):
-            found = Token(token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, used, revoked_at)
-            self.tokens[token] = found
+            self.tokens[token] = Token(
+                token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, bool(replaces), used, revoked_at
+            )
         for node, generation, key, serial, issued_at, not_after, state, token, chain in database.execute(
             "SELECT node, generation, key, serial, issued_at, not_after, state, token, chain FROM certificates"
         ):
@@ -293,7 +296,7 @@ class TrustStore:
 def _token_row(token: Token) -> Statement:
     return _TOKEN, (
         token.id, token.secret_hash, token.nodes, json.dumps(token.drivers), token.made_at, token.ends_at, token.uses,
-        token.used, token.revoked_at,
+        token.replace, token.used, token.revoked_at,
     )  # fmt: skip
 
 

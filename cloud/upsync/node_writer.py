@@ -10,15 +10,15 @@ Rules:
   stay.
 * An existing label with another value stays. The hub sets no label from a fact that a kubelet may not set either (the
   NodeRestriction admission), and of the bridge's own only `csi-bridge.io/node`: pods of the bridge go by the others.
-* The value of `csi-bridge.io/node` is the node's own name, or that of the node that it replaces by an operator's order:
-  with another name the node would get that node's pods and Secrets.
+* The value of `csi-bridge.io/node` is the node's own name: with another one the node would get that node's pods and
+  Secrets.
 * The only annotation that comes from the node has the drivers' node ids. Ids of unreported drivers stay, unless the hub
   wrote them.
 * If the node has no fact any more, its labels and `volumesInUse` stay: they may still be right.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, Kube, find
@@ -49,7 +49,6 @@ class NodeWriter:
         *,
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Body] = (),
-        value_of: Callable[[str], str] = str,
     ) -> None:
         """A writer that has written nothing yet.
 
@@ -58,9 +57,8 @@ class NodeWriter:
             in_use: gets the volumes that stand in each Node.
             labels: further labels of each Node that it makes, besides those that a kubelet sets.
             taints: the taints of each Node that it makes.
-            value_of: the value of a node's own segment (`cloud.unique_segments`).
         """
-        self._api, self._in_use, self._value_of = api, in_use, value_of
+        self._api, self._in_use = api, in_use
         self._labels, self._taints = labels or {}, taints
         self._problems: dict[str, list[str]] = {}
 
@@ -80,7 +78,7 @@ class NodeWriter:
             found = await self._api.create(_NODES, self._new_node(node))
         if fact is not None:
             found = await self._write_in_use(node, found, fact)
-        change = _Change(node, found, fact, self._value_of(node))
+        change = _Change(node, found, fact)
         if metadata := change.metadata():
             # Other writers may change the same labels and annotations: the version guards the state that was read.
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
@@ -127,9 +125,8 @@ class NodeWriter:
 class _Change:
     """The changes to a Node's metadata, and the problems for people."""
 
-    def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None, value: str) -> None:
+    def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
         self.problems: list[str] = []
-        self._value = value
         self._node, self._found, self._fact = node, found, fact
 
     def metadata(self) -> Body:
@@ -144,9 +141,6 @@ class _Change:
             has = there.get(name, added.get(name))
             if name == NODE_SEGMENT and value != self._node:
                 self._problem(f"says that it is {name}={value}, which only the node of that name may be")
-            elif name == NODE_SEGMENT and has in {None, self._node, self._value}:
-                if has != self._value:
-                    added[name] = self._value
             elif has is None and is_reserved(name):
                 self._problem(f"says that it is {name}={value}: only administrators may set this label")
             elif has is None:

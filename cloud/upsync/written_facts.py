@@ -110,11 +110,6 @@ class WrittenFacts:
             for ref in self._files.of(node):
                 self._told((node, ref))
 
-    def write_again(self, node: str) -> None:
-        """Queue a node's stored facts: they are to be written otherwise than before."""
-        for ref in self._files.of(node):
-            self._add((node, ref))
-
     async def close(self) -> None:
         """Write no more."""
         for queue in self._queues.values():
@@ -133,6 +128,10 @@ class WrittenFacts:
         if fact is None or self._in_use.has(node, _in_use(fact.body)):
             return stamps
         return {it: stamp for it, stamp in stamps.items() if it != ref}
+
+    async def meet(self, node: str, instance: str) -> None:
+        """A machine sends the node's facts from now on. Errors as of `FactSink.meet`."""
+        await self._sink.meet(node, instance)
 
     def up(self, node: str) -> None:
         """Note one more stream on which the node sends facts."""
@@ -229,8 +228,7 @@ class WrittenFacts:
         Raises:
             OSError: the disk is broken.
         """
-        for ref in self._files.of(node):
-            self._untell(node, ref)
+        self._untell_all(node)
         await self._sink.void(node)
 
     async def forget(self, node: str) -> None:
@@ -241,8 +239,9 @@ class WrittenFacts:
         """
         self._end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
-        await self.void(node)
-        if node not in self._streams:  # it may have reconnected during `void`
+        self._untell_all(node)
+        await self._sink.forget(node)
+        if node not in self._streams:  # it may have reconnected meanwhile
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
             self._add((node, ref))
@@ -252,6 +251,10 @@ class WrittenFacts:
         if ref.kind == "PersistentVolumeClaim":
             self._tellers[ref].add(node)
         self._add(key)
+
+    def _untell_all(self, node: str) -> None:
+        for ref in self._files.of(node):
+            self._untell(node, ref)
 
     def _untell(self, node: str, ref: Ref) -> None:
         if (tellers := self._tellers.get(ref)) is not None:

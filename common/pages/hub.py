@@ -203,6 +203,7 @@ class TokenStatus:
     Attributes:
         id: its id.
         nodes: the name of its one node, or a pattern of the names of new nodes.
+        replace: whether its node exists, and a machine joins in its place.
         drivers: the CSI drivers that its nodes may report; none: every driver.
         made_at: when an operator made it.
         ends_at: from then on it is refused.
@@ -213,6 +214,7 @@ class TokenStatus:
 
     id: str
     nodes: str
+    replace: bool
     drivers: list[str]
     made_at: datetime
     ends_at: datetime

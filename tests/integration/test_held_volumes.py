@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -162,6 +163,42 @@ def test_what_a_node_used_when_it_left_is_kept_and_goes_when_it_has_unmounted(sh
         node.restart_agent()
         node.wait_clean()
         wait_for(lambda: detach(sidecar, NODE, used).ok, what="the detach after the unmount")
+
+
+@needs_mounts
+def test_a_machine_without_the_state_of_the_one_before_clears_nothing_that_this_one_had_in_use(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    with EdgeNode(short_dir, tmp_path) as node, Vendor(short_dir / "v.sock", name=DRIVER) as server:
+        server.identity.node_id = "i-server"
+        node.start(driver_flags=())
+        node.bridge.start_agent("server", server.socket)
+        used = node.make_volume("used")
+        node.write(*volume("used", used), _attachment(used, "pv-used"), file="used")
+        node.write(pod("web", "used"), file="web")
+        _attach(node, used)
+        node.wait_published("web")
+        sidecar = node.bridge.start_proxy(DRIVER, node="server").sidecar()
+        node.bridge.wait_routed(sidecar)
+
+        leave(node.bridge, node.agent)
+        node.remove("web")
+        node.wipe_mounts()
+        shutil.rmtree(short_dir / NODE)
+        node.agent.start()
+        said = f"another machine has joined as node {NODE}"
+        wait_for(lambda: said in problems(node.bridge), what="the new machine")
+        node.agent.wait_connected()
+        why = "an earlier machine of this name had it mounted"
+        assert why in detach(sidecar, NODE, used).message
+        node.bridge.hub.kill()
+        node.bridge.hub.start()
+        node.agent.wait_connected()
+        wait_for(lambda: why in detach(sidecar, NODE, used).message, what="the volume that is held after a restart")
+
+        assert run(node.bridge, "fence", NODE, "--yes").returncode == 0
+        wait_for(lambda: detach(sidecar, NODE, used).ok, what="the detach after the operator's word")
+        assert said not in problems(node.bridge)
 
 
 def _attachment(handle: str, pv: str) -> dict[str, Any]:

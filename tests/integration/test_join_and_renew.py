@@ -264,7 +264,7 @@ def test_a_node_that_joins_again_beside_its_running_agent_moves_to_the_new_certi
     assert node.join(bridge.token("--node=n1")).returncode == 0
     agent = bridge.start_joined(node)
     agent.wait_connected()
-    assert node.join(bridge.token("--node=n1")).returncode == 0
+    assert node.join(bridge.token("--node=n1", "--replace")).returncode == 0
     agent.wait_logged("the former link to the hub")
     assert hub.logged("generation 2 of the certificate of node n1 is in use")
     assert problems(hub.uds) == ""
@@ -314,11 +314,11 @@ def test_a_denied_node_is_gone_within_a_second_and_does_not_come_back(bridge: Jo
     assert time.monotonic() - began < 1.0
     agent.wait_logged("the hub denies edge n1")
     assert not node_state(bridge.hub.uds, "n1")["connected"]
-    assert node.join(bridge.token("--node=n1")).returncode == 1
+    assert node.join(bridge.token("--node=n1", "--replace")).returncode == 1
     bridge.operate("allow", "n1")
     restart(agent)
     agent.wait_logged("has replaced this one")
-    assert node.join(bridge.token("--node=n1")).returncode == 0
+    assert node.join(bridge.token("--node=n1", "--replace")).returncode == 0
     restart(agent)
     agent.wait_connected()
 
@@ -377,7 +377,7 @@ def test_a_node_in_a_fresh_network_joins_renews_twice_under_load_and_is_denied(
         agent.wait_connected(connected=False)
         assert time.monotonic() - began < 1.0
         bridge.operate("allow", "n1")
-        assert node.join(bridge.token("--node=n1")).returncode == 0
+        assert node.join(bridge.token("--node=n1", "--replace")).returncode == 0
         restart(agent)
         agent.wait_connected()
         bridge.start_joined(copy)

@@ -86,12 +86,16 @@ class Sink:
     def __init__(self) -> None:
         self.facts: dict[Ref, Object] = {}
         self.told: list[str] = []
+        self.machines: list[str] = []
         self.refuses: set[str] = set()
         self.trouble = ""
         self.failed = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.streams = 0
+
+    async def meet(self, node: str, instance: str) -> None:
+        self.machines.append(f"{node} {instance}")
 
     def up(self, node: str) -> None:
         self.streams += 1

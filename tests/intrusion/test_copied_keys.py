@@ -65,7 +65,7 @@ def test_a_copy_that_renews_first_locks_the_node_out_until_it_is_denied_and_join
         assert world.outcome(stolen, "n2") == "denied"
     world.hub.kill()
     world.hub.start()
-    again = world.joined("n2")
+    again = world.joined("n2", "--replace")
     assert world.outcome(again, "n2") == "welcome"
     assert world.outcome(thief, "n2") == "denied"
     with world.dial() as link:
@@ -127,7 +127,7 @@ def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -
     )
     stolen.issued = Issued(pem.cert.read_bytes(), b"", 0, 0, (), ())
     assert world.outcome(stolen, "n4") == "welcome"
-    node = world.joined("n4")
+    node = world.joined("n4", "--replace")
     assert world.outcome(node, "n4") == "welcome"
     assert world.outcome(stolen, "n4") == "certificate"
     assert world.outcome(node, "n4") == "welcome"

@@ -19,7 +19,7 @@ from common.status import Code
 from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.join_world import JoinWorld
-from tests.kit.operator import hub_state, node_state
+from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.stranger import HungUp, Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -88,12 +88,16 @@ def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: Join
     context.load_cert_chain(pem.cert, pem.key)
     with Stranger(world.hub.address, tls=context) as node:
         node.greet(hello("edge", "with-volumes"))
+    early = world.token("--node=named")
+    world.joined("named")
     token = world.token("--node=*", "--uses=9")
     assert isinstance(world.join(token, "new-node"), NodeKey)
-    for name in ("with-volumes", "new-node"):
-        refused = world.join(token, name)
+    for given, name in ((token, "with-volumes"), (token, "new-node"), (early, "named")):
+        refused = world.join(given, name)
         assert isinstance(refused, Refused)
         assert refused.reason == "node"
+    told = by_hand("token", "create", "--node=named", f"--hub=unix://{world.hub.uds}")
+    assert (told.returncode, "edge node named exists; with --replace" in told.stderr) == (1, True)
 
 
 def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld) -> None:
@@ -110,7 +114,7 @@ def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld)
 
 def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinWorld) -> None:
     stolen = world.joined("n5")
-    token = world.token("--node=n5")
+    token = world.token("--node=n5", "--replace")
     world.operator("deny", "n5")
     with world.dial() as thief:
         answer = ask(thief, stolen.late_renewal(NodeKey()), Kind.RENEW)
@@ -123,11 +127,11 @@ def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinW
 
 
 def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld) -> None:
-    token = world.token("--node=n1")
+    token = world.token("--node=n6")
     assert world.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
     world.hub.kill()
     world.hub.start()
-    refused = world.join(token, "n1")
+    refused = world.join(token, "n6")
     assert isinstance(refused, Refused)
     assert refused.message == "this token was revoked"
     listed = json.loads(world.operator("token", "list", "--output=json"))["tokens"]

@@ -61,9 +61,9 @@ class JoinWorld:
         assert isinstance(answer, Refused)
         return answer
 
-    def joined(self, node: str) -> NodeKey:
+    def joined(self, node: str, *flags: str) -> NodeKey:
         """A node that has joined with a token of its own."""
-        found = self.join(self.token(f"--node={node}"), node)
+        found = self.join(self.token(f"--node={node}", *flags), node)
         assert isinstance(found, NodeKey)
         return found
 

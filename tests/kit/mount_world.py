@@ -10,9 +10,9 @@ from cloud.fences import Fences
 from cloud.kinds.nodes import NodeState
 from cloud.lapses import Lapses
 from cloud.mount_guard import MountGuard
-from cloud.mounts import Mounts, name_in_use, no_mounts
+from cloud.mounts import Mounts, no_mounts
 from cloud.sources.source import Objects
-from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_kinds import Fact, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.errors import VolumeHeld
 from common.objects import Ref, Stamp
@@ -74,10 +74,13 @@ class MountWorld:
         self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
         self.source.is_ready = True
         self.facts: dict[str, dict[Ref, Fact]] = {}
+        self.earlier_use: dict[str, frozenset[str]] = {}
+        """By node: what earlier machines of this name had in use."""
         self.monotonic = 0.0
         """Seconds since the nodes left that are away."""
         self.mounts = Mounts(
             self.source,
+            earlier_use=self.earlier_use,
             facts=lambda name: self.facts.get(name, {}),
             node_state=self.states.get if has_cluster else None,
             nodes_trouble=lambda: self.trouble,
@@ -87,7 +90,7 @@ class MountWorld:
     def start(self) -> None:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
-        self.fences = Fences(self.directory, self.absences, self.mounts, now=lambda: NOW)
+        self.fences = Fences(self.directory, self.absences, self.mounts, self._settle, now=lambda: NOW)
         self.lapses = Lapses(self.links, self.mounts, monotonic=lambda: self.monotonic)
         self.guard = MountGuard(
             self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
@@ -99,6 +102,9 @@ class MountWorld:
 
     def drop(self, ref: Ref) -> None:
         self.source.update({ref: None})
+
+    async def _settle(self, node: str) -> None:
+        self.earlier_use.pop(node, None)
 
     # ---- nodes
 

@@ -119,8 +119,10 @@ class EnrollingHub:
         """The answer to a request, at the join listener or over an admitted node's link."""
         return await answer(open_stream(await self.dial(over), request, kind))
 
-    async def token(self, nodes: str = "n1", *, uses: int = 1, drivers: tuple[str, ...] = ()) -> tuple[str, bytes]:
-        token, secret = await self.tokens.create(nodes=nodes, drivers=drivers, ttl_s=60.0, uses=uses)
+    async def token(
+        self, nodes: str = "n1", *, uses: int = 1, drivers: tuple[str, ...] = (), replace: bool = False
+    ) -> tuple[str, bytes]:
+        token, secret = await self.tokens.create(nodes=nodes, drivers=drivers, ttl_s=60.0, uses=uses, replace=replace)
         return token.id, secret
 
     async def join(self, token: tuple[str, bytes], node: str = "n1", key: NodeKey | None = None) -> NodeKey:
@@ -211,7 +213,7 @@ async def test_a_certificate_names_the_drivers_of_the_token_and_so_does_each_ren
     assert isinstance(late, Issued)
     following.issued = late
     assert rights_in(following.peer().uris) == ("a.csi", "b.csi")
-    enrolling.connect(await enrolling.join(await enrolling.token(drivers=("a.csi",))))
+    enrolling.connect(await enrolling.join(await enrolling.token(drivers=("a.csi",), replace=True)))
 
 
 async def test_a_token_serves_as_many_nodes_as_it_says(enrolling: EnrollingHub) -> None:
@@ -245,7 +247,17 @@ async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exist
     enrolling.known.add("from-files")
     assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "node"
     assert await enrolling.refusal(Join(*token, "from-files", NodeKey().request)) == "node"
-    await enrolling.join(await enrolling.token("n1"), "n1")
+
+
+async def test_only_a_token_that_replaces_lets_a_machine_join_as_a_node_that_exists(enrolling: EnrollingHub) -> None:
+    early = await enrolling.token("n1")
+    old = await enrolling.joined()
+    refused = await enrolling.ask(Join(*early, "n1", NodeKey().request))
+    assert isinstance(refused, Refused)
+    assert refused.message.endswith("csi-bridge token create --node n1 --replace")
+    new = await enrolling.join(await enrolling.token("n1", replace=True), "n1")
+    enrolling.connect(new)
+    assert not enrolling.generations.counts("n1", old.peer()), "the old machine's certificate is void"
 
 
 @pytest.mark.parametrize("name", ["", "N1", "../../etc", "a/b", "n1\x1b[2J", "n" * 254, "-n", "a..b"])

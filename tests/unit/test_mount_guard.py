@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,7 +56,66 @@ def world(tmp_path: Path) -> MountWorld:
 def test_the_rule(
     *, absence: str, is_given_up: bool, is_mounted: bool | None, is_wanted: bool, tells_all: bool, why: str
 ) -> None:
-    assert why_held(View(absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
+    assert why_held(View(False, absence, is_given_up, is_mounted, is_wanted, tells_all)) == why
+
+
+def test_what_an_earlier_machine_used_is_held_whatever_the_present_one_says() -> None:
+    for absence, is_mounted, is_wanted in itertools.product(("", AWAY), (True, False, None), (True, False)):
+        why = "an earlier machine of this name had it mounted"
+        assert why_held(View(True, absence, False, is_mounted, is_wanted, True)) == why
+        assert not why_held(View(True, absence, True, is_mounted, is_wanted, True))
+
+
+# -------------------- another machine under the same name --------------------
+
+EARLIER = (
+    f"volume {HANDLE} of driver {DRIVER} is not detached from node n2: an earlier machine of this name had it mounted; "
+    f"if that machine is off for certain, or was started anew since, run csi-bridge fence n2 on the hub's host or give "
+    f"its Node the taint node.kubernetes.io/out-of-service"
+)
+
+
+@pytest.mark.parametrize("away", [None, LEFT])
+async def test_a_fence_lets_the_volumes_of_an_earlier_machine_go_and_keeps_those_of_the_present_one(
+    world: MountWorld, away: float | None
+) -> None:
+    world.agent("n2", "kubernetes.io/csi/d.example^other", away=away)
+    world.earlier_use["n2"] = frozenset({IN_USE})
+    world.attach("n2")
+    world.attach("n2", pv="pv-2")
+    assert world.held("n2") == EARLIER
+    said = await world.fence("n2")
+    assert said[:2] == [
+        "the earlier machine of node n2 is fenced: the volumes that it used may be detached",
+        f"it used {IN_USE}",
+    ]
+    assert not world.held("n2")
+    assert world.fences.is_fenced("n2") is (away is not None)
+
+
+async def test_the_taint_settles_an_earlier_machine_also_after_it_is_taken_away(world: MountWorld) -> None:
+    world.agent("n2")
+    world.earlier_use["n2"] = frozenset({IN_USE})
+    world.attach("n2")
+    assert any("another machine has joined as node n2" in it and IN_USE in it for it in world.fences.problems())
+    world.states["n2"] = world.states["n2"]._replace(is_out_of_service=True)
+    assert not world.held("n2")
+    await world.fences.look()
+    world.states["n2"] = world.states["n2"]._replace(is_out_of_service=False)
+    assert not world.held("n2")
+    assert not list(world.fences.problems())
+
+
+def test_the_lease_of_the_present_machine_says_nothing_of_an_earlier_one(world: MountWorld) -> None:
+    world.agent("n2", away=LEFT)
+    told = {"leaseSeconds": 60, "watchdogSeconds": 60, "staged": [IN_USE], "staging": []}
+    world.tell("n2", IN_USE, fence=told)
+    world.attach("n2")
+    world.put({**volume("pv-1"), "metadata": {"name": "pv-1", "annotations": {"csi-bridge.io/offline": "fence"}}})
+    world.monotonic = 1_000.0
+    assert not world.held("n2")
+    world.earlier_use["n2"] = frozenset({IN_USE})
+    assert world.held("n2") == EARLIER
 
 
 # -------------------- a node without a kubelet --------------------

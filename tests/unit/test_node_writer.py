@@ -71,17 +71,7 @@ def made_by_somebody(*, annotations: Body | None = None, labels: Body | None = N
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **more}
 
 
-async def test_a_successor_gets_the_segment_of_the_node_that_it_replaces(kube: NodeWrites) -> None:
-    await kube.write(fact(labels={"csi-bridge.io/node": "n1"}))
-    assert (await kube.labels())["csi-bridge.io/node"] == "n1"
-    kube.writer = NodeWriter(kube.api, kube.in_use, value_of={"n1": "n0"}.__getitem__)
-    for _ in range(2):
-        await kube.write(fact(labels={"csi-bridge.io/node": "n1"}))
-    assert (await kube.labels())["csi-bridge.io/node"] == "n0"
-    assert kube.writer.problems() == []
-
-
-async def test_a_node_cannot_say_itself_that_it_replaces_another_one(kube: NodeWrites) -> None:
+async def test_a_node_does_not_get_the_segment_of_another_one(kube: NodeWrites) -> None:
     await kube.write(fact(labels={"csi-bridge.io/node": "n0"}))
     assert "csi-bridge.io/node" not in await kube.labels()
     assert "only the node of that name may be" in kube.writer.problems()[0]

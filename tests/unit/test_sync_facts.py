@@ -13,11 +13,12 @@ from cloud.mounts import no_mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
-from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object
+from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact, as_object
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
+from common.sole_use import sole_use
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,6 +111,57 @@ async def tables(tmp_path: Path) -> AsyncIterator[Tables]:
     tables = Tables(tmp_path)
     yield tables
     await tables.close()
+
+
+# -------------------- another machine under the same name --------------------
+
+EMPTY_NODE = obj(NODE, {"status": {"volumesInUse": []}}, version="2")
+USED = frozenset({"kubernetes.io/csi/d.example^h"})
+
+
+async def test_what_a_machine_had_in_use_stays_when_another_one_takes_its_name(tables: Tables) -> None:
+    files = await tables()
+    facts = sink(files)
+    await facts.meet("n1", "old")
+    await facts.store("n1", NODE_FACT)
+    await facts.meet("n1", "old")  # it has restarted
+    assert not files.earlier_use
+    await facts.meet("n1", "new")
+    await facts.store("n1", EMPTY_NODE)
+    assert files.earlier_use == {"n1": USED}
+    await facts.meet("n1", "old")  # the instance alone proves nothing later
+    await facts.void("n1")
+    assert (await tables()).earlier_use == {"n1": USED}
+    await facts.forget("n1")
+    assert not files.earlier_use
+    assert not (await tables()).earlier_use
+
+
+async def test_a_claim_to_a_volume_without_attachment_stays_too(tables: Tables) -> None:
+    files = await tables()
+    await files.meet("n1", "old")
+    body = encode_body({"spec": {"driver": "d.example", "volumeHandle": "h"}})
+    told = Object(sole_use("d.example", "h"), Stamp("", "1"), body)
+    await files.put("n1", told.ref, Fact(told.stamp, told.read()))
+    await files.meet("n1", "new")
+    await files.remove("n1", told.ref)
+    assert files.earlier_use == {"n1": {told.ref.name}}
+    await files.settle("n1")
+    assert not files.earlier_use
+    assert not (await tables()).earlier_use
+
+
+async def test_a_node_that_changes_its_instance_fills_no_more_than_its_quota(tables: Tables) -> None:
+    files = await tables(quota_bytes=4_000)
+    for number in range(100):
+        try:
+            await files.meet("n1", f"i-{number}")
+        except ValueError:
+            break
+        ref, body = NODE, {"status": {"volumesInUse": [f"kubernetes.io/csi/v-{number}-{'x' * 100}"]}}
+        await files.put("n1", ref, Fact(Stamp("", str(number)), body))
+    assert 0 < len(files.earlier_use["n1"]) < 40
+    assert "--fact-quota" in "".join(files.problems())
 
 
 # -------------------- kept --------------------

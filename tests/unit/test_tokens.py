@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.trust.tokens import KEPT_S, TokenRefused, Tokens, names_one_node
+from cloud.trust.tokens import KEPT_S, TokenRefused, Tokens
 from cloud.trust.trust_store import Token, TrustStore
 from common.errors import OperatorRefused
 
@@ -21,8 +21,8 @@ class MintedTokens:
         self.store = TrustStore(directory)
         self.tokens = Tokens(self.store, now=lambda: self.now)
 
-    async def make(self, nodes: str = "n1", uses: int = 1) -> tuple[Token, bytes]:
-        return await self.tokens.create(nodes=nodes, drivers=("a.csi",), ttl_s=60.0, uses=uses)
+    async def make(self, nodes: str = "n1", uses: int = 1, *, replace: bool = False) -> tuple[Token, bytes]:
+        return await self.tokens.create(nodes=nodes, drivers=("a.csi",), ttl_s=60.0, uses=uses, replace=replace)
 
 
 def contents(directory: Path) -> list[tuple[str, bytes]]:
@@ -74,7 +74,14 @@ async def test_a_token_is_for_the_nodes_of_its_pattern(
     else:
         with pytest.raises(TokenRefused, match="is for"):
             minted.tokens.check(token.id, secret, node)
-    assert names_one_node(token) is (nodes == "n1")
+
+
+async def test_a_token_that_replaces_a_node_names_one_node(minted: MintedTokens) -> None:
+    token, _ = await minted.make(replace=True)
+    assert token.replace
+    for pattern in ("*", "edge-?"):
+        with pytest.raises(OperatorRefused, match="--node=NAME"):
+            await minted.make(pattern, replace=True)
 
 
 async def test_a_token_ends(minted: MintedTokens) -> None:

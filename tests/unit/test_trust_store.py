@@ -14,7 +14,7 @@ from common.errors import SettingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOKEN = Token("5f", b"hash", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3)
+TOKEN = Token("5f", b"hash", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3, replace=True)
 CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", b"pem")
 DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 

@@ -112,12 +112,6 @@ def test_the_node_that_an_affinity_names_is_the_one_whose_node_object_fits() -> 
     ]
 
 
-def test_a_volume_in_the_segment_of_a_replaced_node_is_at_its_successor() -> None:
-    on_n1 = bound("on-n1", **{"csi-bridge.io_node": ["n1"]})
-    objects = source(node("n2", **{"csi-bridge.io/node": "n1"}), on_n1)
-    assert [(name, at) for name, at, _, _ in lines(objects)] == [("on-n1", "n2")]
-
-
 def test_a_nodes_name_is_its_hostname_where_there_is_no_node_object() -> None:
     on_n1, on_n2 = (bound(f"on-{name}", **{"kubernetes.io_hostname": [name]}) for name in ("n1", "n2"))
     assert [(name, at) for name, at, _, _ in lines(source(node("n1"), on_n1, on_n2))] == [

@@ -99,11 +99,6 @@ class MemoryClaims:
         self._shelf.rows.forget(node, driver)
         await self._shelf.turn()
 
-    async def move(self, node: str, successor: str) -> None:
-        await self._turn()
-        self._shelf.rows.move(node, successor)
-        await self._shelf.turn()
-
     async def knows(self, node: str, driver: str = "") -> bool:
         await self._turn()
         return self._shelf.rows.knows(node, driver)

@@ -29,9 +29,9 @@ class Nodes(World):
 
 @pytest.fixture
 def fleet() -> Fleet:
-    return Fleets(
-        Nodes(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"})), offers(), value_of=str
-    ).of(DRIVER)
+    return Fleets(Nodes(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"})), offers()).of(
+        DRIVER
+    )
 
 
 def volume(*terms: dict[str, Any], handle: str = "h", driver: str = DRIVER) -> Item:
@@ -87,7 +87,7 @@ def test_a_volumes_affinity_names_its_nodes(fleet: Fleet, terms: list[dict[str, 
 def test_a_label_of_which_nothing_is_known_rules_out_no_node(terms: list[dict[str, Any]], nodes: list[str]) -> None:
     """Of n3 the vendor has told no topology, and of racks nobody has told anything."""
     zones = [report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}), report("n3", segments={})]
-    fleet = Fleets(Nodes(*zones), offers(), value_of=str).of(DRIVER)
+    fleet = Fleets(Nodes(*zones), offers()).of(DRIVER)
     affinity = Affinity(source(volume(*terms)))
     assert affinity.fit("h", DRIVER, fleet).possible == nodes
     assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == nodes
@@ -144,7 +144,7 @@ def test_only_nodes_that_a_volume_may_be_for_are_looked_at_and_each_once(key: st
     nodes = [report(f"n{i:02}", segments={"zone": f"n{i:02}"} if i < 99 else {}) for i in range(100)]
     objects = Counted()
     objects.update({REF: volume(term(key, "In", "n07"))})
-    fit = Affinity(objects).fit("h", DRIVER, Fleets(Nodes(*nodes), offers(), value_of=str).of(DRIVER))
+    fit = Affinity(objects).fit("h", DRIVER, Fleets(Nodes(*nodes), offers()).of(DRIVER))
     assert fit.named == ([] if key == "rack" else ["n07"])
     assert objects.looks == looks
 

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.placement import memory_rows, sqlite_rows
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge, Terms
+from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -295,43 +295,6 @@ async def test_it_counts_the_names_that_each_node_holds_for_open_creates(pair: t
     assert (await second.look(D, "CreateVolume 5", ())).open == {"n2": 1}
     first.free_later(D, "CreateVolume 3")
     assert (await first.look(D, "CreateVolume 5", ())).open == {}
-
-
-async def test_a_successor_gets_all_names_and_ids_of_a_node_and_not_its_lists(
-    pair: tuple[ClaimStore, ClaimStore],
-) -> None:
-    first, second = pair
-    await make(first, "n1", VOL)
-    await make(first, "n3", OTHER)
-    await first.listed(D, "n1", VOLUME, [VOL], began=0.0)
-    await first.listed(D, "n2", VOLUME, [VOL], began=0.0)  # it has the disk, and has connected already
-    await first.claim(D, "CreateVolume 1", "n1", NO_NAME)
-    await second.claim("other.example", "CreateVolume 2", "n1", NO_NAME)
-
-    await second.move("n1", "n2")
-
-    assert (await id_entry(first)).made == ["n2"]
-    assert (await id_entry(first, OTHER)).made == ["n3"]
-    seen = await first.look(D, "CreateVolume 1", ())
-    assert (seen.name.nodes, seen.open, set(seen.lists)) == (["n2"], {"n2": 1}, {("n2", VOLUME)})
-    assert not await first.knows("n1")
-    await second.move("n1", "n2")  # again, after a crash
-    assert (await id_entry(second)).made == ["n2"]
-
-
-async def test_a_successor_gets_no_open_call_of_a_driver_with_an_elected_node(
-    pair: tuple[ClaimStore, ClaimStore],
-) -> None:
-    first, second = pair
-    terms = Terms(lease_s=60, is_shared=True)
-    await first.claim(D, "CreateVolume 1", "n1", NO_NAME, terms)
-    await first.claim(D, "DeleteVolume vol-1", "n1", NO_NAME, Terms(is_shared=True))
-    await first.claim("local.example", "CreateVolume 1", "n1", NO_NAME)
-
-    await second.move("n1", "n2")
-
-    assert (await second.look(D, "CreateVolume 1", ())).open == {}
-    assert (await second.look("local.example", "CreateVolume 1", ())).open == {"n2": 1}
 
 
 async def test_it_tells_when_the_oldest_of_the_last_deletions_was(

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
-FLEET = Fleets(
-    Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")}), offers(), value_of=str
-).of(DRIVER)
+FLEET = Fleets(Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")}), offers()).of(DRIVER)
 TWO = NameEntry({"a": Hold("n1", 1), "b": Hold("n2", 1)})
 """A name that two nodes hold, after two hubs used the exemption of pinned creates."""
 

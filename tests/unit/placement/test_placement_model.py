@@ -618,7 +618,7 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> N
     thing, key = Thing(VOLUME, "vol-1"), "zone" if case.own else NODE_SEGMENT
     nodes = Reported({node: told(node, own=case.own, hides=node in case.hides) for node in case.fleet})
     volumes = affinity(*case.named, handle="vol-1", key=key) if case.named else None
-    now = Snapshot(Fleets(nodes, offers(), value_of=str).of(DRIVER), case.fleet, known(case, thing), volumes)
+    now = Snapshot(Fleets(nodes, offers()).of(DRIVER), case.fleet, known(case, thing), volumes)
     node_id = f"id-of-{case.home}" if case.node_id else ""
     refused: CallError | None = None
     try:

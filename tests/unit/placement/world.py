@@ -256,7 +256,6 @@ class World:
             metrics=metrics,
             losses=lambda: self.lost,
             owners=lambda _term: set(),
-            value_of=str,
             affinity=None,
             most_open=self._most_open,
             rules=lambda _driver: self.rules,
