@@ -602,7 +602,7 @@ def test_a_list_of_all_nodes_is_whole_or_refused_and_a_token_that_no_list_has_is
         sidecar = proxy.sidecar()
         assert refused_twice(sidecar, "ListVolumes") == unavailable(
             "ListVolumes of driver vendor.test would lack the entries of edge node n1: its driver lacks the capability "
-            "LIST_VOLUMES (and those of n2); csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is "
+            "LIST_VOLUMES; csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is "
             "for a node that is gone for good"
         )
         assert refused_twice(sidecar, "ListVolumes", ListVolumesRequest(starting_token="1")) == (
