@@ -116,7 +116,7 @@ class CertificateEnds:
                 continue
             what = "the certificate" if name == OWN else "a CA certificate"
             ends = "has ended" if term.ends_at <= now else "ends"
-            do = "renew the file" if name == OWN else "change the CA (docs/recovery.md)"
+            do = "renew the file" if name == OWN else "change the CA (docs/trust.md)"
             yield f"{what} in {path} {ends} at {timestamp(term.ends_at)}; {do}, and no restart is needed"
 
     def _end(self, path: Path) -> float:
