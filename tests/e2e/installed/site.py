@@ -160,6 +160,9 @@ class Site:
             elif name.startswith("csi-"):
                 made[image] = [f"/{name}"]
                 programs[name] = self._peer(name)
+            elif image.rpartition("/")[2].startswith("kubectl:"):
+                made[image] = ["/kubectl"]
+                programs["kubectl"] = self._peer("kubectl")
             elif "busybox" in image:
                 made[image] = []
         archive = self._directory / "images.tar"
