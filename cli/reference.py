@@ -1,18 +1,16 @@
-"""The reference page: every command, flag, metric and error as Markdown, made from the code (`make reference`)."""
+"""The reference page: every command, flag and metric as Markdown, made from the code (`make reference`)."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import click
 
 from cli.command import HEADINGS, Command
 from cli.main import cli
 from cli.operator_options import OPERATOR_OPTIONS
-from cli.options import Option, of_command
+from cli.options import Option
 from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
-from common.errors import CODES
 from common.exposition import registry_of
 from common.metrics import CALL_BUCKETS_S, Metrics
 from common.pages.schema import PAGES
@@ -21,14 +19,19 @@ from edge.node_requests import VolumeStats
 _HEAD = """\
 # Reference
 
-For anyone who needs a flag, a variable, a metric or an error by its name. `make reference` writes this page.
+For anyone who needs a flag, a variable or a metric by its name. `make reference` writes this page. The codes that a
+caller gets are in [architecture.md](architecture.md#what-the-caller-is-told).
 
-* **Variables.** Each flag has an environment variable, which counts if the flag is not given. An empty variable counts
-  as not set. The variable of a repeatable flag holds its values with spaces between them.
+* **Shared flags** stand once, after the commands: those [of every process](#flags-of-every-process) and those [of
+  commands that ask the hub](#flags-of-commands-that-ask-the-hub).
+* **Variables.** Each flag has one, with the command's name: `--why` of `fence` is `CSI_BRIDGE_FENCE_WHY`, `--wait` of
+  `edge volumes` is `CSI_BRIDGE_EDGE_VOLUMES_WAIT`. Those of `edge run` and `edge join` begin with `CSI_BRIDGE_EDGE_`. A
+  flag wins over its variable. An empty variable counts as not set. The variable of a repeatable flag holds its values
+  with spaces between them.
 * **Values.** A duration is `500ms`, `10s`, `1h30m`, or a number of seconds. A size is `16384`, `64KiB` or `4MiB`.
 * **Exit codes.** 2: a flag or variable cannot be used. 1: any other failure.
-* **Output.** Commands that print a table or a report print JSON with `-o json`. Its times are in RFC 3339
-  (`2026-11-22T03:20:54Z`). In a pipe, each row of a table is one line.
+* **Output.** Commands that print a table, a report or facts print JSON with `--output=json` (`-o json`). Its times are
+  in RFC 3339 (`2026-11-22T03:20:54Z`). In a pipe, each row of a table is one line.
 * **Shell completion.** `eval "$(_CSI_BRIDGE_COMPLETE=bash_source csi-bridge)"` in bash. For zsh write `zsh_source`, for
   fish `_CSI_BRIDGE_COMPLETE=fish_source csi-bridge | source`.
 """
@@ -43,47 +46,11 @@ status`. The `kubelet_volume_stats_…` are an agent's on a node without a kubel
 alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
 """
 
-_ERRORS = """\
-## Errors
-
-The caller gets one of these if there is no answer of the vendor's own. The vendor's own codes and messages pass
-unchanged. [architecture.md](architecture.md#what-the-caller-is-told) says when each comes.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """A section with the flags that several commands share.
-
-    Attributes:
-        options: the flags.
-        heading: the heading of the section.
-        commands: the commands, for the section's first sentence.
-    """
-
-    options: tuple[Option, ...]
-    heading: str
-    commands: str
-
-    @property
-    def link(self) -> str:
-        """A link to the section, for the section of a command."""
-        return f"[{self.heading.lower()}](#{self.heading.lower().replace(' ', '-')})"
-
-
-_SHARED = (
-    _Shared(
-        PROCESS_OPTIONS,
-        "Flags of every process",
-        "`hub` (in variables HUB), `driver` (DRIVER) and `edge run` (EDGE)",
-    ),
-    _Shared(
-        OPERATOR_OPTIONS,
-        "Flags of commands for operators",
-        "`call`, `facts`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FACTS, …)",
-    ),
-)
-
+_SHARED = {
+    "Flags of every process": PROCESS_OPTIONS,
+    "Flags of commands that ask the hub": OPERATOR_OPTIONS,
+}
+"""The flags that several commands have, by the heading of their section."""
 
 _PAGES = """\
 ## State as JSON
@@ -100,43 +67,50 @@ $ curl --unix-socket /var/lib/kubeedge/kubeedge.sock http://localhost/nodes
 
 def render() -> str:
     """The whole page."""
-    shared = [_section(it) for it in _SHARED]
-    tables = [_PAGES, _pages(), _METRICS, _metrics(), _ERRORS, _errors()]
-    return "\n".join([_HEAD, "## Commands\n", *_commands("csi-bridge", cli), *shared, *tables])
+    found = dict(commands("", cli))
+    sections = [_command(path, command) for path, command in found.items()]
+    shared = [_shared(heading, options, found) for heading, options in _SHARED.items()]
+    return "\n".join([_HEAD, "## Commands\n", *sections, *shared, _PAGES, _pages(), _METRICS, _metrics()])
 
 
-def _commands(path: str, command: click.Command) -> Iterator[str]:
-    if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from _commands(f"{path} {name}", command.commands[name])
+def commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Each command with its name, which for `edge run` has two words, in the order of the names."""
+    if not isinstance(command, click.Group):
+        yield path, command
         return
+    for name in sorted(command.commands):
+        yield from commands(f"{path} {name}".lstrip(), command.commands[name])
+
+
+def _command(path: str, command: click.Command) -> str:
     arguments = [
         param.make_metavar(click.Context(command)) for param in command.params if isinstance(param, click.Argument)
     ]
-    usage = " ".join([path, *arguments])
-    yield f"### `{usage}`\n\n{_paragraphs(command.help or '')}\n"
-    if not isinstance(command, Command):
-        return
-    own = {option.name: option for option in command.options}
-    for shared in _SHARED:
-        names = {option.name for option in shared.options}
-        if names <= own.keys():
-            yield f"Also: the {shared.link}.\n"
-            own = {name: option for name, option in own.items() if name not in names}
-    yield from _flags(own.values())
+    shared = {option.name for options in _SHARED.values() if _has(command, options) for option in options}
+    own = [option for option in _options(command) if option.name not in shared and option.name != "output"]
+    usage = " ".join(["csi-bridge", path, *arguments])
+    return "\n".join([f"### `{usage}`\n\n{_paragraphs(command.help or '')}\n", *_flags(own)])
 
 
-def _section(shared: _Shared) -> str:
-    table = "\n".join(_flags(of_command("…", *shared.options)))
-    return f"### {shared.heading}\n\nThey belong to {shared.commands}.\n\n{table}"
+def _shared(heading: str, options: Collection[Option], found: Mapping[str, click.Command]) -> str:
+    names = [f"`{path}`" for path, command in found.items() if _has(command, options)]
+    table = "\n".join(_flags(options))
+    return f"### {heading}\n\nThey belong to {', '.join(names[:-1])} and {names[-1]}.\n\n{table}"
+
+
+def _options(command: click.Command) -> list[Option]:
+    return command.options if isinstance(command, Command) else []
+
+
+def _has(command: click.Command, options: Collection[Option]) -> bool:
+    return {option.name for option in options} <= {option.name for option in _options(command)}
 
 
 def _flags(options: Collection[Option]) -> Iterator[str]:
     """The table of some options in the order of `--help`; nothing if there are none."""
     shown = [option for group in HEADINGS for option in options if option.group == group and not option.hidden]
     if shown:
-        rows = [(_flag(option), _default(option), f"`{option.envvar}`", _meaning(option)) for option in shown]
-        yield _table(("flag", "default", "variable", "meaning"), rows)
+        yield _table(("flag", "default", "meaning"), [(_flag(it), _default(it), _meaning(it)) for it in shown])
 
 
 def _flag(option: Option) -> str:
@@ -178,15 +152,6 @@ def _pages() -> str:
     kinds = {page: f"a list of `{page.kind.__name__}`" if page.is_list else f"`{page.kind.__name__}`" for page in PAGES}
     rows = [(page.server, f"`{page.path}`", kind) for page, kind in kinds.items()]
     return _table(("process", "path", "JSON"), rows)
-
-
-def _errors() -> str:
-    rows = [(f"`{kind.__name__}`", code.name, _first_line(kind.__doc__ or "")) for kind, code in CODES.items()]
-    return _table(("error", "code", "meaning"), rows)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n\n")[0].replace("\n", " ")
 
 
 def _paragraphs(text: str) -> str:
