@@ -49,7 +49,7 @@ def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(wo
     assert found["sidecars"][1].startswith(f"connections to {world.proxy.socket}: 1;")
 
     bridge.hub.kill()
-    agent.wait_connected(False)
+    wait_for(lambda: "ECONNREFUSED" in agent.status()["why"], what="a dial that the dead hub's host refuses")
     bridge.wait_linked(world.proxy, linked=False)
     found = findings(*args)
     assert {name for name, level in level(found).items() if level == "wrong"} == {"socket", "driver", "link"}
