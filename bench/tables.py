@@ -1,7 +1,7 @@
 """A table: figures as text for the terminal, and as Markdown for docs/performance.md.
 
-The page has a place for each group: the lines between `<!-- bench: GROUP -->` and `<!-- end -->`. `--write` replaces
-them, so that nobody copies a number by hand.
+The page has a place for most groups: the lines between `<!-- bench: GROUP -->` and `<!-- end -->`. `--write` replaces
+them, so that nobody copies a number by hand. A group without a place is for the terminal and for `--against`.
 """
 
 import re
@@ -23,24 +23,19 @@ def as_text(figures: Sequence[Figure]) -> str:
 
 
 def as_markdown(figures: Sequence[Figure]) -> str:
-    """Return the same as Markdown."""
-    lines = ["| figure | limit | peers | ours |", "|---|---|---|---|"]
-    for each in figures:
-        verdict = f" **{each.verdict}**" if each.met is False else ""
-        cells = (each.name, each.target or "-", _peers(each) or "-", each.measured + verdict)
-        lines.append(f"| {' | '.join(map(_typeset, cells))} |")
-    return "\n".join(lines) + "\n"
+    """Return the same as Markdown, without the columns that have nothing."""
+    head = ("figure", "limit", "peers", "ours")
+    rows = [
+        (each.name, each.target, _peers(each), each.measured + (f" **{each.verdict}**" if each.met is False else ""))
+        for each in figures
+    ]
+    columns = [at for at in range(len(head)) if any(row[at] for row in rows)]
+    lines = [f"| {' | '.join(_typeset(row[at]) or '-' for at in columns)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]]) + "\n"
 
 
 def replaced(page: str, tables: Mapping[str, str]) -> str:
-    """Return the page with these tables in their places, by group.
-
-    Raises:
-        ValueError: the page has no place for a group.
-    """
-    places = {match[2] for match in _PLACE.finditer(page)}
-    if homeless := sorted(tables.keys() - places):
-        raise ValueError(f"the page has no place for {', '.join(homeless)}")
+    """Return the page with these tables in their places, by group."""
     return _PLACE.sub(
         lambda place: place[1] + tables.get(place[2], place[0][len(place[1]) : -len(place[3])]) + place[3], page
     )
