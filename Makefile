@@ -15,7 +15,7 @@ SPREAD  := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST  := $(BIN)/python $(RUNNER) $(SPREAD)
 
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
-E2E_PEERS := registrar sidecars kubernetes upstream agnhost
+E2E_PEERS := sidecars kubernetes upstream agnhost
 
 # The tests start hundreds of processes: each of them would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -69,7 +69,6 @@ class Module:
 
     @functools.cached_property
     def directory(self) -> Path:
-        """Where the binaries are once they are built."""
         digest = hashlib.sha256(self.ldflags.encode())
         digest.update(repr(sorted(self.binaries.items()) + sorted(self.published.items())).encode())
         for path in sorted([*self.folder.glob("go.*"), *self.folder.rglob("*.go")]):
@@ -77,6 +76,7 @@ class Module:
         return cache_directory() / f"{self.name}-{digest.hexdigest()[:16]}"
 
 
+_KUBERNETES = _ROOT / "tests/peers/go/kubernetes"
 _KUBERNETES_LDFLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}"
 """Kubernetes' programs refuse to work without a version of their own."""
 
@@ -85,11 +85,6 @@ MODULES = (
         name="loadgen",
         folder=_ROOT / "bench/loadgen",
         binaries={"loadgen": "."},
-    ),
-    Module(
-        name="registrar",
-        folder=_ROOT / "tests/peers/go/registrar",
-        binaries={"registrar": "."},
     ),
     Module(
         name="sidecars",
@@ -120,10 +115,11 @@ MODULES = (
     ),
     Module(
         name="kubernetes",
-        folder=_ROOT / "tests/peers/go/kubernetes",
+        folder=_KUBERNETES,
         binaries={
             "mockdriver": "./mockdriver",
             "fakeruntime": "./fakeruntime",
+            "registrar": "./registrar",
             "etcd": "go.etcd.io/etcd/server/v3",
             "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
             "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
@@ -135,7 +131,7 @@ MODULES = (
     ),
     Module(
         name="upstream",
-        folder=_ROOT / "tests/peers/go/upstream",
+        folder=_KUBERNETES,
         binaries={
             "e2e.test": "k8s.io/kubernetes/test/e2e",
             "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
@@ -146,7 +142,7 @@ MODULES = (
     # Apart from the rest, which takes half as long where it can share what "kubernetes" compiled.
     Module(
         name="agnhost",
-        folder=_ROOT / "tests/peers/go/upstream",
+        folder=_KUBERNETES,
         binaries={"agnhost": "k8s.io/kubernetes/test/images/agnhost"},
         static=True,
         usual=False,
@@ -231,7 +227,6 @@ def _compile(go: str, module: Module, package: str, output: Path) -> None:
 
 
 def _folder(go: str, module: Module, source: str) -> Path:
-    """Where Go's module cache has a module that this one requires."""
     return Path(json.loads(_go(module, go, "mod", "download", "-json", source))["Dir"])
 
 
