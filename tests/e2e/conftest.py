@@ -65,7 +65,6 @@ def _need_root() -> None:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """The world, started once."""
     _need_root()
     with tempfile.TemporaryDirectory(prefix="csi-e2e-", ignore_cleanup_errors=True) as directory:
         # The logs stay where pytest keeps those of its last runs.
@@ -87,7 +86,6 @@ def tenant(world: World) -> Iterator[Tenant]:
 
 @pytest.fixture
 def upstream_cluster(tmp_path: Path) -> Iterator[UpstreamCluster]:
-    """A cluster for Kubernetes' own tests."""
     _need_root()
     with tempfile.TemporaryDirectory(prefix="csi-u-", ignore_cleanup_errors=True) as directory:
         cluster = UpstreamCluster(Path(directory), tmp_path, peer=_peer, tool=_tool)

@@ -67,7 +67,6 @@ class Containerd:
         self._numbers = itertools.count(1)
 
     def start(self, supervisor: Supervisor, *, image: Path) -> Process:
-        """Start it, and give it the image of all containers."""
         self._tool("runc")
         self._tool("containerd-shim-runc-v2")
         networks = self._directory / "networks"

@@ -77,11 +77,9 @@ class Deployment(Bridge):
 
     @property
     def hub_state(self) -> Path:
-        """Where the hub keeps what it knows."""
         return self._directory / "hub"
 
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
-        """Start a proxy driver, as `Bridge.start_proxy`, with further flags."""
         assert cache is None, "deploy/ gives it an empty directory"
         directory = self._directory / f"p{len(self._proxies)}"
         proxy = Proxy(driver, "", None, directory, self._logs, ())

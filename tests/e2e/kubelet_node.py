@@ -79,47 +79,36 @@ class KubeletNode(Node):
         return bool(pod.get("status", {}).get("phase") == "Running" and _container(pod))
 
     def run(self, pod: Object, *words: str) -> str:
-        """Run a command in a pod's container."""
         return self._containerd.run(_container(pod), *words)
 
     def write(self, pod: Object, name: str, text: str) -> None:
-        """Write in the pod's container."""
         self.run(pod, "sh", "-c", 'printf %s "$1" > "$0" && sync', f"/{name}", text)
 
     def read(self, pod: Object, name: str) -> str:
-        """Read in the pod's container."""
         return self.run(pod, "cat", f"/{name}")
 
     def group(self, pod: Object, name: str) -> int:
-        """As the pod's container sees it."""
         return int(self.run(pod, "stat", "-c", "%g", f"/{name}"))
 
     def why(self, pod: Object) -> str:
-        """The pod's events."""
         meta = pod["metadata"]
         return "\n".join(self._plane.api.events(meta["name"], namespace=meta["namespace"]))
 
     def size_bytes(self, pod: Object, volume: str) -> int:
-        """The size of the file system of a volume, as the pod sees it."""
         blocks, size = self.run(pod, "stat", "-f", "-c", "%b %S", f"/{volume}").split()
         return int(blocks) * int(size)
 
     def write_device(self, pod: Object, volume: str, text: str) -> None:
-        """Write to the beginning of a block volume in the pod's container."""
         self.run(pod, "sh", "-c", 'printf %s "$1" | dd of="$0" conv=notrunc,fsync', f"/dev/{volume}", text)
 
     def read_device(self, pod: Object, volume: str, length: int) -> str:
-        """Read the beginning of a block volume in the pod's container."""
         return self.run(pod, "dd", f"if=/dev/{volume}", f"bs={length}", "count=1")
 
     def tell(self) -> str:
-        """How it stands, with the end of the kubelet's log."""
         return f"{super().tell()}\n{self._kubelet.process.log_tail()}"
 
 
 class _Kubelet(Kubelet):
-    """A kubelet whose pods run."""
-
     def __init__(
         self,
         directory: Path,

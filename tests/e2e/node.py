@@ -108,7 +108,6 @@ class Node(ABC):
         return driver
 
     def _called(self, vendor: Vendor, endpoint: Path) -> Path:
-        """The socket at which the node calls a driver."""
         return self.relay / f"{vendor.name}.sock" if vendor.relayed and self.relay is not None else endpoint
 
     def supervisor(self, name: str) -> MachineSupervisor:
@@ -138,7 +137,6 @@ class Node(ABC):
         self.machine.power_off(leftovers.loops_below(loops_of))
 
     def boot(self) -> None:
-        """Start everything again."""
         self.machine.boot()
         for supervisor in self._supervisors:
             supervisor.start_again()
@@ -177,7 +175,6 @@ class Node(ABC):
     # ---- pods' volumes -----------------------------------------------------------------------------------------------
 
     def seen(self, path: Path) -> Path:
-        """Where the test finds what the node has at a path."""
         return self.machine.seen(path)
 
     def published(self, pod: Object, volume: str) -> Path:
@@ -205,10 +202,8 @@ class Node(ABC):
         """Why a pod does not have its volumes, in the words of whoever is to mount them."""
 
     def left_over(self) -> list[str]:
-        """What is left of pods' volumes on this node."""
         found = [f"mount {path}" for path in self.machine.mounts(self.root)]
         return found + [str(path) for path in self.root.glob(f"pods/*/volumes/{_PLUGIN}/*")]
 
     def tell(self) -> str:
-        """How it stands, for the reader of a failure."""
         return "\n".join([f"node {self.name}", *self.left_over(), self.agent.process.log_tail()])

@@ -48,7 +48,6 @@ class OwnNode(Node):
         self._api.wait_until("Node", self.name, lambda _: True, what="made", timeout_s=_KNOWN_LIMIT_S)
 
     def has_volumes(self, pod: Object) -> bool:
-        """Whether the agent says that all are published."""
         uid, wanted = pod["metadata"]["uid"], len(pod["spec"]["volumes"])
         states = [it["state"] for it in self.volumes() if it["uid"] == uid]
         return states == ["published"] * wanted
@@ -65,41 +64,33 @@ class OwnNode(Node):
                 self._api.patch_status("Pod", meta["name"], {"status": status}, namespace=meta["namespace"])
 
     def guest(self, pod: Object, volume: str) -> Guest:
-        """A guest that mounts a volume of a pod."""
         (found,) = (it for it in self.volumes() if (it["uid"], it["volume"]) == (pod["metadata"]["uid"], volume))
         return Guest(self.run_dir, Path(found["path"]), inside=self.machine.inside)
 
     def write(self, pod: Object, name: str, text: str) -> None:
-        """Write where the volume is published."""
         path = self._path(pod, name)
         path.write_text(text)
         os.sync()
 
     def read(self, pod: Object, name: str) -> str:
-        """Read where the volume is published."""
         return self._path(pod, name).read_text()
 
     def group(self, pod: Object, name: str) -> int:
-        """As it is where the volume is published."""
         return self._path(pod, name).stat().st_gid
 
     def why(self, pod: Object) -> str:
-        """What the agent says."""
         return "\n".join(it["error"] for it in self.volumes() if it["uid"] == pod["metadata"]["uid"])
 
     def size_bytes(self, pod: Object, volume: str) -> int:
-        """The size of the file system of a volume."""
         found = os.statvfs(self._path(pod, volume))
         return found.f_blocks * found.f_frsize
 
     def write_device(self, pod: Object, volume: str, text: str) -> None:
-        """Write to the beginning of a block volume."""
         with self._device(pod, volume).open("r+b", buffering=0) as device:
             device.write(text.encode())
             os.fsync(device.fileno())
 
     def read_device(self, pod: Object, volume: str, length: int) -> str:
-        """Read the beginning of a block volume."""
         with self._device(pod, volume).open("rb") as device:
             return device.read(length).decode()
 
@@ -115,7 +106,6 @@ class OwnNode(Node):
         return super().left_over() + [f"{it['volume']} of {it['pod']} is {it['state']}" for it in self.volumes()]
 
     def tell(self) -> str:
-        """How it stands, with what the agent says."""
         return f"{super().tell()}\n{self.volumes()}"
 
     def _device(self, pod: Object, volume: str) -> Path:
@@ -125,7 +115,6 @@ class OwnNode(Node):
         return device
 
     def _path(self, pod: Object, name: str) -> Path:
-        """Where `VOLUME/FILE` of a pod is."""
         volume, _, file = name.partition("/")
         (found,) = (it for it in self.volumes() if (it["uid"], it["volume"]) == (pod["metadata"]["uid"], volume))
         return self.seen(Path(found["path"])) / file if file else self.seen(Path(found["path"]))

@@ -22,15 +22,12 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 
 
 class MachineSupervisor(Supervisor):
-    """Starts processes on a machine."""
-
     def __init__(self, directory: Path, machine: Machine) -> None:
         super().__init__(directory)
         self._machine = machine
         self._commands: list[tuple[Process, list[object]]] = []
 
     def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
-        """Start a process there."""
         process = super().start(name, self._machine.inside(command), **more)
         self._commands.append((process, list(command)))
         return process
@@ -51,7 +48,6 @@ class KeepingSupervisor(Supervisor):
     """Starts processes that are started again whenever they end."""
 
     def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
-        """Start a process with its keeper; stopping the keeper stops it."""
         return super().start(name, kept(command, file=self._file(name)), **more)
 
     def kill(self, name: str) -> None:

@@ -64,7 +64,6 @@ class Tenant:
     # ---- claims ------------------------------------------------------------------------------------------------------
 
     def claims(self, driver: Driver) -> Claims:
-        """The tenant's claims of a driver's volumes."""
         return Claims(api=self.api, namespace=self.namespace, storage_class=driver.name)
 
     def claim(self, name: str, driver: Driver, *, size_bytes: int = 64 * MIB, **fields: Any) -> Object:
@@ -106,7 +105,6 @@ class Tenant:
         return self.own_class(driver, wait_for_consumer=wait, allowVolumeExpansion=True, parameters=parameters)
 
     def attachments(self, volume: Object) -> list[Object]:
-        """The attachments of a PersistentVolume."""
         name = volume["metadata"]["name"]
         return [it for it in self.api.all("VolumeAttachment") if it["spec"]["source"]["persistentVolumeName"] == name]
 
@@ -235,7 +233,6 @@ class Tenant:
         return self.api.all("Pod", namespace=self.namespace)
 
     def pod(self, name: str) -> Object | None:
-        """A pod, or None."""
         return self.api.get("Pod", name, namespace=self.namespace)
 
     def wait_running(self, name: str, *, timeout_s: float = _RUNNING_LIMIT_S) -> Object:
@@ -272,7 +269,6 @@ class Tenant:
         )
 
     def node_of(self, pod: Object) -> KubeletNode | OwnNode:
-        """Where a pod is."""
         return self.world.node(pod["spec"]["nodeName"])
 
     # ---- what pods see -----------------------------------------------------------------------------------------------
@@ -283,12 +279,10 @@ class Tenant:
         self.node_of(found).write(found, name, text)
 
     def read(self, pod: str, name: str) -> str:
-        """Read `VOLUME/FILE` in a pod."""
         found = self._found(pod)
         return self.node_of(found).read(found, name)
 
     def write_device(self, pod: str, name: str, text: str) -> None:
-        """Write a text to the beginning of a block volume."""
         found = self._found(pod)
         self.node_of(found).write_device(found, name, text)
 
@@ -298,7 +292,6 @@ class Tenant:
         return self.node_of(found).read_device(found, name, length)
 
     def size_bytes(self, pod: str, volume: str) -> int:
-        """The size of a volume's file system."""
         found = self._found(pod)
         return self.node_of(found).size_bytes(found, volume)
 

@@ -181,12 +181,10 @@ def _events(tenant: Tenant, claim: str) -> list[str]:
 
 
 def _affinity(volume: Object) -> list[Object]:
-    """What a PersistentVolume says of the nodes that have it."""
     (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     found: list[Object] = term["matchExpressions"]
     return found
 
 
 def _asked(process: RunningDriver, method: str, handle: str) -> bool:
-    """Whether a driver's process was asked for something of a volume."""
     return any(call.fields["volume_id"] == handle for call in process.calls(method))

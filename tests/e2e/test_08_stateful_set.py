@@ -38,7 +38,6 @@ def test_each_pod_keeps_its_node_and_its_data_when_all_are_made_anew(
 
 
 def _pods(tenant: Tenant) -> dict[str, Object]:
-    """The set's pods, by name."""
     return {it["metadata"]["name"]: it for it in tenant.api.all("Pod", namespace=tenant.namespace)}
 
 

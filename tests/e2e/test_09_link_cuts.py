@@ -92,7 +92,6 @@ def nobody_is() -> bool:
 
 @pytest.fixture
 def driver(world: World) -> Driver:
-    """A driver whose controller is on k1."""
     return world.driver(SAN)
 
 
@@ -203,6 +202,5 @@ def test_delete(world: World, tenant: Tenant, driver: Driver, moment: str) -> No
 
 
 def has_volumes(pod: Object) -> bool:
-    """Whether the cluster knows that a pod has its volumes."""
     conditions = pod["status"].get("conditions", ())
     return any((it["type"], it["status"]) == ("csi-bridge.io/VolumesMounted", "True") for it in conditions)

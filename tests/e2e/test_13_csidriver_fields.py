@@ -63,7 +63,6 @@ class Fields:
         let_pass(_FOLLOWED_S)
 
     def put_back(self) -> None:
-        """Make it as it was at first."""
         if self._changed:
             self.set(**self._changed | dict(self.driver.vendor.csi_driver))
 
@@ -76,7 +75,6 @@ def fields(world: World) -> Iterator[Fields]:
 
 
 def publications(world: World, tenant: Tenant, node: str, pod: str) -> list[csi.NodePublishVolumeRequest]:
-    """What the driver was asked when it published a pod's volumes."""
     found = tenant.pod(pod)
     assert found is not None
     calls = world.node(node).recorders[WATCHED.name].recording.calls("NodePublishVolume", "OK")

@@ -40,11 +40,9 @@ class Vendor:
 
     @property
     def is_local(self) -> bool:
-        """Whether each node has storage of its own."""
         return self.pinned is None
 
     def manifest(self) -> Object:
-        """Its CSIDriver."""
         return {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "CSIDriver",

@@ -51,12 +51,10 @@ class Driver:
 
     @property
     def name(self) -> str:
-        """The driver's name, and that of its storage class."""
         return self.vendor.name
 
     @property
     def sidecars(self) -> list[str]:
-        """The names of the stock sidecars on its socket."""
         return list(SIDECARS)
 
     @property
@@ -87,11 +85,9 @@ class Driver:
         return sorted({path.name for process in self.on.values() for path in process.directories()})
 
     def places(self, handle: str) -> list[str]:
-        """The nodes that have a volume's data."""
         return [node for node in self.on if handle in self.directories_on(node)]
 
     def directories_on(self, node: str) -> list[str]:
-        """The ids of the volumes that there is data of on a node."""
         return [path.name for path in self.on[node].directories()]
 
 
@@ -131,7 +127,6 @@ class World:
     # ---- starting and stopping ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the control plane and the hub."""
         container_image.write_archive(self._image, busybox=self._tool("busybox"))
         self.plane.start()
         self.plane.start_scheduler()
@@ -182,7 +177,6 @@ class World:
 
     @property
     def own(self) -> OwnNode:
-        """The node with the agent alone."""
         found = self.node(OWN)
         assert isinstance(found, OwnNode)
         return found
@@ -228,5 +222,4 @@ class World:
         return keeper
 
     def tell(self) -> str:
-        """How it stands, for the reader of a failure."""
         return "\n".join(node.tell() for node in self._nodes.values())

@@ -14,18 +14,14 @@ T = TypeVar("T")
 
 
 class Cutter:
-    """The bytes of one case, from the front."""
-
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
         return len(self._data) - self._at
 
     def take(self, count: int) -> bytes:
-        """At most `count` bytes."""
         part = self._data[self._at : self._at + count]
         self._at += len(part)
         return part
@@ -35,11 +31,9 @@ class Cutter:
         return self.take(self.number(2))
 
     def number(self, size: int = 1) -> int:
-        """A number of `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def choose(self, among: Sequence[T]) -> T:
-        """One of these."""
         return among[self.number() % len(among)]
 
     def text(self) -> str:
@@ -47,5 +41,4 @@ class Cutter:
         return self.take(self.number()).decode("utf-8", "surrogateescape")
 
     def rest(self) -> bytes:
-        """All bytes that are left."""
         return self.take(self.left)

@@ -165,8 +165,6 @@ def _socket() -> Path:
 
 
 class _Owner:
-    """The owner of an `Http2`. It notes the bytes that it has to give back."""
-
     def __init__(self) -> None:
         self.unread: list[tuple[int, int]] = []
 
@@ -238,7 +236,6 @@ _SETTINGS = ServerSettings(
 
 
 def _some_frames(cut: Cutter) -> bytes:
-    """Raw bytes, or a frame with a good head."""
     if not cut.number() % 4:
         return cut.part()
     kind, flags, stream_id = cut.number() % 11, cut.number(), cut.choose(_IDS)
@@ -270,8 +267,6 @@ def _run(case: Coroutine[Any, Any, None]) -> None:
 
 
 class _NoBugs(logging.Handler):
-    """Notes the exception of each logged traceback."""
-
     found: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:

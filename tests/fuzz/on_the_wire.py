@@ -59,7 +59,6 @@ def enrolling(data: bytes) -> None:
 
 
 def token(data: bytes) -> None:
-    """The text that an operator pastes."""
     for text in (data.decode("utf-8", "replace"), f"csi1.{data.decode('latin-1')}"):
         try:
             found = enrolment.parse_token(text)
@@ -94,13 +93,11 @@ class _Driven:
         self._dialler = dialler
 
     def greet(self) -> None:
-        """Let the peer greet as it should."""
         self.session.receive(messages.encode(hello_of("hub" if self._dialler else "edge")), self.now)
         if self.session.state is State.DECIDING:
             self.session.accept()
 
     def step(self, cut: Cutter) -> None:
-        """Let one thing happen."""
         match cut.number() % 8:
             case 0:
                 self.session.receive(cut.part(), self.now)
@@ -118,7 +115,6 @@ class _Driven:
         self.take_events(cut)
 
     def take_events(self, cut: Cutter) -> None:
-        """Do as an application does."""
         for event in self.session.events():
             match event:
                 case HelloReceived() if self.session.state is State.DECIDING:
@@ -231,7 +227,6 @@ class _Kept:
         return Sums(self.stamps()).sums()
 
     def change(self, cut: Cutter) -> None:
-        """Change, remove or add an object."""
         ref = cut.choose(sorted(self.objects) or [Ref("Pod", "", "p")])
         if cut.number() & 1:
             self.objects.pop(ref, None)
@@ -241,7 +236,6 @@ class _Kept:
 
 
 def _frame(cut: Cutter, classes: tuple[type[Any], ...]) -> Any:
-    """One frame with any values of the right types."""
     made = cut.choose(classes)
     hints = get_type_hints(made)
     return made(*(_value(cut, hints[field.name]) for field in dataclasses.fields(made)))

@@ -40,21 +40,18 @@ DRIVER = "vendor.test"
 
 @pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path, *, in_hub: bool) -> Iterator[Bridge]:
-    """A bridge without members, for one test."""
     with Bridge(short_dir, tmp_path, serves=DRIVER if in_hub else "") as bridge:
         yield bridge
 
 
 @pytest.fixture
 def vendor(short_dir: Path) -> Iterator[Vendor]:
-    """A vendor's driver, for one test."""
     with Vendor(short_dir / "vendor.sock") as vendor:
         yield vendor
 
 
 @pytest.fixture
 def world(bridge: Bridge, vendor: Vendor) -> World:
-    """A whole bridge, for one test."""
     return build(bridge, vendor)
 
 

@@ -126,7 +126,6 @@ OUT_OF_BOUNDS = {
 
 
 def run(command: Case, *argv: str, **env: str) -> Result:
-    """Run a command with what it needs, unless `argv` has it."""
     given = {flag: value for flag, value in command.needed.items() if not any(arg.startswith(flag) for arg in argv)}
     words = [*command.words, *(f"{flag}={value}" for flag, value in given.items()), *argv, *command.arguments]
     return CliRunner().invoke(main.cli, words, env=env, prog_name="csi-bridge")
@@ -159,7 +158,6 @@ def fits_variable(option: Option, value: str) -> bool:
 
 
 def name_of(case: Case | Option) -> str:
-    """A part of a test's id."""
     return case.opts[0] if isinstance(case, Option) else str(case)
 
 

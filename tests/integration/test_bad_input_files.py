@@ -56,7 +56,6 @@ class Role:
         return self.words[0]
 
     def label(self, flag: str) -> str:
-        """What an error calls one of its settings."""
         variable = f"csi_bridge_{self}_{flag[2:]}".replace("-", "_").upper()
         return f"{variable} or {flag}"
 
@@ -101,8 +100,6 @@ def refusal_of(role: Role, directory: Path, *flags: str) -> str:
 
 
 class Serving:
-    """A process that serves in spite of all."""
-
     def __init__(
         self,
         role: Role,
@@ -125,7 +122,6 @@ class Serving:
         self.logged("")
 
     def wait_logged(self, text: str) -> None:
-        """Wait for a line of the log."""
         wait_for(
             lambda: text in self._process.output(),
             what=f"log line {text!r}",
@@ -141,7 +137,6 @@ class Serving:
 
 
 def stale(path: Path) -> None:
-    """What a killed process leaves."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
 
@@ -188,7 +183,6 @@ def test_what_is_no_socket_in_the_sockets_place_is_left_alone(short_dir: Path, k
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """An address on which somebody listens."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield f"127.0.0.1:{other.getsockname()[1]}"
 
@@ -238,7 +232,6 @@ def test_tls_files_that_are_missing_or_no_pem_are_named(
 
 @contextlib.contextmanager
 def mounted(directory: Path, options: str) -> Iterator[Path]:
-    """A small file system of one's own."""
     if missing := needs.root():
         pytest.skip(missing)
     directory.mkdir()
@@ -390,7 +383,6 @@ def test_a_corrupt_instance_leaves_the_agent_serving(short_dir: Path, tmp_path: 
 
 
 def put(kind: str, path: Path) -> None:
-    """Put something in the place of a socket."""
     match kind:
         case "missing":
             pass

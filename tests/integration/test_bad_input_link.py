@@ -397,7 +397,6 @@ def test_a_peer_that_asks_on_and_on_without_reading_the_answers_is_bounded(hub: 
 
 @pytest.fixture
 def own(short_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
-    """Starts a hub with flags of a test's own."""
     with Bridge(short_dir, tmp_path) as bridge:
 
         def start(*flags: str) -> Hub:

@@ -45,7 +45,6 @@ class Node:
             device.write_bytes(bytes(1024 * 1024))
 
     def publish(self, device: Path, pod: str = "u1") -> None:
-        """What a driver does."""
         target = self._layout.block_target("pv-a", pod)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
@@ -57,11 +56,9 @@ class Node:
         subprocess.run(["unshare", "--mount", "--propagation=unchanged", "--", *command], check=True)
 
     def place(self, pod: str = "u1") -> Path:
-        """What the device is bound to."""
         return self._layout.device_map("pv-a", pod)
 
     def link(self, pod: str = "u1") -> Path:
-        """What leads the pod to the device."""
         return self._layout.device_link(pod, "pv-a")
 
 

@@ -28,11 +28,9 @@ class Files:
         self.show(pem)
 
     def trust(self, authorities: Path) -> None:
-        """Replace the CA file."""
         self._put(authorities, self.pem.ca)
 
     def show(self, pem: Pem) -> None:
-        """Replace certificate and key."""
         self._put(pem.key, self.pem.key)
         self._put(pem.cert, self.pem.cert)
 

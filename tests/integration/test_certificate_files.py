@@ -78,7 +78,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def some_looks() -> None:
-    """Let the rotation look some times."""
     await asyncio.sleep(5 * rotation.LOOK_S)
 
 

@@ -66,11 +66,9 @@ class Hub(ServedByTasks):
 
     @property
     def address(self) -> str:
-        """Its address for agents."""
         return self._listener.address
 
     def call(self, method: str, request: bytes, *, epoch: int) -> Stream:
-        """Send a call of an epoch."""
         assert self.link is not None
         stream = Stream(self.link)
         stream.id = self.link.start(
@@ -79,13 +77,11 @@ class Hub(ServedByTasks):
         return stream
 
     def greeted(self, link: Link) -> None:
-        """Accept the agent."""
         link.accept()
         self.link, self.lease_s = link, link.peer.controller_lease_s
         self.greetings += 1
 
     async def serve(self, stream: Stream) -> None:
-        """Read the agent's streams."""
         async for message in stream:
             if stream.opened is not None and stream.opened.kind == Kind.REPORT:
                 self.reports = decode_reports(message)
@@ -97,7 +93,6 @@ class Hub(ServedByTasks):
         """Do nothing: the calls under way end."""
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Forget it."""
         if link is self.link:
             self.link = None
 
@@ -110,7 +105,6 @@ class Hub(ServedByTasks):
 
 
 async def ended(stream: Stream) -> Status:
-    """The status of a call."""
     async with asyncio.timeout(30):
         async for _ in stream:
             pass
@@ -152,15 +146,12 @@ class LeasedNode:
         await asyncio.to_thread(self.agent.wait_logged, text)
 
     async def linked_again(self) -> None:
-        """Wait for the agent's second link."""
         await until(lambda: self.hub.greetings > 1 and self.hub.link is not None, "second link")
 
     def stop(self) -> None:
-        """Stop the agent's process as it stands."""
         self.agent.process.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on."""
         self.agent.process.signal(signal.SIGCONT)
 
 

@@ -103,7 +103,6 @@ def theatre(short_dir: Path) -> Iterator[Theatre]:
 
 
 def told(demo: subprocess.Popen[str], *, until: str) -> None:
-    """Listen until a text was told."""
     assert demo.stdout is not None
     heard = []
     for line in demo.stdout:

@@ -45,7 +45,6 @@ async def dialled(text: str, *, limits: Limits = LIMITS, tls: ssl.SSLContext | N
 
 
 async def refusal_of(text: str, *, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None) -> str:
-    """Why a dial fails."""
     with pytest.raises(DialError) as error:
         await dialled(text, limits=limits, tls=tls)
     assert str(error.value) == f"cannot reach {text}: {error.value.why}"
@@ -88,7 +87,6 @@ async def server(answer: bytes, *, leaves: bool = True, reads: bool = True) -> A
 
 @asynccontextmanager
 async def hub(handler: Any, address: tuple[str, int] | Path = ("127.0.0.1", 0), **how: Any) -> AsyncIterator[Listener]:
-    """A hub's listener."""
     if isinstance(address, tuple):
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         listening = socket.create_server(address, family=family)

@@ -26,7 +26,6 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def driver(root: Path) -> Iterator[Running]:
-    """The example driver."""
     driver = Running(root, example=True)
     yield driver.start()
     driver.stop()

@@ -39,7 +39,6 @@ FACTS: list[tuple[str, str, str, str, dict[str, Any]]] = [
 
 @pytest.fixture
 def hub(bridge: Bridge, short_dir: Path, tmp_path: Path) -> str:
-    """A hub with the facts of three nodes."""
     (short_dir / "hub").mkdir()
     database = open_database(short_dir / "hub" / "facts.db", fact_table.SCHEMA, check=lambda _: None).connection
     with closing(database), transaction(database):

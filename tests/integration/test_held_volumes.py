@@ -69,7 +69,6 @@ class Pair:
         wait_for(lambda: VENDOR in node_state(bridge.hub.uds, "n2")["drivers"], what="the report of n2")
 
     def detached(self) -> int:
-        """How often the vendor has detached."""
         return len(self.vendors[0].calls("ControllerUnpublishVolume"))
 
 
@@ -212,8 +211,6 @@ def _attachment(handle: str, pv: str) -> dict[str, Any]:
 
 
 def _attach(node: EdgeNode, handle: str) -> None:
-    """Publish a volume to the node at its own driver."""
-
     request = csi.ControllerPublishVolumeRequest(
         volume_id=handle,
         node_id=NODE,

@@ -31,7 +31,6 @@ def answers_like(sidecar: Sidecar, vendor: Vendor) -> bool:
 
 
 def is_ready(sidecar: Sidecar) -> bool:
-    """What Probe says."""
     outcome = sidecar.call("Probe")
     assert outcome.ok
     return bool(outcome.answer.ready.value)

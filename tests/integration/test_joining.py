@@ -53,7 +53,6 @@ class Edge:
         wait_for(lambda: not self.agent.status()["operations"], what="end of the operation")
 
     def started(self, method: str, request: Message, *, timeout_s: float | None = None) -> Pending:
-        """A call that the vendor is at."""
         number = len(self.vendor.calls(method)) + 1
         call = self.sidecar.start(method, request, timeout_s=timeout_s)
         self.vendor.wait_for_call(method, number)

@@ -99,7 +99,6 @@ def mine(vendor: Vendor, tmp_path: Path) -> Iterator[Relayed]:
 
 
 def large(size: int) -> csi.NodePublishVolumeRequest:
-    """A request of about a size."""
     return csi.NodePublishVolumeRequest(volume_id="v", target_path="/t", publish_context={"filler": "x" * size})
 
 

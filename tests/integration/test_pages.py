@@ -55,7 +55,6 @@ class Hub:
         return await asyncio.to_thread(ask_state, endpoint, timeout_s=60)
 
     async def get(self, request: bytes) -> bytes:
-        """All that the server writes."""
         reader, writer = await asyncio.open_unix_connection(str(self.path))
         writer.write(request)
         answer = await reader.read()

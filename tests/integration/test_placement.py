@@ -51,7 +51,6 @@ class Site:
         return self.sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id=f"id-of-{name}"))
 
     def asked(self, node: str, method: str) -> int:
-        """How often a node's vendor was asked."""
         return len(self.vendors[node].calls(method))
 
 

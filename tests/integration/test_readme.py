@@ -22,7 +22,6 @@ ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ
 
 @pytest.fixture
 def blocks(short_dir: Path) -> list[str]:
-    """The section's blocks for a shell."""
     section = README.read_text().partition("\n## Try it by hand\n")[2].partition("\n## ")[0]
     (port,) = free_ports(1)
     typed = section.replace("/tmp/try-", f"{short_dir}/try-").replace(":10350", f":{port}")

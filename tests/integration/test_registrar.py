@@ -86,7 +86,6 @@ class Node:
         return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
 
     def kept(self) -> list[dict[str, Any]]:
-        """The drivers on disk."""
         drivers: list[dict[str, Any]] = json.loads((self.state / "drivers.json").read_bytes())["drivers"]
         return drivers
 
@@ -123,7 +122,6 @@ async def node(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
 @pytest.fixture
 def plugin(short_dir: Path, vendor: Vendor) -> Iterator[Plugin]:
-    """A plugin of the vendor's that has not begun."""
     directory = short_dir / "root" / "plugins_registry"
     directory.mkdir(parents=True)
     plugin = Plugin(directory / "v-reg.sock", endpoint=vendor.socket)

@@ -52,15 +52,12 @@ class Site:
     threads: ThreadPoolExecutor
 
     def create(self, name: str) -> Outcome:
-        """CreateVolume."""
         return self.sidecar.call("CreateVolume", create(name))
 
     def delete(self, name: str) -> Outcome:
-        """DeleteVolume of what a vendor makes under a name."""
         return self.sidecar.call("DeleteVolume", delete(name))
 
     def begin(self, method: str, request: csi.CreateVolumeRequest | csi.DeleteVolumeRequest) -> Future[Outcome]:
-        """A call that the test does not wait for."""
         return self.threads.submit(self.sidecar.call, method, request)
 
     def made_by(self, name: str) -> list[str]:

@@ -47,12 +47,10 @@ class Pair:
         first.write(*volume("data", first.make_volume("data", shared=True)), file="data")
 
     def run(self, node: EdgeNode) -> None:
-        """Run a pod that wants the volume."""
         name = NODE if node is self.first else SECOND
         self.first.write(pod(f"web-{name}", "data", nodeName=name), file=f"web-{name}")
 
     def end(self, node: EdgeNode) -> None:
-        """Delete this pod."""
         self.first.remove(f"web-{NODE if node is self.first else SECOND}")
 
     def wait_refused(self, node: EdgeNode, why: str) -> None:

@@ -28,7 +28,6 @@ NODE_CAPABILITIES = csi_pb2.NodeGetCapabilitiesResponse(
 
 @pytest.fixture
 def controller(short_dir: Path) -> Vendor:
-    """The controller plugin, which has not begun."""
     controller = Vendor(short_dir / "controller.sock")
     controller.lacks |= methods_of("Node")
     return controller

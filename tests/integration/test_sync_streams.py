@@ -155,7 +155,6 @@ class StreamedPair(ServedByTasks):
         self.streams.up(self.links[1])
 
     def cut(self) -> None:
-        """The link goes."""
         self.streams.down()
         cut(*self.links)
 
@@ -344,7 +343,6 @@ def names(pair: StreamedPair, kind: str) -> set[str]:
 
 
 def told(pair: StreamedPair, pod_uid: str) -> dict[str, Any]:
-    """What the node was told of a pod's tokens last."""
     found = pair.metastore.get(Ref(TOKENS.kind, "default", pod_uid))
     return found.read() if found is not None else {}
 

@@ -30,7 +30,6 @@ LIMITS = Limits(hello_timeout_s=30.0)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has no event."""
     while not condition():  # noqa: ASYNC110  # as said
         await asyncio.sleep(0.001)
 
@@ -96,8 +95,6 @@ class Agent(ServedByTasks):
 
 
 class MovedUplink:
-    """A hub and an uplink to it."""
-
     def __init__(self, listener: Listener, hub: Hub, **how: Any) -> None:
         self.hub, self.agent = hub, Agent()
         hello = introduce("edge", "n1", instance="i", boot=1)
@@ -105,7 +102,6 @@ class MovedUplink:
         self.uplink = Uplink(endpoint, lambda: hello, self.agent, limits=LIMITS, **how)
 
     async def links(self, number: int) -> Link:
-        """Wait for so many links, and return the uplink's."""
         await until(lambda: len(self.agent.links) >= number)
         return self.agent.links[-1]
 

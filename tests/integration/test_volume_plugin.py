@@ -44,7 +44,6 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def start(root: Path) -> Iterator[Callable[..., Running]]:
-    """Starts a driver with flags."""
     with contextlib.ExitStack() as stack:
 
         def started(*flags: str) -> Running:
@@ -62,7 +61,6 @@ def plugin_of(root: Path, running: Running, *capabilities: int, **more: Any) -> 
 
 
 def made(running: Running, name: str, **more: Any) -> Volume:
-    """A volume that the driver has, attached to this node."""
     capability = (block(),) if more.get("block") else ()
     handle = running.attached(name, *capability).volume_id
     return Volume(driver=DRIVER, handle=handle, name=f"pv-{name}", **more)
@@ -101,7 +99,6 @@ async def down(plugin: VolumePlugin, *volumes: Published) -> None:
 
 
 def files(root: Path) -> list[Path]:
-    """All that is not a directory below the kubelet's root."""
     return [path for path in (root / "kubelet").rglob("*") if path.is_symlink() or not path.is_dir()]
 
 

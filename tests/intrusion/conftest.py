@@ -22,6 +22,5 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
-    """A bridge without members, for one test."""
     with Bridge(short_dir, tmp_path) as bridge:
         yield bridge

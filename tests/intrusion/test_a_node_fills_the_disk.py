@@ -33,7 +33,6 @@ def event(number: int, *, padding: int) -> Object:
 
 
 def trusting(pem: Pem) -> ssl.SSLContext:
-    """A node's side of TLS."""
     context = ssl.create_default_context(cafile=str(pem.ca))
     context.load_cert_chain(pem.cert, pem.key)
     return context

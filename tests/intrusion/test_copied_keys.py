@@ -29,7 +29,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinWorld]:
 
 
 def problems(world: JoinWorld, node: str) -> list[str]:
-    """The problems of one node, for operators."""
     return [one for one in hub_state(world.hub.uds)["problems"] if f"edge node {node} " in one]
 
 

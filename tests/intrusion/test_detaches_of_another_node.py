@@ -23,7 +23,6 @@ VICTIM, VICTIM_ID = "n2", "id-of-n2"
 
 
 def claiming(node: str, node_id: str) -> DriverReport:
-    """A report with a node id of the reporter's choice."""
     honest = report(DRIVER, node)
     info = csi.NodeGetInfoResponse(node_id=node_id).SerializeToString()
     return replace(honest, answers={**honest.answers, NODE_GET_INFO: Answer(0, body=info)})

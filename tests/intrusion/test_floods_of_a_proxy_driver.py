@@ -71,7 +71,6 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels
 
 
 def call(caller: Stranger, method: str, request: Message, *, stream: int = 1) -> None:
-    """Send a call on a stream of the caller's."""
     body = request.SerializeToString()
     caller.frames(Open(stream, Kind.CALL, Priority.CALL, MINE, path_of(method), "", "", 0))
     for start in range(0, len(body), CHUNK):
@@ -85,5 +84,4 @@ def stored(directory: Path, count: int) -> int:
 
 
 def is_stored(directory: Path, text: str) -> bool:
-    """Return whether the hub's claim store has a text."""
     return any(text.encode() in file.read_bytes() for file in (directory / "hub").glob("placement.db*"))

@@ -66,7 +66,6 @@ def objects(stranger: Stranger, *, holds_foreign: bool) -> list[Put]:
 
 
 def collect(stranger: Stranger, found: list[Put], *, holds_foreign: bool) -> None:
-    """Add what the hub sends."""
     while not any(put.kind == "Secret" for put in found) or not any(put.kind == "Pod" for put in found):
         frames = stranger.receive()
         assert isinstance(frames, list)

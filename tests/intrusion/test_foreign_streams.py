@@ -67,7 +67,6 @@ def test_a_node_answers_no_stream_of_another_link(bridge: Bridge, authority: Aut
 
 
 def next_end(stranger: Stranger) -> End:
-    """Return the next End that the hub sends."""
     while True:
         frames = stranger.receive()
         assert isinstance(frames, list)

@@ -52,7 +52,6 @@ def pod(name: str, *volumes: dict[str, Any], uid: object = None, block: bool = F
 
 
 def inline(name: str = "v", *, driver: str = _DRIVER, **csi: Any) -> dict[str, Any]:
-    """Return an inline volume."""
     return {"name": name, "csi": {"driver": driver, **csi}}
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def mode(path: Path) -> str:
-    """Return the permissions of a path."""
     return oct(path.stat().st_mode & 0o7777)
 
 

@@ -57,7 +57,6 @@ class Thief(Stranger):
         self.greet(hello("driver", DRIVER))
 
     def create(self, stream: int, victim: SpokenNode, driver: str = DRIVER) -> End:
-        """Send a create, and return its end."""
         self.frames(Open(stream, Kind.CALL, Priority.CALL, driver, CREATE, "", "c-1", 0), Chunk(stream, 0, b""))
         ends: list[End] = []
 

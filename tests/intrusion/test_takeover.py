@@ -32,13 +32,11 @@ def hub(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Hub]:
 
 @pytest.fixture
 def stolen(authority: Authority) -> Pem:
-    """An earlier certificate of the node."""
     return authority.edge("n1")
 
 
 @pytest.fixture
 def agent(hub: Hub, authority: Authority, stolen: Pem) -> Iterator[Stranger]:  # it is the earlier one
-    """The node's own agent, connected."""
     with Stranger(hub.address, tls=authority.edge("n1").client()) as agent:
         agent.greet(hello("edge", "n1", instance=INSTANCE))
         yield agent

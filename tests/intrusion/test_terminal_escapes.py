@@ -22,7 +22,6 @@ ESCAPES = CLEAR + TITLE + C1
 
 
 def on_terminal(*argv: str) -> bytes:
-    """Return the bytes that a command writes to its terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([sys.executable, "-m", "cli", *argv], stdin=theirs, stdout=theirs, stderr=theirs):
         os.close(theirs)
@@ -37,7 +36,6 @@ def on_terminal(*argv: str) -> bytes:
 
 
 def steers(output: bytes) -> bool:
-    """Whether the bytes steer a terminal."""
     return any(sign.encode() in output for sign in ("\x1b", "\x07", "\x9b"))
 
 

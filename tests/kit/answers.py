@@ -24,7 +24,6 @@ def path_of(method: str) -> str:
 
 
 def methods_of(service: str) -> set[str]:
-    """Return the paths of a service's methods."""
     return {path for path in METHODS if path.startswith(f"/csi.v1.{service}/")}
 
 
@@ -56,7 +55,6 @@ def answer_of(identity: Identity, method: str, request: bytes) -> Message:
 
 
 def volume(name: str) -> csi_pb2.CreateVolumeResponse:
-    """Return the response to a CreateVolume of this name."""
     return csi_pb2.CreateVolumeResponse(volume=csi_pb2.Volume(volume_id=f"id-of-{name}", capacity_bytes=_GIB))
 
 

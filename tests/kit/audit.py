@@ -21,14 +21,12 @@ class _Keeper(logging.Handler):
         self.lines: list[Line] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         fields = dict(vars(record)["fields"])
         self.lines.append((fields.pop("event"), fields.pop("who", ""), fields.pop("address", ""), fields))
 
 
 @contextmanager
 def audited() -> Iterator[list[Line]]:
-    """The lines that are written meanwhile."""
     keeper, before = _Keeper(), log.level
     log.addHandler(keeper)
     log.setLevel(logging.INFO)

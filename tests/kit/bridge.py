@@ -59,15 +59,12 @@ class Member:
             self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Wait until it serves."""
         self.process.wait_until(self._ready, what="being ready")
 
     def kill(self) -> None:
-        """End it with SIGKILL."""
         self.process.kill()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM."""
         self.process.signal(signal.SIGTERM)
 
     def stop(self) -> None:
@@ -79,7 +76,6 @@ class Member:
         return _about(message, self.lines())
 
     def audited(self, event: str) -> list[dict[str, Any]]:
-        """Return its lines of the audit log about an event."""
         return [line for line in self.lines() if line.get("event") == event]
 
     def lines(self) -> list[dict[str, Any]]:
@@ -91,7 +87,6 @@ class Member:
         return [line for line in self.process.output().splitlines() if _complains(line)]
 
     def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = REDIAL_LIMIT_S) -> None:
-        """Wait until a message was logged `times` times."""
         wait_for(
             lambda: len(_about(message, map(json.loads, self.process.lines()))) >= times,
             what=f"log line {message!r} of {self.process.name}",
@@ -113,7 +108,6 @@ class Hub(Member):
     """
 
     def __init__(self, directory: Path, logs: Path, flags: Sequence[str], *, sockets: Sequence[Path] = ()) -> None:
-        """A hub; `sockets` are those of the drivers that its flags make it serve."""
         (port,) = free_ports(1)
         self.uds = directory / "hub.sock"
         self.address = f"127.0.0.1:{port}"
@@ -161,7 +155,6 @@ class Agent(Member):
         super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
 
     def status(self) -> dict[str, Any]:
-        """Return its state from its status socket."""
         with contextlib.closing(_UnixConnection(self.socket)) as connection:
             connection.request("GET", "/status")
             state: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -218,7 +211,6 @@ class Proxy(Member):
         return sidecar
 
     def hang_up(self) -> None:
-        """Close the connections of its sidecars."""
         for sidecar in self._sidecars:
             sidecar.close()
 
@@ -261,7 +253,6 @@ class Bridge:
         self._foreseen: list[str] = []
 
     def start_hub(self, *flags: str) -> Hub:
-        """Start the hub, with further flags."""
         path = self._directory / "served.sock"
         if self.serves:
             flags = (f"--serve={self.serves}=unix://{path}", *flags)
@@ -325,13 +316,11 @@ class Bridge:
         return double
 
     def start_link(self, *, delay: str = "0s", rate: str = "none") -> RemoteLink:
-        """Start a lab link in front of the hub."""
         link = RemoteLink(to=self.hub.address, delay=delay, rate=rate)
         self.links.append(link)
         return link
 
     def wait_routed(self, sidecar: Sidecar) -> None:
-        """Wait until the vendor answers a call of this sidecar."""
         said: list[object] = []
 
         def look() -> bool:
@@ -347,7 +336,6 @@ class Bridge:
         )
 
     def wait_linked(self, proxy: Proxy, *, linked: bool = True) -> None:
-        """Wait until a proxy driver has a link to the hub, or has none."""
         wait_for(
             lambda: proxy.linked is linked,
             what=f"link of {proxy.process.name}" if linked else f"end of the link of {proxy.process.name}",
@@ -356,7 +344,6 @@ class Bridge:
         )
 
     def log_tails(self) -> str:
-        """Return the ends of all logs."""
         return "\n".join(member.process.log_tail() for member in self.members)
 
     def foresee(self, text: str) -> None:
@@ -364,7 +351,6 @@ class Bridge:
         self._foreseen.append(text)
 
     def complaints(self) -> list[str]:
-        """Return the undeclared complaints of all members, with their names."""
         return [
             f"{member.process.name}: {line}"
             for member in self.members
@@ -373,7 +359,6 @@ class Bridge:
         ]
 
     def stop(self) -> None:
-        """Stop everything, the last one first."""
         for proxy in self._proxies:
             proxy.hang_up()
         for member in reversed(self.members):
@@ -400,8 +385,6 @@ def _complains(line: str) -> bool:
 
 
 class _UnixConnection(HTTPConnection):
-    """HTTP over a UNIX socket."""
-
     def __init__(self, path: Path) -> None:
         super().__init__("edge", timeout=10.0)
         self._path = path

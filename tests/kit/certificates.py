@@ -58,12 +58,10 @@ class Pem:
 
     @property
     def certificate(self) -> x509.Certificate:
-        """The certificate."""
         return x509.load_pem_x509_certificate(self.cert.read_bytes())
 
     @property
     def serial(self) -> int:
-        """The certificate's serial number."""
         return self.certificate.serial_number
 
     @property

@@ -95,6 +95,5 @@ def as_yaml(*objects: Any) -> str:
 
 
 def entries(*objects: Any) -> dict[Ref, Entry]:
-    """Return the entries of a manifest with these objects."""
     listed = {"apiVersion": "v1", "kind": "List", "items": objects}
     return {entry.ref: entry for entry in read_objects("m.json", json.dumps(listed).encode())}

@@ -47,7 +47,6 @@ def with_components(directory: Path, of: str, *components: str) -> Path:
 
 
 def objects(path: Path) -> list[Object]:
-    """Return the objects of one file."""
     return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
@@ -70,7 +69,6 @@ def containers() -> Iterator[tuple[Path, Object]]:
 
 
 def container(path: str, name: str) -> Object:
-    """Return a container by its name and its file below deploy/."""
     (found,) = (it for file, it in containers() if file == DEPLOY / path and it["name"] == name)
     return found
 

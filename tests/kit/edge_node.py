@@ -147,7 +147,6 @@ class EdgeNode:
         self.restart_agent(wait=wait)
 
     def seen(self, path: Path) -> Path:
-        """Return the path at which the test sees a path of the node's pods."""
         return self.machine.seen(path) if self.machine is not None else path
 
     def _start(self, process: Process) -> None:
@@ -158,7 +157,6 @@ class EdgeNode:
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def make_volume(self, name: str, *, size_bytes: int = 16 * _MIB, block: bool = False, shared: bool = False) -> str:
-        """Create a volume at the vendor, and return its id."""
         mode = "MULTI_NODE_MULTI_WRITER" if shared else "SINGLE_NODE_WRITER"
         capability = csi.VolumeCapability(access_mode={"mode": mode}, **({"block": {}} if block else {"mount": {}}))
         request = csi.CreateVolumeRequest(
@@ -176,13 +174,11 @@ class EdgeNode:
         new.replace(self.manifests / f"{file}.yaml")
 
     def remove(self, file: str) -> None:
-        """Remove a file of the manifests."""
         (self.manifests / f"{file}.yaml").unlink()
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> Object:
-        """Return the agent's report of its volumes."""
         state: Object = plain(ask(self.agent.socket))
         return state
 
@@ -197,12 +193,9 @@ class EdgeNode:
         return [problem for problem in hub_state(self.bridge.hub.uds)["problems"] if problem != INSECURE]
 
     def wait_told(self) -> None:
-        """Wait until the agent has all of the hub's objects."""
         self._wait(lambda: self.state()["as_of"] is not None, "word of the hub's")
 
     def wait_published(self, pod: str, *, count: int = 1, timeout_s: float = _LIMIT_S) -> list[Path]:
-        """Wait until a pod's volumes are published; return their paths, sorted by name."""
-
         def look() -> list[Object]:
             found = self.volumes(pod)
             return found if len(found) == count and all(each["state"] == "published" for each in found) else []
@@ -215,7 +208,6 @@ class EdgeNode:
         wait_for(lambda: not self.left_over(), what="clean node", timeout_s=timeout_s, instead=self.tell)
 
     def left_over(self) -> list[str]:
-        """Return everything that is left of volumes on this node."""
         found = [f"mount {path}" for path in self.mounts()]
         own = self.root / "plugins/kubernetes.io/csi"
         try:
@@ -239,7 +231,6 @@ class EdgeNode:
         return [path for line in lines if (path := line.split(" ")[4]).startswith(f"{self.root}/")]
 
     def wipe_mounts(self) -> None:
-        """Unmount everything, as a reboot does."""
         if mounts := self.mounts():
             # An umount that outlives the driver may be first.
             subprocess.run(["umount", "--lazy", *reversed(mounts)], check=False)
@@ -264,7 +255,6 @@ class EdgeNode:
         return [device for device, _ in sorted(found, key=lambda one: not one[1].startswith(str(self.root)))]
 
     def _attached(self) -> list[tuple[str, str]]:
-        """Return all loop devices, each with its file."""
         listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], check=True,
                                 capture_output=True, text=True)  # fmt: skip
         return [(name, file.strip()) for line in listed.stdout.splitlines() for name, _, file in [line.partition(" ")]]
@@ -313,7 +303,6 @@ class _VendorSupervisor(Supervisor):
 
 
 def csi_driver(*, attach: bool = False, **spec: Any) -> Object:
-    """Return the CSIDriver object of the vendor's driver."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",

@@ -30,7 +30,6 @@ class NodeKey:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the key."""
         return key_fingerprint(self.key.public_key())
 
     @property
@@ -42,17 +41,14 @@ class NodeKey:
 
     @property
     def certificate(self) -> x509.Certificate:
-        """The issued certificate."""
         assert self.issued is not None
         return x509.load_pem_x509_certificates(self.issued.chain)[0]
 
     @property
     def der(self) -> bytes:
-        """The issued certificate (DER)."""
         return self.certificate.public_bytes(Encoding.DER)
 
     def peer(self, address: str = "10.0.0.7:1") -> Peer:
-        """The peer that shows the certificate."""
         return with_certificate(address, self.der)
 
     def late_renewal(self, following: NodeKey, *, signer: NodeKey | None = None) -> Renew:
@@ -62,7 +58,6 @@ class NodeKey:
         return Renew(request, self.der, (signer or self).key.sign(text, ec.ECDSA(hashes.SHA256())))
 
     def key_pem(self) -> bytes:
-        """The private key as PEM."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def client(self, ca: Path, directory: Path) -> ssl.SSLContext:

@@ -32,8 +32,6 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message."""
-
     stream: int
     payload: bytes
 

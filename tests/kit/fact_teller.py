@@ -48,8 +48,6 @@ def claim_fact(name: str, *, padding: int) -> Object:
 
 
 class FactTeller:
-    """The teller's side of one stream of facts."""
-
     def __init__(self, stranger: Stranger, node: str) -> None:
         """Greet as the node's agent, open the stream, and ask for no list of the hub's copy."""
         self._stranger = stranger

@@ -40,7 +40,6 @@ class FakeApi:
     # ---- called by a test --------------------------------------------------------------------------------------------
 
     def put(self, body: Body) -> Body:
-        """Create or change an object."""
         kind, key = body["kind"], _key(body)
         self._version += 1
         metadata = {"uid": f"uid-{key[1]}", **body["metadata"], "resourceVersion": str(self._version)}
@@ -50,14 +49,12 @@ class FakeApi:
         return made
 
     def drop(self, kind: str, name: str, namespace: str = "") -> None:
-        """Delete an object."""
         self._version += 1
         gone = self._objects[kind].pop((namespace, name))
         metadata = {**gone["metadata"], "resourceVersion": str(self._version)}
         self.tell("DELETED", kind, {**gone, "metadata": metadata})
 
     def bookmark(self, kind: str) -> None:
-        """Send the watches of a kind a bookmark."""
         self._version += 1
         self.tell("BOOKMARK", kind, {"metadata": {"resourceVersion": str(self._version)}})
 
@@ -68,7 +65,6 @@ class FakeApi:
         self._wake()
 
     def forget(self) -> None:
-        """Forget all events so far."""
         self.horizon = self._version
 
     def cut(self) -> None:

@@ -32,8 +32,6 @@ UNIMPLEMENTED = (
 
 
 class Flavour(Enum):
-    """Which of Kata's runtimes."""
-
     GO = "go"
     RUST = "rs"
 
@@ -82,7 +80,6 @@ class FakeShim:
         self._thread.join()
 
     def stats(self, device: str) -> bytes:
-        """Return the body of an answer."""
         found = self.usage.get(device)
         if found is None:
             raise Failed(f"mount {device} not found in sandbox")
@@ -91,7 +88,6 @@ class FakeShim:
         return f"Usage: [VolumeUsage {found}] Volume Condition: VolumeCondition {{ abnormal: false }}".encode()
 
     def resize(self, device: str, size_bytes: int) -> None:
-        """Let the guest do it."""
         if self.resize_error:
             raise Failed(self.resize_error)
         self.resizes.append((device, size_bytes))

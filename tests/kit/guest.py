@@ -23,7 +23,6 @@ SANDBOX = "5a4db0c5" * 4
 
 
 def folder(run_dir: Path, target: Path) -> Path:
-    """Return the directory of a direct volume."""
     return run_dir / STORE / base64.urlsafe_b64encode(os.path.realpath(target).encode()).decode()
 
 

@@ -86,11 +86,9 @@ class HostileHub(ServedByTasks):
 
     @property
     def address(self) -> str:
-        """Its address for agents, `host:port`."""
         return self._listener.address
 
     async def linked(self) -> None:
-        """Wait for the agent's link."""
         async with asyncio.timeout(_PATIENCE_S):
             await asyncio.shield(self._link)
 
@@ -127,13 +125,11 @@ class HostileHub(ServedByTasks):
     # ---- the links ---------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Accept the agent."""
         link.accept()
         if not self._link.done():
             self._link.set_result(link)
 
     async def serve(self, stream: Stream) -> None:
-        """Serve the agent's streams."""
         assert stream.opened is not None
         if stream.opened.kind == Kind.SYNC:
             await self._sync.serve_sync(stream, "n1")
@@ -162,23 +158,18 @@ class HostileHub(ServedByTasks):
     # ---- closures ----------------------------------------------------------------------------------------------------
 
     def is_known(self, node: str) -> bool:
-        """Say that all is known."""
         return True
 
     def is_unknown(self, node: str, ref: Ref) -> bool:
-        """Say that all is known."""
         return False
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The state of each object."""
         return {ref: found.stamp for ref, found in self._objects.items()}
 
     def read(self, ref: Ref) -> Object | None:
-        """An object."""
         return self._objects.get(ref)
 
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` after each `put`."""
         self._watchers.append(changed)
         return lambda: self._watchers.remove(changed)
 

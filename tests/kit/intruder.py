@@ -49,7 +49,6 @@ def client_hello(authority: Authority) -> bytes:
 
 
 def gets_in(hub: Hub, node: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Connect as a node, and return whether the hub admitted it."""
     try:
         with Stranger(hub.address, tls=tls) as stranger:
             stranger.greet(hello("edge", node))
@@ -59,5 +58,4 @@ def gets_in(hub: Hub, node: str, tls: ssl.SSLContext | None = None) -> bool:
 
 
 def resident_bytes(hub: Hub) -> int:
-    """Return the hub's memory."""
     return int(psutil.Process(hub.process.pid).memory_info().rss)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class JoinWorld:
-    """A hub that lets nodes join."""
-
     def __init__(self, bridge: Bridge, directory: Path, *flags: str) -> None:
         self.directory, self.authority = directory, Authority(directory)
         (port,) = free_ports(1)
@@ -35,23 +33,19 @@ class JoinWorld:
         self.hub = bridge.start_hub(*self.flags)
 
     def operator(self, *words: str) -> str:
-        """The output of an operator's command."""
         told = by_hand(*words, f"--hub=unix://{self.hub.uds}")
         assert (told.returncode, told.stderr) == (0, "")
         return told.stdout
 
     def token(self, *words: str) -> JoinToken:
-        """A new token."""
         return parse_token(self.operator("token", "create", *words))
 
     def dial(self, role: str = "edge") -> Stranger:
-        """A greeted link to the join listener."""
         stranger = Stranger(self.joins, tls=trusting(self.authority.path))
         stranger.greet(hello(role, "n1"))
         return stranger
 
     def join(self, token: JoinToken, node: str, key: NodeKey | None = None) -> NodeKey | Refused:
-        """Join with a key of one's own."""
         key = key or NodeKey()
         with self.dial() as stranger:
             answer = ask(stranger, Join(token.id, token.secret, node, key.request), Kind.JOIN)
@@ -62,7 +56,6 @@ class JoinWorld:
         return answer
 
     def joined(self, node: str, *flags: str) -> NodeKey:
-        """A node that has joined with a token of its own."""
         found = self.join(self.token(f"--node={node}", *flags), node)
         assert isinstance(found, NodeKey)
         return found

@@ -84,7 +84,6 @@ class JoinBridge(Bridge):
         self._joined = 0
 
     def start_hub(self, *flags: str) -> Hub:
-        """Start the hub with a CA key and a join listener."""
         pem = self.authority.hub(self._host)
         joining = [f"--ca-key={self.authority.key_path}", f"--join-listen={self._host}:{self.join_port}"]
         self.hub = Hub(self._directory, self._logs, [*pem.flags, *joining, *flags])
@@ -95,7 +94,6 @@ class JoinBridge(Bridge):
         return self.hub
 
     def token(self, *flags: str) -> str:
-        """Make a token on the hub's host."""
         return self.operate("token", "create", *flags).strip().splitlines()[-1]
 
     def operate(self, *words: str) -> str:
@@ -106,7 +104,6 @@ class JoinBridge(Bridge):
         return done.stdout
 
     def node(self, name: str, *, prefix: tuple[str, ...] = ()) -> Node:
-        """A machine with a state directory of its own."""
         self._joined += 1
         return Node(name, self._directory / f"joined-{self._joined}", prefix)
 
@@ -123,5 +120,4 @@ class JoinBridge(Bridge):
 
 
 def said(done: subprocess.CompletedProcess[Any]) -> str:
-    """What a command said, on both outputs."""
     return f"{done.stdout}{done.stderr}"

@@ -15,14 +15,12 @@ def clear(directory: Path) -> None:
 
 
 def mounts_below(directory: Path) -> list[str]:
-    """Return the mount points at and below a directory, the last mount at the end."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
     return [point for point in points if Path(point).is_relative_to(directory)]
 
 
 def loops_below(directory: Path) -> list[Path]:
-    """Return the loop devices of files below a directory."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:

@@ -43,15 +43,12 @@ class Peer(ServedByTasks):
             await self._serve(stream)
 
     def draining(self, link: Link, message: str) -> None:
-        """Record it."""
         self.drains.append(message)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Record it."""
         self.ends.append((reason, message))
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Record it."""
         self.ends.append((reason, message))
 
 
@@ -65,7 +62,6 @@ class _Wire:
         self._cut = False
 
     def flush(self) -> None:
-        """Move the bytes soon."""
         if not self._scheduled:
             self._scheduled = True
             self.link.loop.call_soon(self._move)
@@ -119,7 +115,6 @@ def local_pair(
 
 
 def cut(*links: Link) -> None:
-    """Cut the connection."""
     for link in links:
         if isinstance(link.writer, _Wire):
             link.writer.cut()

@@ -51,7 +51,6 @@ class LocalBridge:
         return status
 
     async def wait_routed(self) -> None:
-        """Wait until the vendor answers a call."""
         while True:
             with contextlib.suppress(VendorConnectionError):
                 if (await self.call("GetCapacity")).ok:
@@ -59,7 +58,6 @@ class LocalBridge:
             await asyncio.sleep(_WAIT_S)
 
     async def cut(self) -> None:
-        """Cut both links and repair them."""
         for link in self.links:
             await link.cut()
             link.heal()

@@ -70,7 +70,6 @@ def kernel_xfs() -> str:
 
 
 def peer(name: str) -> str:
-    """Return the reason of a test that lacks a peer."""
     return f"needs {name}, a peer that is not built: make peers"
 
 

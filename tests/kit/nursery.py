@@ -41,7 +41,6 @@ class Nursery:
         self._mother: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start the next life; it listens when this returns."""
         assert self._mother is not None
         assert self._mother.stdin is not None
         assert self._mother.stdout is not None
@@ -50,7 +49,6 @@ class Nursery:
         self._child = int(self._mother.stdout.readline())
 
     def kill(self) -> None:
-        """SIGKILL."""
         os.kill(self._child, signal.SIGKILL)
 
     def __enter__(self) -> Self:

@@ -15,7 +15,6 @@ def hub_state(uds: Path) -> dict[str, Any]:
 
 
 def node_state(uds: Path, node: str) -> dict[str, Any]:
-    """Return the hub's state of one node."""
     (found,) = (state for state in hub_state(uds)["nodes"] if state["node"] == node)
     return dict(found)
 

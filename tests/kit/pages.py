@@ -39,12 +39,10 @@ def at(seconds: float) -> datetime:
 
 
 def node(name: str, **fields: Any) -> NodeStatus:
-    """A node as the hub tells of it."""
     return page(NodeStatus, **(_NODE | {"node": name} | fields))
 
 
 def state(*nodes: NodeStatus, **fields: Any) -> HubState:
-    """The state of a hub with these nodes."""
     connected = sum(node.connected for node in nodes)
     usual: dict[str, Any] = {"software": "csi-bridge/1.2.3", "max_nodes": 100, "has_source": True}
     usual |= {"known": len(nodes), "connected": connected}
@@ -52,13 +50,11 @@ def state(*nodes: NodeStatus, **fields: Any) -> HubState:
 
 
 def proxy(driver: str, **fields: Any) -> dict[str, Any]:
-    """A proxy driver, for a hub's `drivers`."""
     usual = {"since": SINCE, "address": "pid 7 uid 0", "software": "csi-bridge/1.2.3", "placement": "auto"}
     return {"driver": driver} | usual | fields
 
 
 def election(driver: str, served_by: str, epoch: int, why: str, *, trouble: str = "") -> dict[str, Any]:
-    """An election, for a hub's `elections`."""
     since = SINCE if served_by else None
     return {"driver": driver, "node": served_by, "epoch": epoch, "since": since, "why": why, "trouble": trouble}
 

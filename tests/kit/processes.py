@@ -70,12 +70,10 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id of its latest life."""
         return self._started.pid
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
         return self._popen is not None and self._popen.poll() is None
 
     @property
@@ -84,7 +82,6 @@ class Process:
         return self._started.poll()
 
     def output(self) -> str:
-        """Return all its output, of all its lives."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def settled_lines(self) -> list[str]:
@@ -119,7 +116,6 @@ class Process:
         wait_for(look, what=f"{what} of {self.name}", timeout_s=timeout_s, instead=self.log_tail)
 
     def wait_exit(self, *, timeout_s: float = 30.0) -> int:
-        """Return the exit status of a process that ends by itself."""
         try:
             return self._started.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -184,7 +180,6 @@ class Supervisor:
         return process
 
     def stop(self) -> None:
-        """Stop all, in reverse order of their start."""
         while self._processes:
             self._processes.pop().stop()
 
@@ -193,7 +188,6 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop all."""
         self.stop()
 
 

@@ -24,8 +24,6 @@ from tests.kit.events import (
 
 
 class RecordedSession:
-    """A `Session` with `events()`. Everything else is the session's own."""
-
     def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
         self.session = Session(hello, dialler=dialler, limits=limits, now=now)
         self.session.application = self
@@ -48,26 +46,21 @@ class RecordedSession:
     # ---- `common.session.Application`
 
     def on_hello(self) -> None:
-        """Write it down."""
         assert self.session.peer is not None
         kind = HelloReceived if self.session.state is State.DECIDING else Welcomed
         self._note(kind(self.session.peer))
 
     def on_open(self, frame: Open, deadline: float | None) -> "_Recorder":
-        """Write it down."""
         self._note(Opened(frame.stream, frame, deadline))
         return _Recorder(self._note, frame.stream)
 
     def on_drain(self, message: str) -> None:
-        """Write it down."""
         self._note(PeerDraining(message))
 
     def on_fault(self, error: Exception) -> None:
-        """Fail the test."""
         raise error
 
     def on_closed(self, reason: str, message: str) -> None:
-        """Write it down."""
         self._note(Closed(reason, message))
 
     def _note(self, event: Event) -> None:
@@ -75,8 +68,6 @@ class RecordedSession:
 
 
 class _Recorder:
-    """The receiver of one stream."""
-
     def __init__(self, note: Any, stream: int = 0) -> None:
         self.stream = stream
         self._note = note

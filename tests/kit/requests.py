@@ -4,7 +4,6 @@ from common.csi import csi_pb2
 
 
 def create(name: str, **fields: object) -> csi_pb2.CreateVolumeRequest:
-    """Return a CreateVolumeRequest."""
     return csi_pb2.CreateVolumeRequest(name=name, **fields)  # type: ignore[arg-type]  # passed on
 
 

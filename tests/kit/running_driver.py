@@ -27,7 +27,6 @@ _START_LIMIT_S = 30.0
 def mount(
     mode: Any = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
 ) -> pb.VolumeCapability:
-    """A capability for a filesystem."""
     return pb.VolumeCapability(
         mount=pb.VolumeCapability.MountVolume(fs_type=fs_type, mount_flags=flags),
         access_mode=pb.VolumeCapability.AccessMode(mode=mode),
@@ -35,7 +34,6 @@ def mount(
 
 
 def block(mode: Any = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
-    """A capability for a raw device."""
     return pb.VolumeCapability(
         block=pb.VolumeCapability.BlockVolume(),
         access_mode=pb.VolumeCapability.AccessMode(mode=mode),
@@ -43,7 +41,6 @@ def block(mode: Any = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
 
 
 def size(required: int, limit: int = 0) -> pb.CapacityRange:
-    """A range of sizes in bytes."""
     return pb.CapacityRange(required_bytes=required, limit_bytes=limit)
 
 
@@ -85,7 +82,6 @@ class Running:
         self._channel: grpc.Channel | None = None
 
     def start(self, *more: str) -> "Running":
-        """Start the process, and wait until it answers."""
         module = "examples.dirdriver.main" if self._example else "tests.kit.testdriver.main"
         command = [
             *self._prefix,
@@ -115,17 +111,14 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The process' id."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def log(self) -> str:
-        """What it wrote to its log."""
         return self._log.read_text()
 
     def call(self, method: str, *, timeout: float = 60.0, wait_for_ready: bool = False, **fields: Any) -> Any:
-        """Call a method by its name; the fields are its request's."""
         future = self.begin(method, timeout=timeout, wait_for_ready=wait_for_ready, **fields)
         return list(future) if _BY_NAME[method].streaming else future.result()
 
@@ -147,7 +140,6 @@ class Running:
         return volume
 
     def attached(self, name: str, *capabilities: pb.VolumeCapability, **fields: Any) -> pb.Volume:
-        """A volume that is created and given to this node."""
         volume = self.create(name, *capabilities, **fields)
         self.call(
             "ControllerPublishVolume",
@@ -158,7 +150,6 @@ class Running:
         return volume
 
     def stage(self, volume: pb.Volume, path: Path, capability: pb.VolumeCapability | None = None) -> None:
-        """NodeStageVolume."""
         path.mkdir(parents=True, exist_ok=True)
         self.call(
             "NodeStageVolume",
@@ -175,7 +166,6 @@ class Running:
         capability: pb.VolumeCapability | None = None,
         **fields: Any,
     ) -> None:
-        """NodePublishVolume."""
         self.call(
             "NodePublishVolume",
             volume_id=volume.volume_id,
@@ -186,20 +176,16 @@ class Running:
         )
 
     def unpublish(self, volume: pb.Volume, target: Path) -> None:
-        """NodeUnpublishVolume."""
         self.call("NodeUnpublishVolume", volume_id=volume.volume_id, target_path=str(target))
 
     def unstage(self, volume: pb.Volume, path: Path) -> None:
-        """NodeUnstageVolume."""
         self.call("NodeUnstageVolume", volume_id=volume.volume_id, staging_target_path=str(path))
 
     def discard(self, volume: pb.Volume) -> None:
-        """ControllerUnpublishVolume and DeleteVolume."""
         self.call("ControllerUnpublishVolume", volume_id=volume.volume_id)
         self.call("DeleteVolume", volume_id=volume.volume_id)
 
     def volumes(self) -> list[str]:
-        """The ids that ListVolumes tells."""
         return [entry.volume.volume_id for entry in self.call("ListVolumes").entries]
 
     def on_disk(self, kind: str = "volumes") -> list[str]:
@@ -207,24 +193,20 @@ class Running:
         return sorted(path.name for path in (self.state / kind).iterdir())
 
     def calls(self, method: str) -> list[Call]:
-        """The calls of a method, from the call log."""
         return [call for call in read_calls(self.call_log) if call.method == method]
 
     def set_faults(self, *faults: str) -> None:
-        """Write the fault file."""
         new = self.state / "faults.new"
         new.write_text("\n".join(faults))
         new.rename(self.state / "faults")
 
     def wait_until_dead(self) -> int:
-        """Wait for the process to end by itself."""
         assert self._process is not None
         code = self._process.wait(timeout=30)
         self._close()
         return code
 
     def kill(self) -> None:
-        """`kill -9`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self.wait_until_dead()

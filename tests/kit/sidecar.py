@@ -54,7 +54,6 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the call succeeded."""
         return self.code is Code.OK
 
     @property
@@ -82,18 +81,14 @@ def link_lost(to: str) -> tuple[Code, str]:
 
 
 class Pending:
-    """A running call."""
-
     def __init__(self, call: Any) -> None:
         self._call = call
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
         return bool(self._call.done())
 
     def cancel(self) -> None:
-        """Cancel it, like a sidecar that exits."""
         self._call.cancel()
 
     def outcome(self, *, patience_s: float = PATIENCE_S) -> Outcome:
@@ -126,11 +121,9 @@ class Stream:
         return self._last
 
     def cancel(self) -> None:
-        """Cancel it."""
         self._call.cancel()
 
     def outcome(self) -> Outcome:
-        """Read to the end."""
         with contextlib.suppress(grpc.RpcError):
             for _ in self:
                 pass
@@ -155,7 +148,6 @@ class Sidecar:
         """Running calls: grpcio cancels a call without a reference."""
 
     def call(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Outcome:
-        """Make a unary call and wait for its end."""
         return self.start(method, request, timeout_s=timeout_s or PATIENCE_S).outcome()
 
     def start(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Pending:
@@ -169,7 +161,6 @@ class Sidecar:
         return Pending(future)
 
     def stream(self, method: str, request: Message | bytes | None = None) -> Stream:
-        """Begin a streaming call."""
         path = path_of(method)
         call: Any = self._channel.unary_stream(path, response_deserializer=METHODS[path].response.FromString)
         return Stream(call(_request(path, request), timeout=2 * PATIENCE_S))

@@ -22,8 +22,6 @@ class SocketDriver:
     async def call(
         self, method: str, request: bytes, *, timeout_s: float, may_begin: Callable[[], bool] | None = None
     ) -> tuple[Status, bytes | None]:
-        """Make one call."""
-
         def ask() -> tuple[Status, bytes | None]:
             options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
             with grpc.insecure_channel(f"unix:{self._socket}", options=options) as channel:

@@ -129,18 +129,15 @@ class SpokenNode(Stranger):
         self.greet(hello("edge", name, instance=f"i-{name}"))
 
     def tell(self, *reports: DriverReport) -> None:
-        """Report drivers."""
         self.tell_bytes(encode_reports(reports))
 
     def tell_bytes(self, message: bytes) -> None:
-        """Send any bytes as a report."""
         if not self._has_reported:
             self.frames(Open(_REPORTS, Kind.REPORT, Priority.CONTROL, "", "", "", "", 0))
         self._has_reported = True
         self.frames(Chunk(_REPORTS, 0, message))
 
     def times_asked(self, method: str) -> int:
-        """Return how many calls of a method it has answered."""
         return sum(asked.method == method for asked in self.asked)
 
     def attend(self) -> None:
@@ -238,7 +235,6 @@ class Site:
         self.hub.wait_logged(f"edge {node.name} is gone")
 
     def state(self, node: SpokenNode) -> dict[str, Any]:
-        """Return the hub's page about a node."""
         return node_state(self.hub.uds, node.name)
 
     def sidecar(self, driver: str, *flags: str) -> Sidecar:

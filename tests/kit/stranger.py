@@ -103,7 +103,6 @@ class Stranger:
         return sent
 
     def read_to_end(self) -> bytes:
-        """Return all bytes until the hub hangs up."""
         found, self._buffer = self._buffer, b""
         with contextlib.suppress(ConnectionError):
             while data := self._socket.recv(65_536):
@@ -111,7 +110,6 @@ class Stranger:
         return found
 
     def peer_certificate(self) -> bytes:
-        """Return the hub's certificate (DER)."""
         certificate: bytes | None = self._socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]  # with TLS
         assert certificate is not None
         return certificate
@@ -119,7 +117,6 @@ class Stranger:
     # -------------------- WebSocket --------------------
 
     def upgrade(self, subprotocol: str = "csi-bridge") -> None:
-        """Make the WebSocket handshake."""
         self.send(upgrade_request(subprotocol))
         while b"\r\n\r\n" not in self._buffer:
             self._more()
@@ -156,7 +153,6 @@ class Stranger:
         return bool(select.select([self._socket], [], [], _LOOK_S)[0])
 
     def all_frames(self) -> list[Frame | UnknownFrame]:
-        """Return all frames until the hub closes."""
         found: list[Frame | UnknownFrame] = []
         with contextlib.suppress(HungUp):
             while isinstance(some := self.receive(), list):
@@ -170,7 +166,6 @@ class Stranger:
         return goodbye.reason, goodbye.message
 
     def greet(self, said: Hello) -> Hello:
-        """Upgrade, send a hello, and return the hub's hello."""
         self.upgrade()
         self.frames(said)
         answer = self.receive()
@@ -187,7 +182,6 @@ class Stranger:
         self.frames(Open(1, Kind.REPORT, Priority.CONTROL, "", "", "", "", 0), Chunk(1, 0, message))
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:

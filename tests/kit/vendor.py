@@ -59,7 +59,6 @@ class VendorCall:
 
     @property
     def request(self) -> Any:
-        """The request, parsed."""
         return METHODS[self.method].request.FromString(self.data)
 
     @property
@@ -105,8 +104,6 @@ class Vendor(grpc.GenericRpcHandler):
         self._scripts.pop(path_of(method), None)
 
     def refuse(self, method: str, code: Code, message: str) -> None:
-        """From now on, answer a method with a status."""
-
         def script(_call: VendorCall) -> Answer:
             raise Refusal(code, message)
 
@@ -135,15 +132,12 @@ class Vendor(grpc.GenericRpcHandler):
     # -------------------- read by a test --------------------
 
     def calls(self, method: str) -> list[VendorCall]:
-        """Return the calls of a method so far, oldest first."""
         return list(self._calls[path_of(method)])
 
     def forget_calls(self) -> None:
-        """Forget the calls so far."""
         self._calls.clear()
 
     def wait_for_call(self, method: str, number: int = 1) -> VendorCall:
-        """Wait for the `number`th call of a method, and return it."""
         found = self._calls[path_of(method)]
         wait_for(lambda: len(found) >= number, what=f"call {number} of {method} at the vendor")
         return found[number - 1]
@@ -186,7 +180,6 @@ class Vendor(grpc.GenericRpcHandler):
     # -------------------- gRPC's side --------------------
 
     def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Return the handler of a method."""
         method = details.method
         known = METHODS.get(method)
         scripted = method in self._scripts

@@ -53,35 +53,28 @@ class Wire:
         self.data(struct.pack(">BI", compressed, length) + payload, end=end)
 
     def data(self, data: bytes, *, end: bool = False) -> None:
-        """Send bytes of the answer's body."""
         self._http2.send_data(self._stream, data, end_stream=end)
         self._flush()
 
     def trailers(self, *fields: tuple[str, str]) -> None:
-        """Send the end of the answer."""
         self._http2.send_headers(self._stream, list(fields), end_stream=True)
         self._flush()
 
     def reset(self, code: int) -> None:
-        """Send RST_STREAM."""
         self._http2.reset_stream(self._stream, code)
         self._flush()
 
     def goaway(self, code: int, last_stream: int) -> None:
-        """Send GOAWAY for the connection."""
         self._http2.close_connection(code, last_stream_id=last_stream)
         self._flush()
 
     def raw(self, data: bytes) -> None:
-        """Send bytes outside HTTP/2."""
         self._socket.sendall(data)
 
     def hang_up(self) -> None:
-        """Close the connection."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def answer(self, payload: bytes) -> None:
-        """Send a working driver's answer."""
         self.headers()
         self.message(payload)
         self.trailers(("grpc-status", "0"))
@@ -110,7 +103,6 @@ class WireVendor:
         self._open: set[socket.socket] = set()
 
     def on(self, method: str, script: Script) -> None:
-        """From now on, answer a method with a script."""
         self._scripts[path_of(method)] = script
 
     def as_usual(self, method: str) -> None:
@@ -118,7 +110,6 @@ class WireVendor:
         del self._scripts[path_of(method)]
 
     def calls(self, method: str) -> int:
-        """Return how often a method was called."""
         return self._calls[path_of(method)]
 
     def __enter__(self) -> Self:

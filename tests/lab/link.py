@@ -78,7 +78,6 @@ class Link:
 
     @property
     def stats(self) -> Stats:
-        """What went through."""
         turns = sum(tally.turns for tally in self._tallies)
         return Stats(
             accepted=len(self._tallies),

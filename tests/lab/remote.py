@@ -64,7 +64,6 @@ class RemoteLink:
         return self._answer()
 
     def close(self) -> None:
-        """End the process."""
         self._process.communicate(timeout=10)
 
     def __enter__(self) -> Self:

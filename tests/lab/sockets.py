@@ -16,7 +16,6 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def resolve(address: str) -> tuple[socket.AddressFamily, Sockaddr]:
-    """What the socket module calls an address."""
     if address.startswith("unix:"):
         return socket.AF_UNIX, address.removeprefix("unix:").replace("//", "", 1)
     host, _, port = address.rpartition(":")
@@ -78,7 +77,6 @@ class Listener:
         self.resume()
 
     def resume(self) -> None:
-        """Listen (again)."""
         if self._socket is None:
             self._unlink()
             self._socket = self._bound()
@@ -91,7 +89,6 @@ class Listener:
             self._socket = None
 
     def close(self) -> None:
-        """Give the address back."""
         self.pause()
         self._unlink()
         if self._holder is not None:

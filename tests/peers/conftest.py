@@ -66,7 +66,6 @@ def place(short_dir: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def kubelet_node(place: Path, peer: Callable[[str], Path]) -> Iterator[KubeletNode]:
-    """A real kubelet with a cluster of its own."""
     node = KubeletNode(place / "n", peer=peer)
     try:
         node.start()
@@ -86,7 +85,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 def running_control_plane(
     peer: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ControlPlane, EarlierObjects]]:
-    """A control plane for the whole test session."""
     plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), peer=peer)
     try:
         plane.start()

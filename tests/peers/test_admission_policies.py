@@ -24,7 +24,6 @@ _EFFECTIVE_S = 60.0
 
 
 def node(name: str, **metadata: Any) -> dict[str, Any]:
-    """Return a Node."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
 
 
@@ -35,11 +34,9 @@ class User:
         self._api = api
 
     def create(self, body: dict[str, Any]) -> str:
-        """Create an object."""
         return _refusal(lambda: self._api.create(body))
 
     def patch(self, kind: str, name: str, change: dict[str, Any], namespace: str | None = None) -> str:
-        """Merge a change into an object, or into its status."""
         patch = self._api.patch_status if "status" in change else self._api.patch
         return _refusal(lambda: patch(kind, name, change, namespace=namespace))
 

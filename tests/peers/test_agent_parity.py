@@ -36,7 +36,6 @@ pytestmark = [needs_loops, pytest.mark.timeout(1200)]
 
 @pytest.fixture
 def node(place: Path) -> Iterator[AgentNode]:
-    """An agent with its hub."""
     node = AgentNode(place / "n")
     try:
         node.start()

@@ -46,18 +46,15 @@ class Site:
         self.attacher: Process
 
     def detach_behind_its_back(self, node: str) -> None:
-        """The vendor loses an attachment."""
         with Sidecar(self.vendors[node].socket, patient=True) as sidecar:
             asked = csi.ControllerUnpublishVolumeRequest(volume_id=self.volumes[node], node_id=node)
             outcome = sidecar.call("ControllerUnpublishVolume", asked)
         assert outcome.ok, outcome.refusal
 
     def attached(self, node: str) -> int:
-        """How often the vendor of a node has attached something."""
         return len(self.vendors[node].calls("ControllerPublishVolume"))
 
     def wait_attached(self, node: str, more_than: int) -> None:
-        """Wait until the vendor has attached something once more."""
         wait_for(
             lambda: self.attached(node) > more_than,
             what=f"attachment on {node}",

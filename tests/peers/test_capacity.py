@@ -62,7 +62,6 @@ _POD = "csi-bridge-driver-0"
 
 @pytest.fixture
 def scheduler(control_plane: ControlPlane) -> Iterator[None]:
-    """A scheduler for one test."""
     control_plane.start_scheduler()
     yield
     control_plane.scheduler.stop()
@@ -171,7 +170,6 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
     api.create(manifests.storage_class(claims.storage_class, name=name, wait_for_consumer=True))
 
     def room() -> dict[str, Object]:
-        """The objects of the class, by node."""
         found = (it for it in api.all("CSIStorageCapacity", namespace="csi-bridge") if it["storageClassName"] == name)
         return {next(iter(it["nodeTopology"]["matchLabels"].values())): it for it in found}
 

@@ -39,7 +39,6 @@ _GONE_LIMIT_S = 60.0
 
 @pytest.fixture
 def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningDriver:
-    """A driver without topology, at the edge."""
     return testdriver(name=claims.storage_class, node_id=_NODE, flags=("--no-topology",))
 
 

@@ -38,7 +38,6 @@ def pod(namespace: str, name: str, *, node: str = "n1", claim: str = "data") -> 
 
 @asynccontextmanager
 async def following(kubeconfig: Path) -> AsyncIterator[Cluster]:
-    """A source that follows the API server."""
     async with connect(str(kubeconfig)) as kube:
         cluster = Cluster(kube)
         task = asyncio.create_task(cluster.run())

@@ -71,7 +71,6 @@ def folder(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def rendered(peer: Callable[[str], Path]) -> dict[str, list[Object]]:
-    """What each folder's kustomization makes."""
     found = {}
     for path in kustomizations():
         text = _output(peer("kubectl"), "kustomize", path)
@@ -208,7 +207,6 @@ def _policies(made: list[Object]) -> list[Object]:
 
 
 def _pods(made: list[Object]) -> list[dict[str, str]]:
-    """The labels of the pods of each StatefulSet."""
     return [it["spec"]["template"]["metadata"]["labels"] for it in made if it["kind"] == "StatefulSet"]
 
 
@@ -362,7 +360,6 @@ class Cloud:
 
     @cached_property
     def hub_kubeconfig(self) -> Path:
-        """The hub's ServiceAccount."""
         return self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
 
     def start_sidecars(self, socket: Path) -> list[Process]:

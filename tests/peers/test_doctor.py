@@ -19,7 +19,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def reported(name: str, *drivers: str) -> NodeStatus:
-    """A node as the hub tells of it."""
     return node(name, drivers=list(drivers))
 
 

@@ -59,7 +59,6 @@ def overlay(
 
 @pytest.fixture
 def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str, RunningDriver]:
-    """By node: a driver with storage of its own."""
     found = {}
     for node in _NODES:
         directory = short_dir / node
@@ -84,7 +83,6 @@ def names(control_plane: ControlPlane, claims: Claims) -> dict[str, str]:
 
 @pytest.fixture
 def bridge(short_dir: Path, supervisor: Supervisor) -> Iterator[Bridge]:
-    """A hub."""
     with Bridge(short_dir, supervisor.directory) as bridge:
         bridge.start_hub()
         yield bridge
@@ -92,7 +90,6 @@ def bridge(short_dir: Path, supervisor: Supervisor) -> Iterator[Bridge]:
 
 @pytest.fixture
 def agents(bridge: Bridge, vendors: dict[str, RunningDriver]) -> dict[str, Agent]:
-    """By node: its agent."""
     return {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
 
 

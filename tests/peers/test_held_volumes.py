@@ -55,13 +55,11 @@ class Site:
         )
 
     def held(self) -> str:
-        """The attacher's last error."""
         found = self.api.get("VolumeAttachment", self.node)
         assert found is not None, "it is detached"
         return str(found["status"].get("detachError", {}).get("message", ""))
 
     def detached(self) -> int:
-        """How often the vendor has detached."""
         return len(self.vendor.calls("ControllerUnpublishVolume"))
 
 

@@ -39,7 +39,6 @@ _NAMES = [f"data-{number}" for number in range(5)]
 
 @pytest.fixture
 def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningDriver:
-    """A driver that takes its time."""
     return testdriver(claims.storage_class, flags=("--no-topology", f"--fault={_SLOW}"))
 
 

@@ -93,8 +93,6 @@ def test_a_kubelet_ties_a_driver_without_a_topology_to_its_node_and_mounts_its_v
 
 
 def _wait_entry(node: KubeletNode, is_it: Callable[[Any], object] = bool) -> Any:
-    """Wait for the driver's entry in CSINode."""
-
     def look() -> Any:
         entry = node.registration(NAME)["entry"]
         return entry if entry and is_it(entry) else None

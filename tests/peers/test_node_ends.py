@@ -50,7 +50,6 @@ class Site:
         self.driver = claims.storage_class
 
     def add_node(self, name: str) -> Agent:
-        """A node with storage of its own. Returns its agent."""
         node, directory = f"{name}-{self.claims.namespace}", self._at / name
         directory.mkdir()
         vendor = start_testdriver(self._supervisor, directory, name=self.driver, node_id=node, flags=("--no-topology",))
@@ -172,7 +171,6 @@ def test_a_stateful_set_moves_on_after_its_node_is_abandoned(site: Site, control
 
 
 def _kill_in_the_middle(site: Site, node: str, operator: str) -> None:
-    """Kill a command when it has begun to delete."""
     with subprocess.Popen(site.command(node, "--yes", operator)) as process:
         site.api.wait_until(
             "PersistentVolumeClaim", "data-web-0", lambda it: bool(it["metadata"].get("deletionTimestamp")),

@@ -344,17 +344,14 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
 
 
 def marks(found: Object) -> list[str]:
-    """The annotations by which the hub knows what is its own."""
     return [it for it in found["metadata"].get("annotations", {}) if it.startswith("csi-bridge.io/")]
 
 
 def is_ready(found: Object) -> bool:
-    """Whether a Node has the condition."""
     return any((it["type"], it["status"]) == ("Ready", "True") for it in found["status"].get("conditions", ()))
 
 
 def unbound(made: Object, *, cpu: str, **spec: Any) -> Object:
-    """A pod that says what it needs, and not where."""
     del made["spec"]["nodeName"]
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "16Mi"}}
     made["spec"] |= spec
@@ -362,7 +359,6 @@ def unbound(made: Object, *, cpu: str, **spec: Any) -> Object:
 
 
 def tokens_at(node: ClusterNode, pod_uid: str) -> dict[str, str]:
-    """The tokens of a pod as the agent has them, by audience."""
     state = node.directory / NODE
     with contextlib.closing(sqlite3.connect(f"file:{state / 'edge.db'}?mode=ro", uri=True)) as database:
         row = database.execute("SELECT uid, version, body FROM objects WHERE name = ?", (pod_uid,)).fetchone()

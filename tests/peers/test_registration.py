@@ -36,7 +36,6 @@ class Edge:
         wait_for(self.registry.is_dir, what="registry directory", instead=self.agent.process.log_tail)
 
     def start_registrar(self, name: str, driver: Path, *flags: str, directory: Path | None = None) -> Process:
-        """Start a registrar for a driver's socket."""
         command = [
             self._program,
             f"--csi-address={driver}",
@@ -47,7 +46,6 @@ class Edge:
         return self._supervisor.start(name, command)
 
     def wait_registered(self, *, times: int = 1) -> None:
-        """Wait until a driver registered so often."""
         self.agent.wait_logged(f"driver {NAME} is registered", times=times)
 
 

@@ -138,7 +138,6 @@ def _checked(socket: Path, *, rounds: int = 0) -> Iterator[None]:
 
 
 def _live_a_volumes_life(claims: Claims, control_plane: ControlPlane) -> None:
-    """Each sidecar does what it is there for."""
     api, namespace, driver = control_plane.api, claims.namespace, claims.storage_class
     claims.ask("data")
     volume = claims.wait_bound("data")["metadata"]["name"]

@@ -65,7 +65,6 @@ def _bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
 
 
 def resized(control_plane: ControlPlane, namespace: str, size: str, resize_status: str) -> Body:
-    """The claim as the resizer leaves it."""
     conditions = [OTHER, PENDING] if resize_status.startswith("Node") else [OTHER]
     status = {
         "allocatedResources": {"storage": size},

@@ -31,7 +31,6 @@ IDS = "csi.volume.kubernetes.io/nodeid"
 
 @pytest.fixture
 def node(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
-    """The name of a node that no other test has."""
     yield namespace
     control_plane.api.delete("Node", namespace)
 

@@ -26,7 +26,6 @@ RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason":
 
 @pytest.fixture
 def node(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
-    """A Node that the hub made."""
     name = f"node-{namespace}"
     metadata = {"name": name, "annotations": {"csi-bridge.io/made-by": "hub"}}
     control_plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
@@ -49,7 +48,6 @@ def told(pod: Body, *conditions: Body) -> Body:
 
 
 def ours(pod: Body) -> list[Body]:
-    """Our conditions, without their times."""
     names = ("type", "status", "reason", "message")
     found = [it for it in pod["status"]["conditions"] if it["type"].startswith("csi-bridge.io/")]
     assert all(it["lastTransitionTime"] for it in found)

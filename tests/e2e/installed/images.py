@@ -117,7 +117,6 @@ def _fill(tar: tarfile.TarFile, programs: Mapping[str, Path], busybox: Path) -> 
 
 
 def _inside(file: Path) -> Path:
-    """Where a file of this environment is in that of the images."""
     return OPT / file.relative_to(BIN.parent)
 
 
@@ -154,7 +153,6 @@ def _packages() -> Iterator[Path]:
 
 
 def _libraries(programs: Iterable[Path]) -> Iterator[Path]:
-    """What programs and libraries are linked with."""
     done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
     yield from map(Path, set(re.findall(r"(/\S+) \(0x", done.stdout)))
 

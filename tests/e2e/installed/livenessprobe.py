@@ -12,7 +12,6 @@ from common.csi import csi_pb2
 
 class _Healthz(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        """Answer."""
         try:
             with grpc.insecure_channel(
                 f"unix://{_ADDRESS}", options=[("grpc.default_authority", "localhost")]

@@ -31,7 +31,6 @@ def own_network() -> Iterator[None]:
 
 
 def add_address(address: str) -> None:
-    """Give this host one more address."""
     subprocess.run(["ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
 
 

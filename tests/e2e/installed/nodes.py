@@ -52,20 +52,17 @@ class Node:
         (directory / "opt/csi-bridge").symlink_to(BIN.parent)
 
     def boot(self) -> None:
-        """Begin."""
         self.machine.boot()
         for path in ("etc", *_OWN):
             self.run("mount", "--bind", str(self.directory / path), f"/{path}")
 
     def run(self, *words: str) -> str:
-        """Run a command there; what it said."""
         command = self.machine.inside(words)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def type(self, commands: str, where: Path) -> str:
-        """Type commands of shell there, in a folder."""
         return self.run("sh", "-c", f"set -e; cd {shlex.quote(str(where))}; {commands}")
 
     def path(self, path: str) -> Path:
@@ -73,7 +70,6 @@ class Node:
         return self.directory / path.lstrip("/")
 
     def stop(self) -> None:
-        """End it, and what it left mounted."""
         self.supervisor.stop()
         if self.machine.is_on:
             self.machine.power_off()
@@ -120,7 +116,6 @@ class KubeletNode(Node):
         )  # fmt: skip
 
     def boot(self) -> None:
-        """Begin, and start both."""
         super().boot()
         add_address(self._address)
         self.kubelet.start()

@@ -43,7 +43,6 @@ class Services:
         self._listening: dict[Place, asyncio.Server] = {}
 
     async def follow(self) -> None:
-        """Do what the API server says, for ever."""
         while True:
             with contextlib.suppress(subprocess.CalledProcessError):
                 await self._look()
@@ -123,11 +122,9 @@ class Names(asyncio.DatagramProtocol):
         self._services = services
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep it to answer."""
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Answer."""
         labels, at = [], 12
         while length := data[at]:
             labels.append(data[at + 1 : at + 1 + length].decode())

@@ -36,8 +36,6 @@ _BLOCK = re.compile("^```(\\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 @dataclass(frozen=True)
 class Page:
-    """A page of docs/."""
-
     text: str
 
     def under(self, heading: str) -> list[str]:
@@ -121,7 +119,6 @@ class Site:
         own.boot()
 
     def stop(self) -> None:
-        """Stop everything, the last one first."""
         for node in reversed(self._nodes.values()):
             node.stop()
         self._supervisor.stop()
@@ -208,7 +205,6 @@ class Site:
     # ---- what somebody types -----------------------------------------------------------------------------------------
 
     def page(self, name: str) -> Page:
-        """A page of docs/."""
         return Page((ROOT / f"docs/{name}.md").read_text())
 
     def type(self, blocks: list[str], *, strict: bool = True) -> str:
@@ -216,7 +212,6 @@ class Site:
         return self.shell("\n".join(["set -e" if strict else "", *blocks]), strict=strict)
 
     def shell(self, script: str, *, strict: bool = True) -> str:
-        """Run a script of shell in the folder; what it said."""
         environment = {
             **os.environ,
             "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
@@ -230,17 +225,13 @@ class Site:
         return done.stdout
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl; what it said."""
         return self.shell('exec kubectl "$@"'.replace('"$@"', " ".join(f"'{it}'" for it in words)))
 
     def get(self, kind: str, name: str) -> Object:
-        """An object."""
         found: Object = json.loads(self.kubectl("get", kind, name, "--output=json"))
         return found
 
     def wait_ready(self, namespace: str, pod: str) -> None:
-        """Wait until a pod is ready."""
-
         def look() -> bool:
             ready = '--output=jsonpath={.status.conditions[?(@.type=="Ready")].status}'
             return self.kubectl("-n", namespace, "get", "pod", pod, "--ignore-not-found", ready) == "True"
@@ -252,7 +243,6 @@ class Site:
         return self.kubectl("exec", pod, "--", "cat", "/data/log").splitlines()
 
     def replace(self, file: str, old: str, new: str) -> None:
-        """Edit a file of the folder."""
         path = self._folder / file
         text = path.read_text()
         assert text.count(old) == 1
@@ -325,7 +315,6 @@ class Site:
         return left
 
     def tell(self) -> str:
-        """How it stands, for the reader of a failure."""
         kubectl = f"{self._peer('kubectl')} --kubeconfig={self._kubeconfig}"
         looks = (
             "get pods,pvc,pv,nodes -A -o wide",

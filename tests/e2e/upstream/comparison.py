@@ -53,7 +53,6 @@ class Comparison:
         return [f"{name}: {fault}" for name in self.names if (fault := self._fault(name))]
 
     def document(self) -> str:
-        """The document, in Markdown."""
         return "\n".join(self._lines()) + "\n"
 
     def _fault(self, name: str) -> str:
@@ -138,7 +137,6 @@ def _tests(name: str) -> str:
 
 
 def _reason(why: str) -> str:
-    """The suite's reason to skip a spec."""
     return re.sub(r"\s*--?\s*skipping$", "", why).rstrip(".")
 
 

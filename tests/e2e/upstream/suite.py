@@ -43,8 +43,6 @@ _RUN_LIMIT_S = 3600.0
 
 
 class Outcome(StrEnum):
-    """How a spec ended."""
-
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"

@@ -63,7 +63,6 @@ class Vendor(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def vendor_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED, **methods: Behaviour) -> Iterator[grpc.Server]:
-    """A vendor's driver on grpcio's synchronous server."""
     server = grpc.server(futures.ThreadPoolExecutor(64), options=options)
     server.add_generic_rpc_handlers([Vendor(**methods)])
     server.add_insecure_port(f"unix://{path}")
@@ -76,7 +75,6 @@ def vendor_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED, **methods:
 
 @contextlib.asynccontextmanager
 async def sidecar_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED) -> AsyncIterator[grpc.aio.Channel]:
-    """A sidecar on grpcio's asyncio client."""
     async with grpc.aio.insecure_channel(f"unix://{path}", options=options) as channel:
         yield channel
 
@@ -100,7 +98,6 @@ async def serving(
     max_message_bytes: int = 8 * MIB,
     max_connections: int = 1_024,
 ) -> AsyncIterator[Server]:
-    """Our server."""
     server = await serve(
         listen_unix(path, mode=0o600),
         in_task(handler),
@@ -117,7 +114,6 @@ async def serving(
 
 @contextlib.asynccontextmanager
 async def channel_to(path: Path, **settings: Any) -> AsyncIterator[Channel]:
-    """Our client."""
     channel = Channel(path, **({"max_message_bytes": 8 * MIB} | settings))
     try:
         yield channel
@@ -142,7 +138,6 @@ def forwarding(channel: Channel) -> Callable[[ServerCall], Awaitable[None]]:
 
 
 async def echo(call: ServerCall) -> None:
-    """A handler that answers what it was asked."""
     await call.send(call.request)
     call.finish(Status(Code.OK))
 

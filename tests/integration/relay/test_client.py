@@ -288,7 +288,6 @@ async def test_a_driver_that_goes_on_after_another_took_its_socket_gets_no_more_
 
 
 async def who(ask: Ask) -> str:
-    """Who is there, as the tests' drivers say it."""
     _, name = await ask("/a/Who", b"").unary()
     return (name or b"").decode()
 

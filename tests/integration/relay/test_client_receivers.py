@@ -25,14 +25,11 @@ BODY = b"\0\0\0\0\2hi"
 
 
 def answer(stream: int, code: int = 0) -> bytes:
-    """A whole answer of a call."""
     headers = wire(1, 4, stream, fields((":status", "200"), ("content-type", "application/grpc")))
     return headers + wire(0, 0, stream, BODY) + wire(1, 5, stream, fields(("grpc-status", str(code))))
 
 
 class Ends(UnaryReceiver):
-    """Notes how its call ended, and then does what a test says."""
-
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         super().__init__("vendor.sock")
         self.seen: list[object] = []
@@ -57,7 +54,6 @@ class Vendor:
         self.settings = SETTINGS
 
     async def behave(self, peer: RawPeer) -> None:
-        """One connection."""
         self.peers.append(peer)
         await peer.send(self.settings)
         while True:
@@ -70,11 +66,9 @@ class Vendor:
                 await peer.send(wire(6, 1, 0, payload))
 
     async def asked(self, calls: int) -> None:
-        """Wait until as many calls have come."""
         await until(lambda: len(self.streams) == calls)
 
     async def answer(self, stream: int, code: int = 0) -> None:
-        """Answer a call."""
         await self.peers[-1].send(answer(stream, code))
 
 
@@ -98,7 +92,6 @@ def vendor() -> Vendor:
 
 @pytest.fixture
 async def channel(path: Path, vendor: Vendor) -> AsyncIterator[Channel]:
-    """A channel to the vendor."""
     async with raw_vendor_at(path, vendor.behave), channel_to(path) as channel:
         yield channel
 

@@ -135,8 +135,6 @@ async def test_a_good_client_never_sees_a_goaway_while_the_server_runs(path: Pat
 
 
 class raw_sidecar_at_server:  # noqa: N801 - it reads as a function
-    """Our echo server and one raw client of it."""
-
     def __init__(self, path: Path) -> None:
         self._serving, self._raw = serving(path, echo), raw_sidecar_at(path)
 
@@ -150,8 +148,6 @@ class raw_sidecar_at_server:  # noqa: N801 - it reads as a function
 
 
 class Notes(asyncio.Transport):
-    """A transport that notes each write."""
-
     def __init__(self) -> None:
         super().__init__()
         self.writes: list[bytes] = []

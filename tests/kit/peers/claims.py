@@ -32,7 +32,6 @@ class Claims:
     storage_class: str
 
     def of_class(self, storage_class: str) -> Claims:
-        """Claims of another class, in the same namespace."""
         return replace(self, storage_class=storage_class)
 
     def ask(
@@ -50,7 +49,6 @@ class Claims:
         self.api.create(claim)
 
     def wait_bound(self, name: str, *, timeout_s: float = _BOUND_LIMIT_S) -> Object:
-        """The PersistentVolume that a claim is bound to, as soon as it is."""
         claim = self.api.wait_until(
             _KIND,
             name,
@@ -70,7 +68,6 @@ class Claims:
         return str(claim["status"]["phase"])
 
     def failures(self, name: str) -> list[Object]:
-        """The events with which the provisioner says that it failed."""
         return [
             event
             for event in self.api.all("Event", namespace=self.namespace)
@@ -100,7 +97,6 @@ class Claims:
         )
 
     def grow(self, name: str, size_bytes: int) -> None:
-        """Ask for more room."""
         wanted = {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}}
         self.api.patch(_KIND, name, wanted, namespace=self.namespace)
 

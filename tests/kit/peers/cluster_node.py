@@ -44,7 +44,6 @@ class ClusterNode(EdgeNode):
         hub_flags: Iterable[str] = (),
         **csi_driver_spec: Any,
     ) -> None:
-        """Start vendor, hub and agent."""
         self.start_vendor(driver_flags)
         self._plane.api.create(csi_driver(attach="--no-attach" not in driver_flags, **csi_driver_spec))
         self.bridge.start_hub(f"--kubeconfig={self._kubeconfig}", *hub_flags)

@@ -85,12 +85,10 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        """Where the API server is."""
         return f"https://127.0.0.1:{self._secure_port}"
 
     @property
     def etcd_url(self) -> str:
-        """Where etcd is."""
         return f"http://127.0.0.1:{self._client_port}"
 
     @property
@@ -99,7 +97,6 @@ class ControlPlane:
         return self.directory / "apiserver" / "apiserver.crt"
 
     def start(self) -> None:
-        """Start all three, each when the one before it is ready."""
         self._write_credentials()
         self._start_etcd()
         self._start_api_server()
@@ -128,7 +125,6 @@ class ControlPlane:
         )
 
     def stop(self) -> None:
-        """Stop all, the last one first."""
         if hasattr(self, "api"):
             self.api.close()
         self._supervisor.stop()
@@ -142,7 +138,6 @@ class ControlPlane:
         return _answers_ok(request, ssl.create_default_context(cafile=str(self.ca)))
 
     def kubeconfig(self, user: str, token: str) -> Path:
-        """A kubeconfig file for one user."""
         authority = base64.b64encode(self.ca.read_bytes()).decode()
         config = {
             "apiVersion": "v1",
@@ -210,7 +205,6 @@ class ControlPlane:
         ][since:]
 
     def new_namespace(self) -> str:
-        """A namespace of its own for a test."""
         name = f"t-{uuid.uuid4().hex[:10]}"
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return name

@@ -68,7 +68,6 @@ class EarlierObjects:
                 yield resource, it
 
     def _all(self) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Every object, with its kind's resource."""
         for resource in self._api.deletable():
             if resource.kind not in _STAY:
                 for it in self._api.listed(resource):

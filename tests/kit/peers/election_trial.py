@@ -91,7 +91,6 @@ class Figures:
     all_bound_s: list[float] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """A row of a table."""
         waits = f"{statistics.median(self.waits_s):.1f} s | {max(self.waits_s):.1f} s"
         bound = f"{statistics.median(self.all_bound_s):.1f} s | {max(self.all_bound_s):.1f} s"
         wrong = f"{len(self.lost)} | {len(self.doubled)} | {len(self.wrong_codes)}"
@@ -107,11 +106,9 @@ class Node:
     link: RemoteLink
 
     def stop_driver(self) -> None:
-        """As with its machine."""
         self.driver.process.kill()
 
     def start_driver(self) -> None:
-        """As with its machine."""
         process = self.driver.process
         if not process.running:
             process.start()
@@ -180,12 +177,10 @@ class Trial:
         return Node(self._bridge.start_agent(name, driver.socket, flags=lease, through=link.address), driver, link)
 
     def election(self) -> dict[str, Any]:
-        """The hub's view of the election."""
         (found,) = hub_state(self._bridge.hub.uds)["elections"]
         return dict(found)
 
     def round(self, fault: str, *, claims: int) -> None:
-        """Run one round, and add to the figures."""
         happens, ends = FAULTS[fault]
         names = [f"data-{self.figures.rounds}-{number}" for number in range(claims)]
         others = len(NODES) - 1
@@ -280,7 +275,6 @@ class Trial:
         return True
 
     def wait_attached(self, name: str) -> None:
-        """Wait until the attacher has attached a claim's volume."""
         self._api.wait_status("VolumeAttachment", name, "attached", timeout_s=_LIMIT_S)
 
 
@@ -310,7 +304,6 @@ class _Attaching:
         self._thread.join()
 
     def wait_all(self) -> None:
-        """Wait until all are attached."""
         wait_for(lambda: not self._waiting, what="attachment of each claim", timeout_s=_LIMIT_S)
         for name in self.asked:
             self._trial.wait_attached(name)
@@ -352,7 +345,6 @@ class _Probing:
         self.made = [self._make(name) for name in self._names]
 
     def delete_all(self) -> None:
-        """Delete their volumes."""
         for handle in self.made:
             self._until_ok("DeleteVolume", csi.DeleteVolumeRequest(volume_id=handle))
 

@@ -70,7 +70,6 @@ class KubeApi:
         self._dynamic: Any = dynamic.DynamicClient(self._client, cache_file=str(discovery))  # type: ignore[no-untyped-call]  # the library has no types here
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.rest_client.pool_manager.clear()
         self._client.close()  # type: ignore[no-untyped-call]  # the library has no types here
 
@@ -91,14 +90,12 @@ class KubeApi:
             return
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> Object | None:
-        """An object, or None where there is none of this name."""
         try:
             return _plain(self._resource(kind).get(name=name, namespace=namespace))
         except NotFoundError:
             return None
 
     def all(self, kind: str, *, namespace: str | None = None) -> list[Object]:
-        """All objects of a kind, of one namespace or of all."""
         return [_plain(item) for item in self._resource(kind).get(namespace=namespace).items]
 
     def patch(self, kind: str, name: str, change: Object, *, namespace: str | None = None) -> Object:
@@ -108,7 +105,6 @@ class KubeApi:
         return _plain(resource.patch(body=change, name=name, namespace=namespace, content_type=content_type))
 
     def patch_status(self, kind: str, name: str, change: Object, *, namespace: str | None = None) -> Object:
-        """Merge a change, given as the object with its ``status``, into an object's status."""
         content_type = "application/merge-patch+json"
         status = self._resource(kind).status
         return _plain(status.patch(body=change, name=name, namespace=namespace, content_type=content_type))
@@ -143,7 +139,6 @@ class KubeApi:
         return [it for it in found if "/" not in it.name and not it.kind.endswith("List")]
 
     def listed(self, resource: Any) -> list[Object]:
-        """All objects of a resource of `deletable`."""
         return [_plain(item) for item in resource.get().items]
 
     def erase(self, resource: Any, name: str, namespace: str | None) -> None:

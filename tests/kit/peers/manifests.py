@@ -72,7 +72,6 @@ def persistent_volume(name: str, *, driver: str, handle: str, **spec: Any) -> Ob
 
 
 def node(name: str) -> Object:
-    """A Node that no kubelet runs."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
 
 
@@ -102,7 +101,6 @@ def volume_attachment(name: str, *, driver: str, node: str, volume: str) -> Obje
 
 
 def snapshot_class(driver: str) -> Object:
-    """A VolumeSnapshotClass of a driver, under the driver's own name."""
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshotClass",
@@ -113,7 +111,6 @@ def snapshot_class(driver: str) -> Object:
 
 
 def snapshot(name: str, *, namespace: str, snapshot_class: str, claim: str) -> Object:
-    """A VolumeSnapshot of a claim's volume."""
     return {
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
@@ -123,7 +120,6 @@ def snapshot(name: str, *, namespace: str, snapshot_class: str, claim: str) -> O
 
 
 def group_snapshot_class(driver: str) -> Object:
-    """A VolumeGroupSnapshotClass of a driver, under the driver's own name."""
     return {
         "apiVersion": "groupsnapshot.storage.k8s.io/v1",
         "kind": "VolumeGroupSnapshotClass",

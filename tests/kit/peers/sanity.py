@@ -28,7 +28,6 @@ class SanityReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many specs there are of each outcome."""
         return {
             "passed": len(self.passed),
             "failed": len(self.failed),

@@ -40,15 +40,12 @@ class RunningDriver:
 
     @property
     def volumes(self) -> list[str]:
-        """The ids of the volumes that it lists on its own socket, sorted."""
         return csi_client.volume_ids(self.socket)
 
     def calls(self, method: str) -> list[Call]:
-        """The calls of a method that reached it, in the order in which they began."""
         return [call for call in read_calls(_call_log(self.own)) if call.method == method]
 
     def directories(self) -> list[Path]:
-        """The directories that hold the volumes' data."""
         return sorted(path for path in (self.state / "volumes").iterdir())
 
     def set_faults(self, *faults: str) -> None:

@@ -85,7 +85,6 @@ class Tunnel:
         )
 
     def log_tails(self) -> str:
-        """The ends of all logs."""
         return self._bridge.log_tails()
 
     def calls_in_flight(self) -> dict[str, int]:

@@ -49,8 +49,6 @@ class Call:
 
 
 class CallLog:
-    """Where calls are noted; nowhere without a file."""
-
     def __init__(self, file: Path | None) -> None:
         self._file = (
             None if file is None else os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -78,7 +76,6 @@ class CallLog:
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             os.close(self._file)
 

@@ -42,8 +42,6 @@ _READING = ("Get", "List", "Validate", "Probe", "ControllerGet", "ControllerList
 
 
 class Calls:
-    """The calls of one server."""
-
     def __init__(self, *, faults: Faults, call_log: CallLog) -> None:
         self._faults = faults
         self._log = call_log

@@ -62,7 +62,6 @@ class Driver:
         self.state = State(settings.state_dir, node)
 
     def topology(self, node: str) -> list[pb.Topology]:
-        """Where something on a node is."""
         return [topology_of(self.key, node)] if self.settings.topology else []
 
     def free_bytes(self, book: Book, node: str) -> int:
@@ -107,14 +106,11 @@ class Driver:
 
 
 class Identity(identity.Identity):
-    """csi.v1.Identity."""
-
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._switches = settings
 
     def services(self) -> list[pb.PluginCapability.Service.Type]:
-        """The services and features that are on."""
         found = [Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE, Plugin.SNAPSHOT_METADATA_SERVICE]
         if self._switches.topology:
             found.append(Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS)
@@ -134,7 +130,6 @@ class Volumes:
     def ControllerGetCapabilities(
         self, _request: pb.ControllerGetCapabilitiesRequest
     ) -> pb.ControllerGetCapabilitiesResponse:
-        """The features of the Controller service."""
         kinds = [*CAPABILITIES]
         if self._settings.attach:
             kinds += [RPC.PUBLISH_UNPUBLISH_VOLUME, RPC.PUBLISH_READONLY, RPC.LIST_VOLUMES_PUBLISHED_NODES]
@@ -245,7 +240,6 @@ class Volumes:
         return pb.DeleteVolumeResponse()
 
     def ListVolumes(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
-        """A page of all volumes."""
         book = self._state.read()
         page, token = paging.page(book.listed(), request.max_entries, request.starting_token)
         entries = []
@@ -257,7 +251,6 @@ class Volumes:
         return pb.ListVolumesResponse(entries=entries, next_token=token)
 
     def ControllerGetVolume(self, request: pb.ControllerGetVolumeRequest) -> pb.ControllerGetVolumeResponse:
-        """One volume and the nodes it is published to."""
         book = self._state.read()
         volume = book.volume(names.require("volume_id", request.volume_id))
         status = pb.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=_nodes_of(book, volume))

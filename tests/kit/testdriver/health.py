@@ -32,14 +32,12 @@ class ControllerHealth:
     def ControllerGetVolumeHealth(
         self, request: pb.ControllerGetVolumeHealthRequest
     ) -> pb.ControllerGetVolumeHealthResponse:
-        """One volume's health."""
         volume = self._state.read().volume(names.require("volume_id", request.volume_id))
         return pb.ControllerGetVolumeHealthResponse(volume_health=self._health(volume))
 
     def ControllerListVolumeHealth(
         self, request: pb.ControllerListVolumeHealthRequest
     ) -> pb.ControllerListVolumeHealthResponse:
-        """A page of the volumes that something is wrong with."""
         broken = [volume for volume in self._state.read().listed() if any(_data_faults(self._state, volume))]
         page, token = paging.page(broken, request.max_entries, request.starting_token)
         entries = [self._health(volume) for volume in page]
@@ -70,7 +68,6 @@ class NodeHealth:
         return pb.NodeGetVolumeHealthResponse(volume_health=health)
 
     def NodeGetStorageHealth(self, _request: pb.NodeGetStorageHealthRequest) -> pb.NodeGetStorageHealthResponse:
-        """Whether the state directory is there, and has space."""
         backend = pb.NodeGetStorageHealthResponse.StorageBackendHealth
         try:
             whole = os.statvfs(self._state.root)

@@ -181,7 +181,6 @@ def flush(state: State, book: Book, volume: Volume) -> None:
 
 
 def usage_of(volume: Volume, path: Path) -> list[pb.VolumeUsage]:
-    """Bytes and inodes of a volume that is mounted at a path."""
     if volume.layout == BLOCK:
         return [pb.VolumeUsage(unit=pb.VolumeUsage.BYTES, total=volume.size_bytes)]
     whole = os.statvfs(path)

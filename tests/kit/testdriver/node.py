@@ -20,8 +20,6 @@ SIZE_KEY = "size"
 
 
 class Node:
-    """csi.v1.Node."""
-
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._settings = driver.settings
@@ -29,7 +27,6 @@ class Node:
         self._node = driver.node
 
     def NodeGetCapabilities(self, _request: pb.NodeGetCapabilitiesRequest) -> pb.NodeGetCapabilitiesResponse:
-        """What the switches add up to."""
         switches = {
             RPC.EXPAND_VOLUME: self._settings.node_expand,
             RPC.STAGE_UNSTAGE_VOLUME: self._settings.stage,
@@ -42,7 +39,6 @@ class Node:
         return pb.NodeGetCapabilitiesResponse(capabilities=found)
 
     def NodeGetInfo(self, _request: pb.NodeGetInfoRequest) -> pb.NodeGetInfoResponse:
-        """Who this node is, and where."""
         return pb.NodeGetInfoResponse(
             node_id=self._node,
             max_volumes_per_node=self._settings.max_volumes_per_node,

@@ -97,14 +97,12 @@ class Snapshots:
         return pb.ListSnapshotsResponse(entries=entries, next_token=token)
 
     def GetSnapshot(self, request: pb.GetSnapshotRequest) -> pb.GetSnapshotResponse:
-        """One snapshot."""
         snapshot = self._state.read().snapshot(names.require("snapshot_id", request.snapshot_id))
         return pb.GetSnapshotResponse(snapshot=self._message(snapshot))
 
     def GroupControllerGetCapabilities(
         self, _request: pb.GroupControllerGetCapabilitiesRequest
     ) -> pb.GroupControllerGetCapabilitiesResponse:
-        """The one capability that there is."""
         rpc = pb.GroupControllerServiceCapability.RPC
         kind = rpc(type=rpc.CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT)
         return pb.GroupControllerGetCapabilitiesResponse(capabilities=[pb.GroupControllerServiceCapability(rpc=kind)])
@@ -150,7 +148,6 @@ class Snapshots:
         return pb.DeleteVolumeGroupSnapshotResponse()
 
     def GetVolumeGroupSnapshot(self, request: pb.GetVolumeGroupSnapshotRequest) -> pb.GetVolumeGroupSnapshotResponse:
-        """One group with its members."""
         group_id = names.require("group_snapshot_id", request.group_snapshot_id)
         book = self._state.read()
         if group_id not in book.groups:
@@ -213,7 +210,6 @@ class Metadata:
     def GetMetadataAllocated(
         self, request: pb.GetMetadataAllocatedRequest
     ) -> Iterator[pb.GetMetadataAllocatedResponse]:
-        """The ranges that hold data."""
         snapshot = self._snapshot("snapshot_id", request.snapshot_id)
         found = _allocated(self._state.data(snapshot))
         return _answers(pb.GetMetadataAllocatedResponse, found, request, snapshot.size_bytes)

@@ -107,8 +107,6 @@ class Use:
 
 @dataclass(slots=True)
 class Book:
-    """All records, by their ids."""
-
     volumes: dict[str, Volume] = field(default_factory=dict)
     snapshots: dict[str, Volume] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
@@ -133,7 +131,6 @@ class Book:
         return sorted(found, key=lambda volume: volume.created_us)
 
     def found(self, kind: str = "", **fields: str) -> list[Use]:
-        """The uses of a kind, or of all, with these fields."""
         wanted = {**fields, **({"kind": kind} if kind else {})}
         return [use for use in self.uses if all(getattr(use, name) == value for name, value in wanted.items())]
 
@@ -184,7 +181,6 @@ class State:
             os.close(lock)
 
     def read(self) -> Book:
-        """The records at this moment."""
         try:
             stored: dict[str, list[dict[str, Any]]] = json.loads((self.root / "state.json").read_text())
         except FileNotFoundError:
@@ -225,7 +221,6 @@ class State:
     # ---- data ----
 
     def data(self, volume: Volume) -> Path:
-        """The directory or the image of a volume or a snapshot."""
         return self._folder(volume) / _data_name(volume)
 
     def _folder(self, volume: Volume) -> Path:

@@ -62,13 +62,11 @@ class AgentNode:
 
     @property
     def agent(self) -> Agent:
-        """The agent."""
         assert self._agent is not None, "the node was not started"
         return self._agent
 
     @property
     def root(self) -> Path:
-        """The agent's root directory."""
         return self._directory / f"{self.name}-kubelet"
 
     def start(self) -> None:
@@ -79,7 +77,6 @@ class AgentNode:
         wait_for(lambda: self._state()["as_of"], what="word of the hub's", instead=self._bridge.log_tails)
 
     def stop(self) -> None:
-        """Stop everything, and unmount what is left."""
         self._bridge.stop()
         clear(self._directory)
 
@@ -100,7 +97,6 @@ class AgentNode:
             wait_for(lambda: (kind, namespace or "", name) not in self._believed(), what="belief in the deletion")
 
     def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
-        """Write an attachment that says so."""
         self.create({**attachment, "status": {"attached": True, "attachmentMetadata": dict(context)}})
 
     def wait_detachable(self, attachment: str) -> None:
@@ -132,13 +128,11 @@ class AgentNode:
         wait_for(lambda: self._is_believed(grown, size) and self._is_believed(asking, size), what="belief in the size")
 
     def claim(self, name: str, *, namespace: str) -> Object:
-        """A claim as it was written, with what the node tells of it."""
         written = self._objects["PersistentVolumeClaim", namespace, name]
         told = self._fact("PersistentVolumeClaim", namespace, name).get("status", {})
         return {**written, "status": {**written.get("status", {}), **told}}
 
     def registration(self, driver: str) -> Object:
-        """From what the node tells of CSINode and Node."""
         entries = self._fact("CSINode").get("spec", {}).get("drivers", [])
         meta = self._fact("Node").get("metadata", {})
         ids = json.loads(meta.get("annotations", {}).get("csi.volume.kubernetes.io/nodeid", "{}"))
@@ -147,26 +141,22 @@ class AgentNode:
         return {"entry": entry, "node id": ids.get(driver, ""), "labels": labels}
 
     def is_published(self, pod: str, *, namespace: str) -> bool:
-        """Whether all volumes of the pod are published."""
         found = [it for it in self._state()["pods"] if (it["namespace"], it["name"]) == (namespace, pod)]
         return bool(found) and found[0]["published"] == found[0]["volumes"]
 
     def is_gone(self, pod: str, *, namespace: str, uid: str) -> bool:
-        """Whether pod and directory are gone."""
         state = self._state()
         known = any((it["namespace"], it["name"]) == (namespace, pod) for it in state["pods"])
         leaving = any(it["uid"] == uid for it in state["volumes"])
         return not known and not leaving and not (self.root / "pods" / uid).exists()
 
     def why_not(self, pod: str, *, namespace: str) -> str:
-        """What the agent says of the pod's volumes, and the end of its log."""
         with contextlib.suppress(BridgeError):
             volumes = [it for it in self._state()["volumes"] if it["namespace"] == namespace]
             return "\n".join([f"{pod}:", json.dumps(volumes, indent=1), self.agent.process.log_tail()])
         return self.agent.process.log_tail()
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.agent.kill()
 
     def start_again(self) -> None:
@@ -174,7 +164,6 @@ class AgentNode:
         self.agent.start()
 
     def has_finished(self, driver: str) -> bool:
-        """Whether it knows of no volume of a driver."""
         return all(it["driver"] != driver for it in self._state()["volumes"])
 
     def _audiences(self) -> set[str]:

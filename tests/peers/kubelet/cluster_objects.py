@@ -51,7 +51,6 @@ class Driver:
     selinux_mount: bool = False
 
     def manifest(self, name: str) -> Object:
-        """Its CSIDriver."""
         spec: Object = {
             "attachRequired": self.attach,
             "podInfoOnMount": self.pod_info,
@@ -98,14 +97,12 @@ class Volume:
     grows: bool = False
 
     def capability(self) -> pb.VolumeCapability:
-        """What the driver is asked for when the volume is made."""
         mode = pb.VolumeCapability.AccessMode(mode=_MODES[self.modes[0]])
         if self.block:
             return pb.VolumeCapability(access_mode=mode, block=pb.VolumeCapability.BlockVolume())
         return pb.VolumeCapability(access_mode=mode, mount=pb.VolumeCapability.MountVolume(fs_type=self.fs_type))
 
     def persistent_volume(self, name: str, *, driver: str, handle: str, claim: Object) -> Object:
-        """Its PersistentVolume, for one claim."""
         source: Object = {
             "driver": driver,
             "volumeHandle": handle,
@@ -132,7 +129,6 @@ class Volume:
         return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
 
     def claim(self, *, namespace: str, volume: str, storage_class: str) -> Object:
-        """Its claim, which names the PersistentVolume."""
         return {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -147,7 +143,6 @@ class Volume:
         }
 
     def secret_name(self, purpose: str) -> str:
-        """The name of its Secret of a purpose."""
         return f"{self.name}-{purpose}"
 
 
@@ -167,14 +162,11 @@ class Use:
 
     @property
     def in_pod(self) -> str:
-        """The name of the pod's volume."""
         return self.name or self.volume
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inline:
-    """An inline volume of a pod."""
-
     name: str = "scratch"
     attributes: Mapping[str, str] = field(default_factory=dict)
     fs_type: str = ""
@@ -183,11 +175,9 @@ class Inline:
 
     @property
     def secret_name(self) -> str:
-        """The name of its Secret."""
         return f"{self.name}-inline"
 
     def source(self, driver: str) -> Object:
-        """As the pod has it."""
         source: Object = {"driver": driver, "volumeAttributes": dict(self.attributes), "readOnly": self.read_only}
         if self.fs_type:
             source["fsType"] = self.fs_type
@@ -207,7 +197,6 @@ def pod(
     security: Mapping[str, object],
     grace_s: int,
 ) -> Object:
-    """A pod of one container that has all its volumes."""
     volumes: list[Object] = [
         {"name": use.in_pod, "persistentVolumeClaim": {"claimName": volume.name, "readOnly": use.read_only}}
         for use, volume in uses
@@ -241,7 +230,6 @@ def pod(
 
 
 def secret(name: str, content: Mapping[str, str], *, namespace: str) -> Object:
-    """A Secret."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -251,7 +239,6 @@ def secret(name: str, content: Mapping[str, str], *, namespace: str) -> Object:
 
 
 def storage_class(driver: str) -> Object:
-    """A StorageClass that lets volumes of a driver grow."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -267,7 +254,6 @@ def attachment_name(*, handle: str, driver: str, node: str) -> str:
 
 
 def attachment(*, handle: str, driver: str, node: str, volume: str) -> Object:
-    """The VolumeAttachment of a volume on a node."""
     name = attachment_name(handle=handle, driver=driver, node=node)
     return {
         "apiVersion": "storage.k8s.io/v1",

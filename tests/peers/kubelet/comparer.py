@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Kind(StrEnum):
-    """What differs."""
-
     CALL = "call"
     """A call that only one of them made, or made with this end, or made again and again."""
     FIELD = "field"
@@ -52,7 +50,6 @@ class Difference:
     ours: str
 
     def __str__(self) -> str:
-        """For people."""
         return (
             f"{self.scenario}, {self.lane}, {self.kind} at {self.where}:\n"
             f"    kubelet: {self.kubelet or 'nothing'}\n    ours:    {self.ours or 'nothing'}"

@@ -54,11 +54,9 @@ class Accepted:
     passing: bool = False
 
     def concerns(self, scenario: str) -> bool:
-        """Whether it may be found in a scenario."""
         return fnmatchcase(scenario, self.scenarios)
 
     def covers(self, difference: Difference) -> bool:
-        """Whether a difference is one of these."""
         return self.kind == difference.kind and all(
             fnmatchcase(text, pattern.replace("[", "[[]"))
             for text, pattern in (
@@ -184,7 +182,6 @@ ACCEPTED: tuple[Accepted, ...] = (
 
 
 def unwanted(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[Difference]:
-    """The differences that the table does not cover."""
     known = list(accepted)
     return [difference for difference in found if not any(it.covers(difference) for it in known)]
 

@@ -40,13 +40,11 @@ class KubeletNode:
 
     @property
     def kubelet(self) -> Kubelet:
-        """The kubelet."""
         assert self._kubelet is not None, "the node was not started"
         return self._kubelet
 
     @property
     def root(self) -> Path:
-        """The kubelet's root directory."""
         return self.kubelet.root
 
     def start(self) -> None:
@@ -59,7 +57,6 @@ class KubeletNode:
         self._plane.api.wait_until("Node", self.name, _is_ready, what="ready", timeout_s=180.0)
 
     def stop(self) -> None:
-        """Stop everything, and unmount what is left."""
         if self._kubelet is not None:
             self._kubelet.stop()
         self._plane.stop()
@@ -76,7 +73,6 @@ class KubeletNode:
         return made
 
     def delete(self, kind: str, name: str, *, namespace: str | None = None) -> None:
-        """Ask for an object's deletion."""
         self._plane.api.delete(kind, name, namespace=namespace)
 
     def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
@@ -104,13 +100,11 @@ class KubeletNode:
         api.patch_status(_CLAIM, claim, {"status": changes}, namespace=namespace)
 
     def claim(self, name: str, *, namespace: str) -> Object:
-        """A claim as it is."""
         found = self._plane.api.get(_CLAIM, name, namespace=namespace)
         assert found is not None, f"there is no claim {namespace}/{name}"
         return found
 
     def registration(self, driver: str) -> Object:
-        """From CSINode and Node."""
         csi_node = self._plane.api.get("CSINode", self.name) or {"spec": {"drivers": None}}
         node = self._plane.api.get("Node", self.name) or {"metadata": {}}
         ids = json.loads(node["metadata"].get("annotations", {}).get("csi.volume.kubernetes.io/nodeid", "{}"))
@@ -124,7 +118,6 @@ class KubeletNode:
         return found is not None and found["status"].get("phase") == "Running"
 
     def is_gone(self, pod: str, *, namespace: str, uid: str) -> bool:
-        """Whether pod and directory are gone."""
         return not (self.root / "pods" / uid).exists() and self._plane.api.get("Pod", pod, namespace=namespace) is None
 
     def has_finished(self, _driver: str) -> bool:
@@ -132,11 +125,9 @@ class KubeletNode:
         return True
 
     def why_not(self, pod: str, *, namespace: str) -> str:
-        """The pod's events, and the end of the kubelet's log."""
         return "\n".join([*self._plane.api.events(pod, namespace=namespace), self.kubelet.process.log_tail()])
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.kubelet.kill()
 
     def start_again(self) -> None:

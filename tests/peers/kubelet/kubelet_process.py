@@ -59,13 +59,11 @@ class Kubelet:
 
     @property
     def process(self) -> Process:
-        """The kubelet itself."""
         assert self._process is not None, "the kubelet was not started"
         return self._process
 
     @property
     def workplace(self) -> Path:
-        """The kubelet's working directory, where there is nothing."""
         return self.directory / "empty"
 
     def start(self) -> None:
@@ -98,12 +96,10 @@ class Kubelet:
         self.process.wait_until(self._healthy, what="health", timeout_s=_READY_LIMIT_S)
 
     def stop(self) -> None:
-        """Stop both, and unmount what is left."""
         self._supervisor.stop()
         clear(self.directory)
 
     def _start_runtime(self) -> Path:
-        """Start what is to run containers; its socket."""
         socket = self.directory / "cri.sock"
         command = [self._peer("fakeruntime"), f"--endpoint=unix://{socket}", f"--image={IMAGE}"]
         self._supervisor.start("fakeruntime", command, ready=lambda: listens_on(socket))

@@ -122,7 +122,6 @@ class _Moment:
 
     @property
     def fails(self) -> bool:
-        """Whether it is a call that did not succeed."""
         return "call" in self.step and self.step["status"] != "OK"
 
     def repeats(self, earlier: _Moment) -> bool:
@@ -134,14 +133,11 @@ class _Moment:
 
 
 class _Naming:
-    """This run's names, and the words for them."""
-
     def __init__(self, names: Mapping[str, str]) -> None:
         # The longest first: some are parts of others.
         self._names = sorted(names.items(), key=lambda pair: len(pair[0]), reverse=True)
 
     def of(self, text: str) -> str:
-        """A text in the record's words."""
         for actual, word in self._names:
             text = text.replace(actual, word)
         return _LOOP.sub("loop*", text)
@@ -158,7 +154,6 @@ class _Naming:
         return value
 
     def of_tree(self, tree: Tree | None) -> Tree | None:
-        """A tree, in the record's words."""
         return None if tree is None else frozenset(self.of(line) for line in tree)
 
 
@@ -180,7 +175,6 @@ def _moment(event: Call | Mark, naming: _Naming) -> _Moment:
 
 
 def _measured(recording: Recording, naming: _Naming) -> list[Step]:
-    """The calls that measure, each once."""
     steps = [_moment(event, naming).step for event in recording.events if _measures(event)]
     different = {json.dumps(step, sort_keys=True): step for step in steps}
     return [different[key] for key in sorted(different)]
@@ -191,7 +185,6 @@ def _measures(event: Call | Mark) -> bool:
 
 
 def _lane(text: str) -> str:
-    """The volume that a text names."""
     found = _OF_VOLUME.search(text)
     return found[1] if found else SHARED
 
@@ -288,5 +281,4 @@ def _marker(key: str, value: str) -> str:
 
 
 def _tokens(text: str) -> str:
-    """The audiences of a driver's tokens, and which fields each has."""
     return json.dumps({audience: sorted(token) for audience, token in sorted(json.loads(text).items())})

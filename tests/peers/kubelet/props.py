@@ -94,18 +94,15 @@ class Props:
         self._made.append(manifest)
 
     def create_secret(self, volume: str, purpose: str) -> None:
-        """Create a volume's Secret of a purpose."""
         named = self.volumes[volume]
         self.create(objects.secret(named.secret_name(purpose), named.secrets[purpose], namespace=self.namespace))
 
     def create_inline_secrets(self, inlines: Iterable[Inline]) -> None:
-        """Create the Secrets of a pod's inline volumes."""
         for inline in inlines:
             if inline.secret:
                 self.create(objects.secret(inline.secret_name, inline.secret, namespace=self.namespace))
 
     def name_pod(self, pod: str, uid: str, inlines: Iterable[Inline]) -> None:
-        """Know a pod and its inline volumes by the scenario's names."""
         self.names[uid] = f"UID({pod})"
         for inline in inlines:
             handle = f"csi-{hashlib.sha256(f'{uid}{inline.name}'.encode()).hexdigest()}"
@@ -115,7 +112,6 @@ class Props:
             self.names[f"kubernetes.io~csi/{inline.name}"] = f"kubernetes.io~csi/NAME({inline.name})"
 
     def pv(self, volume: str) -> str:
-        """The name of a volume's PersistentVolume."""
         return f"pv-{self.namespace}-{volume}"
 
     def places(self, pods: Iterable[str]) -> list[Path]:
@@ -124,7 +120,6 @@ class Props:
         return tree.places(self._node.root, driver=self.driver, volumes=names, pods=pods)
 
     def data(self, volume: str) -> Path:
-        """The directory that is a volume's data."""
         return self.vendor.state / "volumes" / self._handles[volume] / "data"
 
     # What sidecars ask of the driver.
@@ -156,7 +151,6 @@ class Props:
         return sorted(set(volumes) - self._attached) if self._scenario.driver.attach else []
 
     def attach(self, volume: str) -> None:
-        """Attach a volume to the node, for a pod that there is."""
         self._node.attach(self._attachment(volume), context=self._contexts[volume])
         self._attached.add(volume)
 

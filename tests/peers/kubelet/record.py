@@ -33,7 +33,6 @@ def find(name: str) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record, and say how it went."""
     names = [word for word in arguments if not word.startswith("-")]
     unknown = [name for name in names if name not in catalog.BY_NAME]
     if unknown:

@@ -75,8 +75,6 @@ class Mark:
 
 @dataclass
 class Recording:
-    """What was seen, in the order in which it began."""
-
     events: list[Call | Mark] = field(default_factory=list)
 
     def calls(self, method: str, status: str | None = None) -> list[Call]:
@@ -88,11 +86,9 @@ class Recording:
         ]
 
     def begun(self, method: str) -> list[Call]:
-        """All calls of a method, ended or not."""
         return [event for event in list(self.events) if isinstance(event, Call) and event.method == method]
 
     def under_way(self) -> list[Call]:
-        """The calls that have not ended."""
         return [event for event in list(self.events) if isinstance(event, Call) and not event.status]
 
 
@@ -127,7 +123,6 @@ class Recorder:
         self._servers: list[Server] = []
 
     def listen(self, socket: Path) -> None:
-        """Serve on a socket, in the driver's place."""
         self.serve(socket, self._handle)
 
     def serve(self, socket: Path, handler: Callable[[ServerCall], Coroutine[Any, Any, None]]) -> Server:
@@ -161,7 +156,6 @@ class Recorder:
         self._loop.close()
 
     def mark(self, text: str, *, with_tree: bool = False) -> None:
-        """Note a moment."""
         self.recording.events.append(Mark(text, time.time(), self._look() if with_tree else None))
 
     def hold(self, method: str, *, answers: bool = False) -> None:
@@ -191,7 +185,6 @@ class Recorder:
         self._pause_after = method, status, times
 
     def wait_held(self, method: str) -> None:
-        """Wait until a call, or an answer, of a method is held back."""
         wait_for(lambda: method in self._waiting, what=f"{method} to hold back", timeout_s=60.0, instead=self.told)
 
     def wait_for(self, method: str, *, status: str | None = None, times: int = 1, timeout_s: float = 60.0) -> Call:
@@ -205,7 +198,6 @@ class Recorder:
         return found[0]
 
     def wait_begun(self, method: str, *, times: int = 1, timeout_s: float = 60.0) -> None:
-        """Wait until so many calls of a method have come."""
         wait_for(
             lambda: len(self.recording.begun(method)) >= times,
             what=f"{method} number {times}",
@@ -214,7 +206,6 @@ class Recorder:
         )
 
     def wait_idle(self) -> None:
-        """Wait until no call is under way."""
         wait_for(lambda: not self.recording.under_way(), what="end of the calls under way", instead=self.told)
 
     def told(self) -> str:

@@ -87,7 +87,6 @@ class Scene:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove all, and stop the driver."""
         self._tear_down()
 
     def _tear_down(self) -> None:
@@ -158,7 +157,6 @@ class Scene:
                 self.attach(volume)
 
     def attach(self, volume: str) -> None:
-        """Attach a volume to the node, for a pod that there is."""
         self.recorder.mark(f"volume {volume} is attached")
         self._props.attach(volume)
 
@@ -173,7 +171,6 @@ class Scene:
         self.recorder.mark(f"pod {name} has its volumes", with_tree=True)
 
     def delete_pod(self, name: str) -> None:
-        """Ask for a pod's deletion."""
         self.recorder.mark(f"pod {name} is deleted")
         self._node.delete("Pod", name, namespace=self._props.namespace)
 
@@ -210,7 +207,6 @@ class Scene:
         self.recorder.mark(until)
 
     def register(self) -> None:
-        """Register the driver, which was unregistered before."""
         self.recorder.mark("the driver registers")
         self._registrar.register()
 
@@ -220,12 +216,10 @@ class Scene:
         self._registrar.unregister()
 
     def kill_driver(self) -> None:
-        """End the driver at once."""
         self._vendor.process.kill()
         self.recorder.mark("the driver is killed")
 
     def start_driver(self) -> None:
-        """Start the driver again."""
         self.recorder.mark("the driver starts")
         self._vendor.process.start()
         self._vendor.process.wait_until(lambda: listens_on(self._vendor.socket))
@@ -260,12 +254,10 @@ class Scene:
         )
 
     def create_secret(self, volume: str, purpose: str) -> None:
-        """Create a volume's Secret that was not there at first."""
         self.recorder.mark(f"the {purpose} Secret of volume {volume} is created")
         self._props.create_secret(volume, purpose)
 
     def wait_resize_error(self, volume: str) -> None:
-        """Wait until a claim says that its volume could not be expanded."""
         wait_for(
             lambda: any(it["type"] == _RESIZE_ERROR for it in self._claim_status(volume).get("conditions") or ()),
             what=f"{_RESIZE_ERROR} of claim {volume}",
@@ -282,7 +274,6 @@ class Scene:
         self.note_claim(volume)
 
     def wait_measured(self) -> None:
-        """Wait until each volume was measured."""
         wait_for(
             lambda: (
                 len({it.request.SerializeToString() for it in self.recorder.recording.calls("NodeGetVolumeStats")})
@@ -293,7 +284,6 @@ class Scene:
         )
 
     def put_files(self, volume: str, *, folder: str = "folder") -> None:
-        """Put a folder with a file and a link into a volume that is a directory."""
         place = self._props.data(volume) / folder
         place.mkdir(mode=0o700)
         (place / "file").touch(mode=0o600)

@@ -37,8 +37,6 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of mountinfo: what is mounted, and how."""
-
     what: str
     options: str
 
@@ -133,7 +131,6 @@ def _unescaped(point: str) -> str:
 
 
 def _loops(below: Iterable[Path]) -> Iterator[str]:
-    """Files with a loop device, and how many each has."""
     places = tuple(f"{path}" for path in below)
     seen: dict[str, int] = {}
     for device in Path("/sys/block").glob("loop*/loop/backing_file"):
