@@ -37,7 +37,6 @@ class Progress:
     """The progress of a release."""
 
     def __init__(self, now: float) -> None:
-        """At the start, at a time in seconds."""
         self._shown, self._changed_at = frozenset["Released"](), now
 
     def note(self, found: Sequence["Released"], now: float) -> list[str]:

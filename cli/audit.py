@@ -93,11 +93,6 @@ def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) 
 
 
 def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
-    """Let the hub audit.
-
-    Raises:
-        BridgeError: there is no hub, it did not answer in time, or it refused.
-    """
     order = Audit(driver=driver, within_s=max(1, int(settings.timeout_s * _MARGIN)), wanted=wanted)
 
     async def give() -> Audited:
@@ -111,11 +106,7 @@ def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
 
 
 def _find(state: Audited, wanted: str) -> Leak:
-    """The orphan of an id.
-
-    Raises:
-        BridgeError: there is none, or there are several.
-    """
+    """The orphan of an id."""
     found = [leak for leak in state.leaks if leak.id == wanted]
     orphans = [leak for leak in found if leak.leak == "orphan"]
     if len(orphans) > 1:
@@ -135,11 +126,6 @@ _BY_HAND = "csi-bridge call DeleteVolume --node NODE deletes one by hand"
 
 
 def _ask(orphan: Leak) -> None:
-    """Ask the person at the terminal.
-
-    Raises:
-        BridgeError: there is none, or the answer is no.
-    """
     if not sys.stdin.isatty():
         raise BridgeError(f"{orphan.id} is not deleted: there is no terminal to ask at; a script passes --yes")
     if not click.confirm(printable(f"Delete {orphan.thing} {orphan.id} with all its data?")):

@@ -168,11 +168,7 @@ def _look(question: Question) -> NodeVolumes:
 
 
 def _wait(question: Question) -> tuple[NodeVolumes, list[str]]:
-    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too.
-
-    Raises:
-        BridgeError: it did not answer in all that time.
-    """
+    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too."""
     give_up = time.monotonic() + question.timeout_s
     told: list[str] = []
     while True:

@@ -27,7 +27,6 @@ class ClusterReferences:
     """Reads the references of a cluster (`references.ReferenceReader`)."""
 
     def __init__(self, api: Kube, source: Source) -> None:
-        """With the API server, and the hub's copy of its claims."""
         self._api, self._source = api, source
 
     async def read(self) -> References:

@@ -111,13 +111,7 @@ class ProxyDriver(ServedByTasks):
             raise
 
     def _link_for(self, method: str) -> Link:
-        """The link to the hub, for a call of a method.
-
-        Raises:
-            NotCarried: the proxy driver does not forward the method.
-            HubUnreachable: there is no link.
-            Draining: the hub is stopping.
-        """
+        """The link to the hub, for a call of a method."""
         if not is_controller_side(method):
             why = "this socket serves the controller side of CSI; the Node service is at the edge node"
             raise NotCarried(method, why)
@@ -176,7 +170,6 @@ class ProxyDriver(ServedByTasks):
             self._watch.down()
 
     async def _listen(self, stream: Stream) -> None:
-        """Store each report of the driver, until the hub ends the watch."""
         async for message in stream:
             try:
                 reports = decode_reports(message)

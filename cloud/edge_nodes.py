@@ -107,7 +107,6 @@ class _Node:
 
 
 def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
-    """The drivers of a connected node that its agent does not report."""
     if visit is None or time.monotonic() - visit.began < _ASKED_S:
         return []
     return sorted(driver for driver in drivers if driver not in visit.told)
@@ -123,13 +122,7 @@ class Nodes:
         *,
         max_nodes: int,
     ) -> None:
-        """The nodes of the store, none of them connected.
-
-        Args:
-            store: keeps them on disk.
-            judge: judges their reports.
-            max_nodes: with so many nodes known, a new one is refused; a known one never is.
-        """
+        """With `max_nodes` known nodes, a new one is refused; a known one never is."""
         self._store = store
         self._subscribers: list[Callable[[str], None]] = []
         self.max_nodes = max_nodes
@@ -251,11 +244,7 @@ class Nodes:
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
     def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> None:
-        """Judge a node's new reports, and its earlier ones of other drivers.
-
-        Raises:
-            ValueError: as `report`.
-        """
+        """Judge a node's new reports, and its earlier ones of other drivers."""
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
         refused = {
@@ -512,7 +501,6 @@ class Nodes:
         raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
 
     def _replace(self, node: _Node, old: Visit, hello: Hello) -> None:
-        """End the old link of a node whose agent has connected again."""
         soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
         node.replaced_soon = node.replaced_soon + 1 if soon else 0
         self._end(node, old)  # first, so that its end is not taken for the node's
@@ -557,7 +545,6 @@ def _follows(live: Peer, shown: Peer) -> bool:
 
 
 def _now() -> tuple[float, float]:
-    """The time of the monotonic clock, and since the epoch."""
     return time.monotonic(), time.time()
 
 
@@ -597,7 +584,6 @@ def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict
 
 
 def _problems(node: _Node) -> list[str]:
-    """The problems of a node for people, in sentences."""
     if node.visit is None or not node.visit.untaken:
         return []
     return [f"the newest report of edge node {node.stored.name} does not count: {node.visit.untaken}"]

@@ -71,14 +71,7 @@ class Fences:
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Those of the state directory.
-
-        Args:
-            state_dir: exists.
-            absences: which nodes are away.
-            mounts: the volumes that they use.
-            settle_earlier: forgets what earlier machines of a node had in use. Raises OSError.
-            now: the time, in seconds since the epoch.
+        """`settle_earlier` forgets what earlier machines of a node had in use. It raises OSError.
 
         Raises:
             SettingsError: a newer hub wrote the file.
@@ -260,10 +253,5 @@ class Fences:
 
 
 def _read(body: dict[str, Any]) -> _Fence:
-    """The fence of a file.
-
-    Raises:
-        KeyError, TypeError: it is none.
-    """
     values = {field.name: body[field.name] for field in fields(_Fence)}
     return _Fence(**{**values, "in_use": tuple(values["in_use"]) if values["in_use"] is not None else None})

@@ -32,14 +32,9 @@ class ForwardedCall(Receiver):
     def __init__(
         self, call: ServerCall, account: Account, link: Link, *, node: str, unreachable: Callable[[], CallError]
     ) -> None:
-        """Send a call to the hub.
+        """Send a call to the hub, for a node if `node` is not empty.
 
-        Args:
-            call: the sidecar's call.
-            account: its account.
-            link: the link to the hub.
-            node: the node that it is for, or empty.
-            unreachable: makes the error for a call of which nothing was sent, because there is no link.
+        `unreachable` makes the error for a call of which nothing was sent, because there is no link.
 
         Raises:
             CallError: nothing was sent.

@@ -49,22 +49,6 @@ class HubPages:
         ends: CertificateEnds,
         settings: HubSettings,
     ) -> None:
-        """For a hub and its parts.
-
-        Args:
-            hub: its proxy drivers.
-            nodes: its nodes.
-            placement: the volumes that it has placed.
-            part: its objects.
-            trust: denials and tokens, and its trouble with certificates and with the disk.
-            store: its losses and its trouble with the disk.
-            calls: the nodes' calls.
-            refusals: the peers that it refused.
-            fences: the nodes that an operator takes for dead.
-            guard: the detaches that it holds.
-            ends: its own certificate and CA.
-            settings: its flags.
-        """
         self._hub = hub
         self._nodes = nodes
         self._placement = placement

@@ -55,17 +55,6 @@ class HubParts:
         segments: UniqueSegments,
         metrics: Metrics,
     ) -> None:
-        """Put a hub together.
-
-        Args:
-            settings: its flags.
-            sync: its objects and facts.
-            trust: judges its peers.
-            store: its nodes on disk.
-            claims: its names and ids on disk.
-            segments: the topology segments that belong to one node each.
-            metrics: counts its links and calls.
-        """
         judge = ReportJudge(segments, metrics)
         self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes)
         self.placement = Placement(

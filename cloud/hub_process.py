@@ -91,7 +91,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
 
 
 async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts]:
-    """Open the hub's files and its source of objects, and put the hub together."""
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
@@ -116,7 +115,6 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
 
 
 async def _drain(hub: Hub, served: Sequence[Serving], limit_s: float) -> None:
-    """Let calls under way finish, for so long."""
     for each in served:
         each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):

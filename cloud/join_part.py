@@ -51,11 +51,6 @@ class JoinPart:
     def __init__(self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool]) -> None:
         """Read the CA.
 
-        Args:
-            settings: the hub's.
-            trust: its tokens and certificates.
-            knows: as of `Enrolment`.
-
         Raises:
             SettingsError: the CA's key cannot be used.
         """

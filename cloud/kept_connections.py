@@ -122,7 +122,6 @@ class _Connection(asyncio.Protocol):
         self.is_closed = False
 
     async def ask(self, request: bytes) -> Answer:
-        """Send a request, and return the answer."""
         assert self._transport is not None
         self._waiting = self._loop.create_future()
         self.used_at = self._loop.time()
@@ -141,11 +140,9 @@ class _Connection(asyncio.Protocol):
     # ---- asyncio.Protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take requests from now on."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are of no class of asyncio's
 
     def data_received(self, data: bytes) -> None:
-        """Give an answer to the request that waits for it."""
         try:
             answer = self._reader.feed(data)
         except ValueError as error:
@@ -159,7 +156,6 @@ class _Connection(asyncio.Protocol):
             self._waiting.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the request under way."""
         self._fail(error or ConnectionResetError("the connection ended before the answer"))
 
     def _fail(self, error: Exception) -> None:

@@ -293,7 +293,6 @@ class Kube:
                 yield response
 
     async def _headers(self, content_type: str) -> dict[str, str]:
-        """The headers of a request, with the present credentials."""
         headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
         self._credentials.renew()
         if self._credentials.are_refused:  # a connection shows for all its life the client certificate it was made with
@@ -302,11 +301,6 @@ class Kube:
         return headers
 
     def _note(self, what: str, status: int) -> None:
-        """Note whether an answer takes the credentials.
-
-        Raises:
-            KubeError: it refuses the credentials.
-        """
         self._credentials.are_refused = status == 401
         if self._credentials.are_refused:
             if self._kept is not None:
@@ -315,7 +309,6 @@ class Kube:
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
-        """Turn the errors of a request into `KubeError`."""
         try:
             yield
         except TimeoutError as error:

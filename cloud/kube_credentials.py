@@ -45,7 +45,6 @@ class Credentials:
     """
 
     def __init__(self, kubeconfig: str, client: ApiClient, now: Callable[[], float]) -> None:
-        """Credentials that have just been loaded into the client."""
         self.are_refused = False
         self._kubeconfig, self._client, self._now = kubeconfig, client, now
         self._begun_at = now()
@@ -86,11 +85,7 @@ class Credentials:
             self._note(f"its client certificate cannot be used: {error}")
 
     def _take(self, new: Configuration) -> str:
-        """Use new ones from now on. Returns the reason if that is impossible, else an empty text.
-
-        Raises:
-            OSError: the client certificate cannot be used.
-        """
+        """Use new ones from now on. Returns the reason if that is impossible, else an empty text."""
         old = self._client.configuration
         if new.host != old.host:  # another context is selected now, and this server must not see its token
             return "it names another API server; restart the hub to use that one"

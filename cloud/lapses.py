@@ -54,13 +54,6 @@ class Lapses:
     """The lapses of all nodes' volumes."""
 
     def __init__(self, links: Links, mounts: Mounts, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """No lapse is noted yet.
-
-        Args:
-            links: the nodes' links.
-            mounts: what their agents told, and the volumes.
-            monotonic: the clock.
-        """
         self._links, self._mounts, self._monotonic = links, mounts, monotonic
         self._noted: set[tuple[str, str, float]] = set()
 

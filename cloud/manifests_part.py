@@ -66,9 +66,6 @@ def _sealer(state_dir: Path, seal_key: Path | None) -> Sealer:
     """The sealer of the last good manifests, with the operator's key or one in the state directory.
 
     The operator's key replaces the one in the state directory, which is removed.
-
-    Raises:
-        SettingsError: the key cannot be read or made, or is none.
     """
     own = state_dir / "seal.key"
     flag, path = ("--seal-key", seal_key) if seal_key is not None else ("--state-dir", own)

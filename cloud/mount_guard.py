@@ -119,16 +119,6 @@ class MountGuard:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A guard that looks at all anew for each call. It remembers for people the calls that it holds.
-
-        Args:
-            nodes: their links and reports.
-            mounts: the volumes that they use.
-            absences: which of them are away.
-            fences: which of them an operator takes for dead.
-            lapses: which volumes their agents have fenced.
-            monotonic: the clock.
-        """
         self._nodes, self._mounts, self._absences, self._fences = nodes, mounts, absences, fences
         self._lapses, self._monotonic = lapses, monotonic
         self._held: dict[tuple[str, str, str], tuple[float, str]] = {}

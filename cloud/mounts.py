@@ -160,7 +160,6 @@ class Mounts:
         return frozenset(pods.node_of(pod) for pod in self._pods_of(driver, volume)) - {""}
 
     def _pods_of(self, driver: str, volume: str) -> Iterator[Body]:
-        """The pods that mount a volume and have not ended."""
         bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, volume)))
         claims = [claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))]
         for claim in claims:
@@ -199,7 +198,6 @@ class _Index:
         source.subscribe(self._changed)
 
     def of(self, key: Key) -> list[Ref]:
-        """The objects that have a key, in order."""
         return sorted(self._refs.get(key, ()))
 
     def _changed(self, refs: frozenset[Ref]) -> None:

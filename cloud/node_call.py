@@ -80,7 +80,6 @@ class NodeCall(Receiver):
     __slots__ = ("_caller", "_driver", "_has_ended", "_id", "_is_unary", "_last", "_name", "_owed", "_visit")
 
     def __init__(self, name: str, visit: Visit, call: Call, caller: Caller) -> None:
-        """Send the call: see `cloud.edge_nodes.Nodes.call`."""
         self._name = name
         self._visit = visit
         self._caller = caller
@@ -135,7 +134,6 @@ class NodeCall(Receiver):
         self._visit.link.cancel(self._id)
 
     def _leave(self) -> None:
-        """Count the call no more, and give the node its credit back."""
         self.passed_on()
         driver, self._driver = self._driver, ""
         if driver:

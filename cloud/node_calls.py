@@ -24,11 +24,7 @@ class NodeCalls:
     """Counts the calls of all nodes, and keeps one failure of each node."""
 
     def __init__(self, *, knows: Callable[[str], bool]) -> None:
-        """No calls yet.
-
-        Args:
-            knows: tells whether a node of this name exists: a caller may name any node.
-        """
+        """`knows` tells whether a node of this name exists: a caller may name any node."""
         self._knows = knows
         self._under_way: dict[str, set[Account]] = {}
         self._failures: dict[str, FailedCall] = {}
@@ -78,7 +74,6 @@ class NodeCalls:
             del self._under_way[account.node]
 
     def _settle(self, account: Account) -> None:
-        """Drop the failure of the node if the success of this call settles it."""
         failure = self._failures.get(account.node)
         if failure is None or failure.driver != account.driver:
             return

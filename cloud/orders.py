@@ -60,17 +60,6 @@ class Orders:
         calls: NodeCalls,
         losses: Losses,
     ) -> None:
-        """For one hub.
-
-        Args:
-            nodes: the nodes and their drivers.
-            placement: the names and ids that nodes have.
-            reports: the watches that may have something to send after `trust`.
-            sync: the facts that nodes have told.
-            trust: the denials, and the replaced certificates that appeared.
-            calls: the failed calls of nodes.
-            losses: the lost reports of nodes.
-        """
         self._nodes = nodes
         self._placement = placement
         self._reports = reports

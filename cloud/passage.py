@@ -54,14 +54,6 @@ class Passages:
     """
 
     def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, guard: MountGuard) -> None:
-        """Without calls.
-
-        Args:
-            placement: sends a call to its node.
-            counts: counts the calls of each node.
-            metrics: counts all of them.
-            guard: holds a detach back while the volume may be mounted.
-        """
         self.placement = placement
         self.counts = counts
         self.guard = guard
@@ -101,14 +93,7 @@ class Passage(Receiver):
     )  # fmt: skip
 
     def __init__(self, calls: Passages, link: Link, frame: Open, deadline: float | None) -> None:
-        """A call whose request has not come yet.
-
-        Args:
-            calls: the hub's calls.
-            link: the caller's link.
-            frame: the caller's frame.
-            deadline: when the caller's time is up, in the loop's clock, or None.
-        """
+        """`deadline` is the end of the caller's time, in the loop's clock; None: it set no limit."""
         self._calls = calls
         self._link = link
         self._frame = frame
@@ -223,7 +208,6 @@ class Passage(Receiver):
     # ---- inside
 
     async def _place(self, call: Call, mode: str, goes_to: Callable[[str], None]) -> None:
-        """Send the request to its node once the claim store allows it."""
         bind(self._account)
         try:
             wanted = self._frame.node
@@ -239,7 +223,6 @@ class Passage(Receiver):
             self._task = None
 
     def _placed(self, reply: Reply) -> None:
-        """Note that the call was sent."""
         self._reply = reply
         if reply.is_sent:
             self._give_back()
@@ -257,7 +240,6 @@ class Passage(Receiver):
         return goes_to
 
     def _remaining_s(self) -> float | None:
-        """The rest of the caller's time, in seconds; None if it set no limit."""
         return None if self._deadline is None else max(0.001, self._deadline - self._link.loop.time())
 
     def _leave(self) -> None:

@@ -19,13 +19,6 @@ class PolicyProblems:
     """Looks for problems with the policies of all volumes."""
 
     def __init__(self, source: Source, mounts: Mounts, users: Callable[[str], Collection[str]]) -> None:
-        """Look at nothing yet.
-
-        Args:
-            source: PersistentVolumes, VolumeAttachments and StorageClasses.
-            mounts: what the agents told.
-            users: the nodes without kubelets that list a volume as in use.
-        """
         self._source, self._mounts, self._users = source, mounts, users
 
     def problems(self) -> Iterator[str]:

@@ -32,7 +32,6 @@ class Refusals:
     """The refused peers, the oldest first."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """No refusals yet. `clock` gives seconds since the epoch."""
         self._clock = clock
         self._found: OrderedDict[tuple[str, str], Refusal] = OrderedDict()
         self._instances: dict[tuple[str, str], str] = {}

@@ -56,7 +56,6 @@ class ReportJudge:
     """Judges the reports of all nodes, and notes each refusal in the log, the audit log and a metric."""
 
     def __init__(self, segments: UniqueSegments, metrics: Metrics) -> None:
-        """Judge by these owners of segments."""
         self.segments, self._metrics = segments, metrics
 
     def refuse(self, report: DriverReport, rights: Sequence[str], known: Container[str]) -> Refused | None:

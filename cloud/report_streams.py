@@ -25,13 +25,6 @@ class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
     def __init__(self, nodes: Nodes, placement: Placement, metrics: Metrics) -> None:
-        """Without streams.
-
-        Args:
-            nodes: store each report, and name the drivers whose reports have changed.
-            placement: gives each proxy driver the report of its driver.
-            metrics: counts the reports that cannot be taken.
-        """
         self._nodes = nodes
         self._placement = placement
         self._metrics = metrics
@@ -105,11 +98,7 @@ class ReportStreams:
 
 
 async def _read_reports(message: bytes) -> list[DriverReport]:
-    """Read an agent's message. A caller that asks for the next one afterwards keeps them in order.
-
-    Raises:
-        ValueError: it is too large, or no list of reports.
-    """
+    """Read an agent's message. A caller that asks for the next one afterwards keeps them in order."""
     if len(message) > MAX_REPORT_BYTES:
         raise ValueError(
             f"{len(message)} bytes, and {MAX_REPORT_BYTES} is the limit; the node's earlier report stays; run fewer "

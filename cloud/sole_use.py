@@ -35,7 +35,6 @@ class SoleUse:
     """The sole uses of all volumes. `begin` completes it."""
 
     def __init__(self, table: FactTable, mounts: Mounts) -> None:
-        """Judge by the stored facts, and by what the hub knows of nodes and pods."""
         self._table, self._mounts = table, mounts
         self._turn = asyncio.Lock()
         self._absence: Callable[[str], str]

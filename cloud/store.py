@@ -77,10 +77,6 @@ class Store:
     def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
         """Open or create the file. A damaged file is renamed, and is a loss.
 
-        Args:
-            state_dir: made if it is missing.
-            retry_s: between a write that failed and its retry.
-
         Raises:
             SettingsError: the directory cannot be used, another hub uses it, or a newer hub wrote the file.
         """

@@ -71,19 +71,7 @@ class Hub:
         metrics: Metrics,
         insecure: bool,
     ) -> None:
-        """Begin without links.
-
-        Args:
-            nodes: the edge nodes.
-            calls: serves CSI calls.
-            reports: takes the agents' reports of their drivers, and sends each proxy driver its driver's report.
-            orders: serves the operators' orders.
-            sync: sends Kubernetes objects to agents, and takes their facts about them.
-            credentials: judges the peers' certificates.
-            refusals: remembers the refused peers, for operators.
-            metrics: counts links.
-            insecure: the hub listens without TLS (loopback only), so it checks no certificate.
-        """
+        """With `insecure` the hub listens without TLS (loopback only), so it checks no certificate."""
         self._nodes = nodes
         self._calls = calls
         self._credentials = credentials

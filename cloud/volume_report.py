@@ -108,7 +108,6 @@ def _state(use: _Use) -> str:
 
 
 def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
-    """The uses of one volume by node, those of one node joined."""
     found: dict[str, _Use] = {}
     for node, use in (item for some in uses for item in some):
         known = found.setdefault(node, _Use())
@@ -161,7 +160,6 @@ def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[t
 
 
 def _claims(pod: Body) -> dict[str, str]:
-    """The claims of a pod by its names of the volumes."""
     volumes = [it for it in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in it or "ephemeral" in it]
     return dict(zip((it["name"] for it in volumes), pods.claim_names(pod), strict=True))
 
@@ -210,7 +208,6 @@ class _Nodes:
         return found.pop() if len(found) == 1 else ""
 
     def _candidates(self, term: Mapping[str, Any]) -> Iterable[str]:
-        """Nodes that a term may select."""
         narrowed = [{name for value in values for name in self._with(key, value)} for key, values in choices(term)]
         return min(narrowed, key=len, default=self._labels.keys())
 
@@ -218,7 +215,6 @@ class _Nodes:
         return {NODE_SEGMENT: name, **self._labels.get(name, {_HOSTNAME: name})}
 
     def _with(self, key: str, value: str) -> Iterable[str]:
-        """The nodes that have a label."""
         if key not in self._by_label:
             known = self._by_label[key] = defaultdict[str, set[str]](set)
             for name, labels in self._labels.items():

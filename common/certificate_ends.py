@@ -77,15 +77,7 @@ class CertificateEnds:
         renews: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Show the ends as metrics.
-
-        Args:
-            cert: `--tls-cert`; None without TLS.
-            ca: `--tls-ca`; None without TLS.
-            metrics: shows the ends.
-            renews: the process renews its own certificate, and has a sentence of its own if it cannot.
-            now: seconds since the epoch.
-        """
+        """A process that `renews` its own certificate has a sentence of its own if it cannot."""
         files = {OWN: cert, CA: ca}
         self._files: Mapping[str, Path] = {name: path for name, path in files.items() if path is not None}
         self._renews = renews

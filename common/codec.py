@@ -79,11 +79,6 @@ class _Layout:
         return tuple([getattr(frame, name) for name in self._names])
 
     def read(self, item: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All fields of a received item, checked.
-
-        Raises:
-            RemoteProtocolError: a field is missing or wrong.
-        """
         given = item[1 : len(self._names) + 1]
         if tuple(map(type, given)) != self._ordinary:
             return self._read_unusual(given)

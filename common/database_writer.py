@@ -370,11 +370,7 @@ def _attempt_all(connection: sqlite3.Connection, writes: list[_Write], crowded: 
 
 
 def _attempt(connection: sqlite3.Connection, write: _Write) -> Any:
-    """The result of one write in an open transaction. If it fails, it leaves nothing in the transaction.
-
-    Raises:
-        Exception: the database has rolled back the whole transaction.
-    """
+    """The result of one write in an open transaction. If it fails, it leaves nothing in the transaction."""
     connection.execute("SAVEPOINT one")
     try:
         result = write.work(connection)

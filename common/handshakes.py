@@ -24,12 +24,7 @@ class Handshakes(Generic[Connection]):
     """The connections under way, grouped by their address."""
 
     def __init__(self, most: int, *, share_s: float) -> None:
-        """No handshake yet.
-
-        Args:
-            most: the limit.
-            share_s: above the limit, a handshake may be ended for a newer one of its address after this time, seconds.
-        """
+        """Above `most`, a handshake may be ended for a newer one of its address after `share_s` seconds."""
         self.most = most
         self._share_s = share_s
         self._groups: dict[str, dict[Connection, float]] = {}

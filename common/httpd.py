@@ -53,12 +53,7 @@ class HttpEndpoint:
     """
 
     def __init__(self, address: HostPort, *, metrics: Metrics, ready: Ready) -> None:
-        """Bind and start serving.
-
-        Args:
-            address: the address to listen on.
-            metrics: the metrics of /metrics.
-            ready: called for every /readyz, in a thread of the endpoint: it must be quick and thread-safe.
+        """Bind, and serve. Each /readyz calls `ready` in a thread: it must be quick and thread-safe.
 
         Raises:
             SettingsError: the system refuses the address.
@@ -190,7 +185,6 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             _cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the base class's signature
-        """Log at DEBUG that a client left or was too slow."""
         _log.debug("an HTTP connection ended early: %r", sys.exception())
 
 

@@ -270,16 +270,7 @@ class Link:
         peer_identity: Any = None,
         on_hello: Callable[["Link"], None] | None = None,
     ) -> None:
-        """A link for a transport.
-
-        Args:
-            session: the session, fresh.
-            handler: handles the link and serves its streams.
-            loop: the running loop.
-            writer: the transport.
-            peer_identity: the transport's knowledge of the peer (`common.peer.Peer`).
-            on_hello: called in place of `handler.greeted`, which it may call.
-        """
+        """`on_hello` is called in place of `handler.greeted`, which it may call."""
         self.session = session
         self.loop = loop
         self.greeted = False

@@ -109,12 +109,10 @@ class _Way:
             self._is_busy = False
 
     def carry_soon(self) -> None:
-        """Carry in both directions, in the next turn of the loop."""
         if self._soon is None:
             self._soon = self._loop.call_soon(self._carry_both)
 
     def carry_later(self) -> None:
-        """Carry in both directions within `LATER_S`."""
         if self._later is None and self._soon is None:
             self._later = self._loop.call_later(LATER_S, self._carry_both)
 

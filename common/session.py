@@ -171,14 +171,6 @@ class Session:
     )  # fmt: skip
 
     def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
-        """A new session.
-
-        Args:
-            hello: this side's hello; its limits are overwritten with those of `limits`.
-            dialler: whether this side made the connection.
-            limits: this side's limits.
-            now: this side's monotonic clock, seconds.
-        """
         self.hello = replace(
             hello,
             max_message_bytes=limits.max_message_bytes,
@@ -703,7 +695,6 @@ class Session:
         self._tell(self.application.on_closed, reason, message)
 
     def _tell_lost(self, stream: Stream) -> None:
-        """Tell the receiver of an accepted stream that the session is over."""
         if not stream.answered:
             self._tell(stream.receiver.left)
         self._tell(stream.receiver.released, False)  # noqa: FBT003  # as in `Receiver`
@@ -716,7 +707,6 @@ class Session:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """End the session, because the application or a receiver raised."""
         self.application.on_fault(error)
         self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 

@@ -34,16 +34,7 @@ class Standing:
         priority: Priority = Priority.CONTROL,
         reopen: Backoff = REOPEN,
     ) -> None:
-        """A stream that is not open yet.
-
-        Args:
-            kind: the stream's kind.
-            use: sends and receives on the stream until it has ended; cancelled when the link goes.
-            subject: the `subject` in the stream's open.
-            node: the `node` in the stream's open.
-            priority: the stream's share of a busy link.
-            reopen: the waits between an end and the next opening.
-        """
+        """`use` sends and receives on the stream until it has ended; it is cancelled when the link goes."""
         self._kind = kind
         self._use = use
         self._subject = subject

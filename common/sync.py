@@ -178,14 +178,7 @@ class Teller:
         budget_bytes: int = BUDGET_BYTES,
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
-        """A teller that waits for the learner's digest.
-
-        Args:
-            truth: its objects.
-            max_message_bytes: the largest message that the peer accepts.
-            budget_bytes: the largest size of changes under way; the learner may want less.
-            is_unknown: whether the truth cannot know an object's state now; never for `MISSED_KINDS`.
-        """
+        """`is_unknown`: whether the truth cannot know an object's state now; never for `MISSED_KINDS`."""
         self._truth = truth
         self._is_unknown = is_unknown
         self._max_message_bytes = max_message_bytes
@@ -434,12 +427,6 @@ class Learner:
                  "_under_way", "unstored_bytes")  # fmt: skip
 
     def __init__(self, copy: Copy, *, budget_bytes: int = BUDGET_BYTES) -> None:
-        """A learner that has not sent its digest yet.
-
-        Args:
-            copy: its objects.
-            budget_bytes: the size of unstored changes that it accepts.
-        """
         self._copy = copy
         self._budget_bytes = budget_bytes
         self._state = _State.GREETING
@@ -518,7 +505,6 @@ class Learner:
 
 
 def _is_another(known: Stamp | None, stamp: Stamp) -> bool:
-    """Whether another object has taken the name of a known one."""
     return known is not None and known.uid != stamp.uid
 
 
@@ -532,7 +518,6 @@ def _least_size(said: Held | Put | Drop) -> int:
 
 
 def _parts(stamps: Iterable[tuple[Ref, Stamp]]) -> Iterator[bytes]:
-    """The `Held` messages of these objects, joined to parts."""
     part = bytearray()
     for ref, stamp in stamps:
         part += encode(held(ref, stamp))

@@ -200,11 +200,6 @@ def fits(ref: Ref, stamp: Stamp) -> bool:
 
 
 def _ref(kind: str, namespace: str, name: str) -> Ref:
-    """The object's key.
-
-    Raises:
-        RemoteProtocolError: a part of it is missing or too long.
-    """
     if not kind or not name:
         raise RemoteProtocolError("an object without a kind or a name")
     return Ref(_short(kind), _short(namespace), _short(name))

@@ -47,15 +47,7 @@ class Telling:
         budget_bytes: int = BUDGET_BYTES,
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
-        """A teller that has sent nothing yet.
-
-        Args:
-            stream: the stream; either side may have opened it.
-            truth: the objects to send.
-            hear: called with each event of the teller.
-            budget_bytes: the largest size of changes under way.
-            is_unknown: whether the truth cannot know an object's state now.
-        """
+        """`hear` is called with each event of the teller. For `is_unknown` see `Teller`."""
         self._stream = stream
         self._hear = hear
         limit = stream.link.peer.max_message_bytes
@@ -142,13 +134,11 @@ class _Worker:
         self._failure: Exception | None = None
 
     def wake(self) -> None:
-        """Let the work run: there may be something to do."""
         self._again = True
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """Cancel the work and start no more."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()

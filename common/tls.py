@@ -49,12 +49,7 @@ class TlsIdentity:
     """
 
     def __init__(self, files: TlsFiles, *, server: bool, asks: bool = True) -> None:
-        """Read the files.
-
-        Args:
-            files: their paths.
-            server: whether this side accepts connections.
-            asks: whether a server asks for a certificate. The join listener does not: a joining node has none yet.
+        """Read the files. A server that `asks` wants a certificate; a joining node has none yet.
 
         Raises:
             OSError: a file is missing or unreadable, or holds no matching PEM (`ssl.SSLError` is an OSError).

@@ -33,12 +33,7 @@ class FrameReader:
     __slots__ = ("_largest", "_mask_bit", "_mask_bytes", "is_foreign", "rest")
 
     def __init__(self, *, is_masked: bool, largest: int) -> None:
-        """A reader at the beginning of a frame.
-
-        Args:
-            is_masked: whether the peer masks its frames: a client does.
-            largest: the largest message in bytes; a larger one is foreign.
-        """
+        """A client masks its frames. A message above `largest` bytes is foreign."""
         self._mask_bit, self._mask_bytes = (_MASKED, 4) if is_masked else (0, 0)
         self._largest = largest
         self.is_foreign = False

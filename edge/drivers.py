@@ -69,15 +69,7 @@ class Driver:
         changed: Callable[[], None],
         channel: Channel | None = None,
     ) -> None:
-        """Begin without any answer.
-
-        Args:
-            socket: its UNIX socket, which may be missing.
-            node: this node's name.
-            max_message_bytes: the largest accepted answer.
-            changed: called when `report` has changed, and after the first try to ask the driver.
-            channel: the connection to the socket; a new one if None.
-        """
+        """`changed` is called when `report` has changed, and after the first try to ask the driver."""
         self.socket = socket
         self.path = str(socket)
         self.node = node
@@ -289,16 +281,11 @@ class Driver:
 
 
 async def _name(ask: Ask) -> str:
-    """Ask the driver at the other end of a new connection for its name."""
     return _name_in(*await ask(GET_PLUGIN_INFO, b"").unary())
 
 
 def _name_in(status: Status, body: bytes | None) -> str:
-    """Return the name in an answer to GetPluginInfo.
-
-    Raises:
-        ValueError: there is none, in words.
-    """
+    """Return the name in an answer to GetPluginInfo."""
     if not status.ok:
         raise ValueError(f"it does not give its name: it answered GetPluginInfo with {code_name(status.code)}")
     try:

@@ -43,11 +43,6 @@ class Home:
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
         """Check that the state belongs to this node and root directory, or to none yet.
 
-        Args:
-            state_dir: the state directory; it may be missing.
-            node: `--node`.
-            root_dir: `--root-dir`; compared as written, because drivers know it in this form.
-
         Raises:
             SettingsError: it is another node's, or a newer agent wrote it.
         """
@@ -88,11 +83,7 @@ class Home:
 
 
 def _is_unused(state_dir: Path, root_dir: Path) -> bool:
-    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read.
-
-    Raises:
-        SettingsError: a newer agent wrote one of the databases.
-    """
+    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read."""
     try:
         known = any(
             _has_row(state_dir / file, schema, table, where)
@@ -125,11 +116,7 @@ def _why(state_dir: Path, kept: str) -> str:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The stored home; an empty one if there is none, or it cannot be read.
-
-    Raises:
-        SettingsError: a newer agent wrote it.
-    """
+    """The stored home; an empty one if there is none, or it cannot be read."""
     try:
         return _home(read_state(path, FORM))
     except (FileNotFoundError, NotADirectoryError):

@@ -57,15 +57,7 @@ class HubCall(Receiver):
                  "_operation", "_request", "_result")  # fmt: skip
 
     def __init__(self, agent: Callee, link: Link, frame: Open, deadline: float | None, account: Account) -> None:
-        """A call whose request has not come yet.
-
-        Args:
-            agent: the agent.
-            link: the link of the stream.
-            frame: the hub's frame.
-            deadline: when the caller's time is up, in the loop's clock, or None.
-            account: the call's account, which this call closes.
-        """
+        """`deadline` is the end of the caller's time, in the loop's clock, or None. This call closes `account`."""
         self._agent = agent
         self._link = link
         self._frame = frame

@@ -92,11 +92,7 @@ async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, limits: Lim
 
 
 def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:
-    """The CA certificate with the pinned key, as PEM. Others that the hub told count only after the join.
-
-    Raises:
-        DialError: there is none.
-    """
+    """The CA certificate with the pinned key, as PEM. Others that the hub told count only after the join."""
     try:
         for certificate in x509.load_pem_x509_certificates(pem):
             key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

@@ -86,13 +86,7 @@ class KubeletPart:
         look_s: float = LOOK_S,
         try_again_s: float = TRY_AGAIN_S,
     ) -> None:
-        """Open the files in the state directory.
-
-        Args:
-            settings: the agent's.
-            changed: called when a driver's answers, or the drivers, have changed.
-            look_s: the interval in seconds at which problems are looked for.
-            try_again_s: the interval in seconds of retries after the disk failed.
+        """Open the files. `changed` is called when the drivers, or a driver's answers, have changed.
 
         Raises:
             SettingsError: a directory cannot be used, or belongs to another agent.
@@ -232,11 +226,6 @@ class Volumes:
     def __init__(self, settings: AgentSettings, fencing: Fencing, *, try_again_s: float) -> None:
         """Open the files in the state directory.
 
-        Args:
-            settings: the agent's.
-            fencing: fences volumes when the agent's lease ends.
-            try_again_s: the interval in seconds of retries after the disk failed.
-
         Raises:
             SettingsError: they cannot be used.
         """
@@ -256,9 +245,6 @@ class Volumes:
         """Open the states; None, with the reason in the log, while the disk cannot be written.
 
         No driver is called without a row (docs/csi-contract.md#the-state-is-on-disk-before-the-call).
-
-        Raises:
-            SettingsError: another agent uses the states, or a newer agent has written them.
         """
         try:
             states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
@@ -405,11 +391,7 @@ def _volume(*, since: float, devices: list[dict[str, str]], **entry: Any) -> Pod
 
 
 def _make_fencing(settings: AgentSettings) -> Fencing:
-    """The fencing of a node without a kubelet.
-
-    Raises:
-        SettingsError: its files cannot be used, or this process cannot reach all mounts of its node.
-    """
+    """The fencing of a node without a kubelet."""
     if settings.fence == "on" and (why := why_not_here()):
         raise SettingsError("--fence", settings.fence, why)
     try:
@@ -430,11 +412,7 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
 
 
 def _take_root(root: Path) -> int:
-    """Lock the root directory for this agent, and return the descriptor of the lock.
-
-    Raises:
-        SettingsError: it cannot be used, or a kubelet or another agent uses it.
-    """
+    """Lock the root directory for this agent, and return the descriptor of the lock."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         descriptor = lock(root / "csi-bridge.lock")

@@ -80,14 +80,7 @@ class KubeletRelay:
     def __init__(
         self, directory: Path, node: str, drivers: Callable[[], Sequence[Driver]], *, max_message_bytes: int
     ) -> None:
-        """Begin without sockets.
-
-        Args:
-            directory: holds the sockets; it is made if it is missing.
-            node: this node's name.
-            drivers: returns the present drivers.
-            max_message_bytes: the largest accepted request.
-        """
+        """`directory` holds the sockets; it is made if it is missing."""
         self._directory = directory
         self._node = node
         self._drivers = drivers

@@ -53,13 +53,7 @@ class Metastore:
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Open or create the file.
-
-        Args:
-            state_dir: made if it is missing.
-            full: whether each write waits for the disk, so that a power cut loses no acknowledged write.
-            clock: the time, in seconds since the epoch.
-            retry_s: between a write that failed and its retry.
+        """Open or create the file. With `full` a power cut loses no acknowledged write.
 
         Raises:
             SettingsError: the directory cannot be used, another agent uses it, or a newer agent wrote the file.

@@ -67,15 +67,6 @@ class NodeFacts:
         machine: Machine,
         fence: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """Tell nothing yet.
-
-        Args:
-            node: this node's name.
-            store: queues the facts.
-            drivers: the node's drivers.
-            machine: its capacity and versions.
-            fence: returns what the agent fences; empty if it fences nothing.
-        """
         self._store, self._drivers, self._machine, self._fence = store, drivers, machine, fence
         self._name = node
         self._node = Ref("Node", "", node)
@@ -165,12 +156,6 @@ class LeftOverFacts:
     def __init__(
         self, tell: Callable[[], None], *, later: Callable[[float, Callable[[], None]], object] | None = None
     ) -> None:
-        """Nothing has changed yet.
-
-        Args:
-            tell: reports the present state.
-            later: calls back after so many seconds; by default on the running loop.
-        """
         self._tell = tell
         self._later = later or asyncio.get_running_loop().call_later
         self._due = self._closed = False

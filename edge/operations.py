@@ -181,14 +181,7 @@ class Operations:
         most: int = 1_024,
         drivers: Callable[[], int] = lambda: 1,
     ) -> None:
-        """An empty table.
-
-        Args:
-            limit_s: the longest time of one operation.
-            node: this node's name, for messages.
-            most: the most operations that may run at once.
-            drivers: tells how many drivers the node has.
-        """
+        """At most `most` operations run at once, each for at most `limit_s`. `drivers` counts the node's drivers."""
         self.limit = TimeLimit(limit_s)
         self.node = node
         self._most = most

@@ -53,13 +53,6 @@ class PodFacts:
         *,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Facts that nobody has changed yet.
-
-        Args:
-            store: keeps them for the hub.
-            states: gives the state of every pod in the store.
-            later: calls back after so many seconds; by default on the running loop.
-        """
         self._store, self._states = store, states
         self._later = later or asyncio.get_running_loop().call_later
         self._told: dict[Ref, PodState | None] = dict.fromkeys(store.fact_refs("Pod"))

@@ -51,15 +51,7 @@ class Registrar:
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
         look_s: float = LOOK_S,
     ) -> None:
-        """Begin without plugins.
-
-        Args:
-            root: the kubelet's directory, e.g. `/var/lib/kubelet`.
-            registry: gets the registrations.
-            own: it registers plugins; False: it observes those of a kubelet.
-            is_relay: whether a socket is one that the agent itself serves for drivers.
-            look_s: the interval in seconds at which an observer looks for drivers.
-        """
+        """If not `own`, it observes the plugins of a kubelet. `is_relay`: the agent itself serves a socket."""
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
         self._registry = registry
@@ -171,7 +163,6 @@ class _Plugin:
         self._again = asyncio.Event()
 
     def check(self) -> None:
-        """Retry if the registration no longer stands; the plugin then gets the reason."""
         if self._name and not self._registry.is_registered(self._name, str(self._path)):
             self._again.set()
 

@@ -81,15 +81,6 @@ class Renewal:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is renewed yet.
-
-        Args:
-            identity: the node's files.
-            node: its name.
-            limits: of a link to the join listener.
-            clock: the time, in seconds since the epoch.
-            monotonic: the clock of waits, in seconds.
-        """
         self._identity = identity
         self._node = node
         self._limits = limits

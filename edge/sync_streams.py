@@ -21,12 +21,7 @@ class SyncStreams:
     """Both streams of one agent. `up()` and `down()` follow the link."""
 
     def __init__(self, metastore: Metastore, *, reopen: Backoff = REOPEN) -> None:
-        """Both streams, not open yet.
-
-        Args:
-            metastore: the agent's local copy of its objects, and its facts.
-            reopen: the waits between a stream's end and its next opening.
-        """
+        """`reopen` has the waits between a stream's end and its next opening."""
         self._metastore = metastore
         self._streams = (
             Standing(Kind.SYNC, self._learn, priority=Priority.SYNC, reopen=reopen),

@@ -361,7 +361,6 @@ class VolumeManager:
         return {**entry, "state": "fenced", "error": f"no answer of the hub in time, so the agent fenced it: {done}"}
 
     def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
-        """The mounts of one pod, each done or uncertain."""
         for key in mounts.get(uid, ()):
             yield from (row for row in self._volumes[key].rows.publications.values() if row.pod_uid == uid)
 
@@ -575,7 +574,6 @@ class VolumeManager:
         self._wake_to_read_again()
 
     def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
-        """Note a pod's unresolved volumes, with the time at which each became unresolved."""
         old = self._clueless.pop(uid, {})
         if wants is not None and wants.unresolved:
             new = _Clueless(self._clock.time(), self._clock.monotonic())

@@ -34,7 +34,6 @@ class Abandonment:
     def __init__(
         self, nodes: Nodes, placement: Placement, segments: UniqueSegments, denials: Denials, part: SyncPart
     ) -> None:
-        """For one hub, with its objects and facts (`part`)."""
         self._nodes, self._placement, self._segments = nodes, placement, segments
         self._denials, self._part = denials, part
 
@@ -81,7 +80,6 @@ class Abandonment:
         return Done(said=[])
 
     async def _makers(self) -> dict[tuple[str, Handle], set[str]]:
-        """The nodes that have made each volume, snapshot and group."""
         found: dict[tuple[str, Handle], set[str]] = {}
         for (driver, thing, node), holding in (await self._placement.books()).ledger.holdings:
             if holding.is_made:

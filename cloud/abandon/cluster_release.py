@@ -86,7 +86,6 @@ class ClusterRelease:
     """Releases a node's own storage in a cluster, one pass at a time."""
 
     def __init__(self, api: Kube, node: str) -> None:
-        """With the API server, and the operator's permissions there."""
         self._api, self._node = api, node
 
     async def run(self, known: NodeStorage, *, is_dry: bool) -> list[Released]:
@@ -126,7 +125,6 @@ class ClusterRelease:
         return _Cluster(own, groups, contents, await self._all(RESOURCES["VolumeAttachment"]))
 
     async def _any(self, kind: str) -> list[Body]:
-        """All objects of a kind; none in a cluster that does not know it."""
         try:
             return await self._all(RESOURCES[kind])
         except KubeError as error:
@@ -144,7 +142,6 @@ class ClusterRelease:
                 return found
 
     async def _pods(self) -> dict[tuple[str, str], list[Body]]:
-        """The pods on the node, by the claims (namespace and name) that they use."""
         found: dict[tuple[str, str], list[Body]] = {}
         for pod in await self._all(replace(RESOURCES["Pod"], selector=f"spec.nodeName={self._node}")):
             for claim in claim_names(pod):
@@ -169,13 +166,11 @@ class _Steps:
         self.found: list[Released] = []
 
     def note(self, kind: str, body: Part, fate: str, why: str) -> None:
-        """Note an object and its fate, once."""
         if (uid := body["metadata"]["uid"]) not in self._noted:
             self._noted.add(uid)
             self.found.append(Released(kind, _name(body), fate, why))
 
     async def release_snapshot(self, kind: str, content: Part) -> None:
-        """Release a VolumeSnapshot or VolumeGroupSnapshot (the kind) and its content."""
         ref = part(content, "spec", f"{kind[0].lower()}{kind[1:]}Ref")
         snapshot = await self._bound(kind, ref)
         if snapshot is not None:

@@ -76,15 +76,7 @@ class LeakAudit:
         grace_s: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """No audit yet.
-
-        Args:
-            nodes: list their volumes and snapshots.
-            placement: has the hub's records.
-            part: has the references, and the mounts that agents tell of.
-            grace_s: a thing that may be younger is no leak.
-            now: seconds since the epoch.
-        """
+        """A thing that may be younger than `grace_s` is no leak."""
         self._nodes, self._placement, self._part = nodes, placement, part
         self._grace_s, self._now = grace_s, now
         self._ordered = asyncio.Lock()
@@ -114,11 +106,7 @@ class _OneAudit:
         self._notes: list[str] = []
 
     async def run(self, driver: str, *, within_s: float, wanted: str = "") -> Audited:
-        """Audit one driver, or all of them (empty), and find all references to the wanted id.
-
-        Raises:
-            PlacementNotKept: the claim store cannot be read.
-        """
+        """Audit one driver, or all of them (empty), and find all references to the wanted id."""
         began = self._now()
         opened, before = await self._placement.books(), await self._references()
         known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ledger.holdings)}
@@ -169,7 +157,6 @@ class _OneAudit:
     # ---- the lists ---------------------------------------------------------------------------------------------------
 
     async def _list(self, fleets: Mapping[str, Fleet], tally: Tally, *, within_s: float) -> None:
-        """Ask all nodes, each for one list after another."""
         wanted: dict[str, list[tuple[str, Member]]] = {}
         for driver, fleet in fleets.items():
             for member in fleet:
@@ -204,7 +191,6 @@ class _OneAudit:
             tally.end(driver, kind, node)
 
     def _note_strangers(self, opened: Books, fleets: Mapping[str, Fleet]) -> None:
-        """Note the nodes that have things by the ledger, and that have not reported the driver."""
         held = {(driver, node) for (driver, _, node), holding in opened.ledger.holdings if not holding.gone}
         for driver, node in sorted(held):
             if driver in fleets and node not in fleets[driver].members:
@@ -254,7 +240,6 @@ class _OneAudit:
             )
 
     def _note(self, truths: Truths) -> None:
-        """Tell of the things that are not judged or not shown."""
         for why in dict.fromkeys(filter(None, map(truths.unread, (VOLUME, SNAPSHOT)))):
             kinds = " and ".join(f"{kind}s" for kind in (VOLUME, SNAPSHOT) if truths.unread(kind) == why)
             self._notes.append(f"{kinds} are not compared with Kubernetes: {why}")
@@ -273,7 +258,6 @@ class _OneAudit:
 
 
 def _first(names: Iterable[str], count: int | None = None) -> str:
-    """The first of some names, and whether there are more."""
     all_of_them = list(names)
     more = (count if count is not None else len(all_of_them)) - _NAMED
     return ", ".join(all_of_them[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -121,10 +121,8 @@ def _may_select(required: Iterable[_Terms], labels: Mapping[str, str], member: M
 
 
 def _is_known(key: str, labels: Mapping[str, str], member: Member, fleet: Fleet) -> bool:
-    """Whether the hub knows if a node has a label of a key."""
     return key in labels or (member.tells_segments and key in fleet.label_keys)
 
 
 def _keys(required: Iterable[_Terms]) -> AbstractSet[str]:
-    """The keys of the required labels."""
     return {each["key"] for terms in required for term in terms for each in term.get("matchExpressions") or ()}

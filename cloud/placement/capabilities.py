@@ -153,7 +153,6 @@ def _without_majority(told: Iterable[Answer | None]) -> Answer | None:
 
 
 def _capabilities(method: str, kind: type[Message], votes: Votes, earlier: DriverReport | None) -> bytes:
-    """The capabilities of most nodes, in the order of the most common report."""
     everyone = sum(nodes for _, nodes in votes)
     count: dict[bytes, int] = {}
     found: dict[bytes, Any] = {}
@@ -186,7 +185,6 @@ def _keys(kind: type[Message], answer: Answer | None) -> dict[bytes, Any]:
 
 
 def _is_service(capability: Any, kind: int) -> bool:
-    """Whether this is a plugin's service of a kind."""
     if not isinstance(capability, PluginCapability) or capability.WhichOneof("type") != "service":
         return False
     return capability.service.type == kind

@@ -113,7 +113,6 @@ class PlacedCall:
         return None
 
     def _settle(self, attempt: Attempt, status: Status, things: tuple[Thing, ...]) -> Coroutine[Any, Any, None] | None:
-        """End a call of a driver with an elected node."""
         if status.ok:
             self.pending.drop(self.keep(things))  # the leak audit knows that they are new
         is_create = bool(self.ask.asked.name)
@@ -141,7 +140,6 @@ class PlacedCall:
             raise NameElsewhere(self.ask.driver, self.ask.asked.name, self.send.node, place)
 
     async def _is_known(self) -> bool:
-        """Whether the hub knows a thing that was made under the name."""
         driver, name = self.ask.driver, self.ask.asked.name
         try:
             standing = await self.pending.look(driver, name, ())
@@ -287,7 +285,6 @@ class CarriedCall:
         return self._placed.record(status, self._message, self._things)
 
     def _checked(self, message: bytes, *, is_only: bool) -> bytes:
-        """A message as the caller gets it."""
         try:
             self._things = self._placed.made(message, is_only=is_only)
         except CallError:

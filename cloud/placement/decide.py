@@ -297,7 +297,6 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
 
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:
-    """The node for a local call that is no create."""
     if ask.asked.things:
         return find(ask, now)
     if len(now.fleet) > 1:

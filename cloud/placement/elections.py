@@ -63,18 +63,7 @@ class Elections:
         now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
-        """Without elections.
-
-        Args:
-            nodes: the candidates.
-            store: records the elections.
-            metrics: shows them.
-            fleet: the nodes that run a driver.
-            rules: the operator's rules for a driver.
-            labels: the labels of a node's Node, none without a Node; None: the hub has not read the Nodes yet.
-            now: seconds since the epoch.
-            monotonic: seconds of the monotonic clock.
-        """
+        """`labels` returns a node's labels; None: the hub has not read the Nodes yet."""
         self._nodes, self._store, self._metrics, self._fleet, self._rules = nodes, store, metrics, fleet, rules
         self._labels, self._now, self._monotonic = labels, now, monotonic
         self._drivers: dict[str, DriverElection] = {}

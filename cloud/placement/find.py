@@ -140,11 +140,7 @@ def _is_ruled_out(driver: str, thing: Thing, node: str, now: Snapshot) -> bool:
 
 
 def _by_affinity(driver: str, thing: Thing, now: Snapshot) -> Fit:
-    """The nodes that PersistentVolumes name, and all that they do not rule out.
-
-    Raises:
-        NoPlace: the hub has not read every PersistentVolume yet.
-    """
+    """The nodes that PersistentVolumes name, and all that they do not rule out."""
     volumes = _volumes_of(thing, now)
     if volumes is None:
         return Fit([], list(now.fleet.members))
@@ -159,7 +155,6 @@ def _volumes_of(thing: Thing, now: Snapshot) -> Volumes | None:
 
 
 def _told_by_volumes(driver: str, thing: Thing, now: Snapshot, fit: Fit) -> str:
-    """A sentence about the nodes that PersistentVolumes name for a thing."""
     volumes, named = _volumes_of(thing, now), fit.named[:_SHOWN]
     others = sorted(set(fit.possible) - set(fit.named))[:_SHOWN]
     unknown = volumes.unknown_labels(thing.id, driver, now.fleet, others) if volumes is not None else {}

@@ -124,7 +124,6 @@ class Fleet:
 
     @cached_property
     def _labelled(self) -> Mapping[tuple[str, str], list[Member]]:
-        """The members by label."""
         found: dict[tuple[str, str], list[Member]] = {}
         for member in self:
             for label in member.labels.items():
@@ -133,7 +132,6 @@ class Fleet:
 
     @cached_property
     def _at(self) -> Mapping[tuple[str, str], list[Member]]:
-        """The members by segment."""
         found: dict[tuple[str, str], list[Member]] = {}
         for member in self:
             for segment in member.segments.items():

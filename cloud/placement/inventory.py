@@ -129,7 +129,6 @@ def endless(method: str) -> Unlisted:
 
 
 def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
-    """A page's things, and the next token."""
     answer, id_of = parse(_METHODS[kind], body), LISTINGS[_METHODS[kind]].id_of
     sized = (
         (id_of(it), it.volume.capacity_bytes if kind == VOLUME else it.snapshot.size_bytes) for it in answer.entries
@@ -143,14 +142,6 @@ class Inventories:
     def __init__(
         self, call: CallNode, store: ClaimStore, *, now: Callable[[], float], monotonic: Callable[[], float]
     ) -> None:
-        """Inventories for a store.
-
-        Args:
-            call: sends a call to a node.
-            store: gets the inventories.
-            now: seconds since the epoch.
-            monotonic: seconds of the monotonic clock.
-        """
         self._call, self._store, self._now, self._monotonic = call, store, now, monotonic
         self._asked: dict[_Key, float] = {}
         """When a node was asked last, in seconds of the monotonic clock."""

@@ -119,7 +119,6 @@ class MemoryRows:
             yield Ledger([((*key, node), holding) for key, by in held for node, holding in by.items()], [])
 
     def _places(self) -> Iterator[tuple[str, str]]:
-        """Driver and node of each entry."""
         yield from ((driver, hold.node) for (driver, _), holds in self._holds.items() for hold in holds.values())
         yield from ((driver, node) for driver, nodes in self._nodes.items() for node in nodes)
         yield from ((driver, node) for driver, lists in self._lists.items() for node, _ in lists)
@@ -211,5 +210,4 @@ class MemoryRows:
 
 
 def _concerns(node: str, driver: str, its_driver: str, its_node: str) -> bool:
-    """Whether an entry is of a node, and of a driver if one is given."""
     return its_node == node and driver in ("", its_driver)

@@ -55,7 +55,6 @@ class Offers:
     """The offers of all drivers."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
-        """The offers of the store."""
         self._store, self._metrics = store, metrics
         self._earlier = dict(store.offers())
         self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}

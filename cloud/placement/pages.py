@@ -100,15 +100,7 @@ class Pages:
         elsewhere: Callable[[str, Thing, str], str],
         now: Callable[[], float],
     ) -> None:
-        """Begin without lists.
-
-        Args:
-            call: sends a call to a node.
-            look: of a driver and things: the hub's records of them.
-            elsewhere: of a driver, a thing and a node: another node that its PersistentVolume is for, if it is not for
-                this one; else empty.
-            now: seconds since the epoch.
-        """
+        """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
         self._call, self._look, self._elsewhere, self._now = call, look, elsewhere, now
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         """By digest of the list, and by node: the first pages that are asked ahead."""
@@ -220,11 +212,7 @@ class Pages:
         return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
 
     async def _first(self, call: Call, send: Send) -> _Page:
-        """A node's first page, or its last list.
-
-        Raises:
-            Unlisted: there is neither.
-        """
+        """A node's first page, or its last list."""
         needed, member = LISTINGS[call.method].capability, send.member
         if member is not None and member.ballot is not None and needed not in member.lists:
             raise Unlisted(f"its driver lacks the capability {ControllerServiceCapability.RPC.Type.Name(needed)}")
@@ -245,12 +233,7 @@ class Pages:
         return _Page(await _read(call.method, send, last.body), note)
 
     async def _live(self, call: Call, send: Send) -> _Page:
-        """A page that the driver gives now.
-
-        Raises:
-            Unlisted, CallError: it gives none.
-            TokenUnknown: it does not know its token any more.
-        """
+        """A page that the driver gives now."""
         began = self._now()
         status, body = await ask(self._call, send.node, call)
         if status.code == Code.ABORTED and _token(call):
@@ -315,7 +298,6 @@ def _token(call: Call) -> str:
 
 
 def _at_token(call: Call, own: str) -> Call:
-    """The call with a driver's own token."""
     request: Any = METHODS[call.method].request.FromString(call.request)
     request.starting_token = own
     return call._replace(request=request.SerializeToString(deterministic=True))

@@ -253,7 +253,6 @@ class Pending:
         return Books(ledger, running, doubted, made, self._recent.complete_since)
 
     def _running(self) -> frozenset[tuple[str, str, str]]:
-        """Driver, name and node of each name with creates under way."""
         return frozenset((ours.driver, ours.name, ours.node) for ours in self._names.values())
 
     def knows(self, node: str, driver: str) -> bool:
@@ -281,7 +280,6 @@ class Pending:
                 look.is_stale = True
 
     def _pop(self, untaken: Untaken) -> list[tuple[Place, str]]:
-        """Take out the things that are still kept under these tokens."""
         found = [(place, self._untaken[place][0]) for place, token in untaken.items() if self._has(place, token)]
         for place, _ in found:
             del self._untaken[place]

@@ -83,21 +83,10 @@ class Placement:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Placement over these nodes.
+        """`most_open` limits the names that a driver's nodes hold for creates that run or are in doubt.
 
-        Args:
-            nodes: the nodes.
-            claims: names and ids.
-            offers: the answers that sidecars get about each driver.
-            metrics: counts the answers that are not passed on.
-            losses: the hub's losses of nodes' reports, in sentences.
-            owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
-            affinity: the PersistentVolumes; None: this hub follows none.
-            most_open: the names that a driver's nodes may hold for creates that run or are in doubt.
-            rules: the operator's rules for the elections of a driver.
-            labels: the labels of a node's Node; None: the hub has not read the Nodes yet.
-            now: seconds since the epoch.
-            monotonic: seconds of the monotonic clock.
+        `affinity` is None if this hub follows no PersistentVolumes.
+        `labels` returns None until the hub has read the Nodes.
         """
         self.claims, self.affinity = claims, affinity
         self.inventories = Inventories(nodes.call, claims, now=now, monotonic=monotonic)
@@ -266,11 +255,6 @@ class Placement:
         return mode != Mode.LOCAL and self.elections.of(driver) is not None
 
     def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
-        """Decide by the store's entries.
-
-        Raises:
-            CallError: the hub sends the call to no node.
-        """
         claims = self._pending.over(standing, ask.driver, ask.name)
         snapshot = self._snapshot(self._fleets.of(ask.driver), claims)
         match decide(ask, snapshot._replace(election=self.elections.of(ask.driver)) if ask.is_shared else snapshot):
@@ -304,20 +288,12 @@ class Placement:
         return FanOut(work, caller, name=f"call {call.call_id}")
 
     def _begin(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
-        """An attempt at the name of a create; None if this hub has a create of that name at another node.
-
-        Raises:
-            CallError: the hub cannot reach the node.
-        """
+        """An attempt at the name of a create; None if this hub has a create of that name at another node."""
         self._nodes.check(send.node, ask.driver)
         return self._pending.begin(ask.driver, ask.name, send.node, standing.name, send.terms.over)
 
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
-        """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.
-
-        Raises:
-            CallError: the hub cannot reach the node, or cannot write the claim.
-        """
+        """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile."""
         attempt = self._begin(ask, send, standing)
         if attempt is None or send.keeping is Keeping.LATE or attempt.name.is_confirmed:
             return attempt

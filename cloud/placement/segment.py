@@ -87,7 +87,6 @@ def _read(method: str, answer: bytes) -> Message:
 
 
 def _messages(message: Message, field: str) -> Iterator[Any]:
-    """The messages of a field that the message has."""
     first, _, rest = field.partition(".")
     value: Any = getattr(message, first)
     if isinstance(value, Message):

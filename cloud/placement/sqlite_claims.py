@@ -95,14 +95,7 @@ class SqliteClaims:
         retry_s: float = RETRY_S,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Open or create the file.
-
-        Args:
-            state_dir: a directory that exists.
-            owner: this hub; empty: the only one.
-            alone: whether the caller holds the directory's lock, so that no other store changes the file.
-            retry_s: between a `…_later` write that failed and its retry.
-            now: seconds since the epoch.
+        """Open or create the file. `alone` means that no other store changes it.
 
         Raises:
             SettingsError: the file cannot be used, or a newer hub wrote it.
@@ -289,7 +282,6 @@ class SqliteClaims:
             task.exception()  # a caller that has left does not hear of it, and asyncio would log it as a bug
 
     def _next_writer(self) -> Callable[[Rows], Writer]:
-        """The hub's next write, for the rows of the file and of the memory."""
         return partial(Writer, owner=self.owner, epoch=next(self._epochs), now=self._now())
 
     async def _transact(self, work: Callable[[SqliteRows], T]) -> T:

@@ -62,11 +62,6 @@ class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
     def __init__(self, source: Source) -> None:
-        """Begin without watchers.
-
-        Args:
-            source: the objects.
-        """
         self._source = source
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
@@ -309,7 +304,6 @@ class _Closure:
         self._walk_again(bound.pods.get(node, ()))
 
     def looks_up(self, ref: Ref) -> bool:
-        """Whether the walk of any pod looks an object up."""
         return ref in self._pods
 
     def request(self, ref: Ref) -> TokenRequest | None:
@@ -317,11 +311,9 @@ class _Closure:
         return self._requests.get(ref)
 
     def looked_up(self) -> Collection[Ref]:
-        """The objects that the walks of all pods look up."""
         return self._pods.keys()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """The existing objects, in order."""
         if self._stamps is None:
             self._stamps = {}
             self._add_stamp(Ref("Node", "", self.node), self._stamps)

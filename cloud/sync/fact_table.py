@@ -98,10 +98,6 @@ class FactTable:
     ) -> None:
         """Read all facts.
 
-        Args:
-            state_dir: made if it is missing.
-            quota_bytes: the room of one node's facts.
-
         Raises:
             SettingsError: the directory cannot be used, or a newer hub wrote the database.
         """
@@ -376,7 +372,6 @@ class FactTable:
             self._users.setdefault(volume, set()).add(node)
 
     def _read(self, database: sqlite3.Connection) -> None:
-        """Take all facts into memory."""
         self._facts, self._quota, self._users = {}, FactQuota(self._quota_bytes), {}
         self._instances.clear()
         self.earlier_use.clear()
@@ -392,7 +387,6 @@ class FactTable:
 
 
 def _in_use(fact: Fact | None) -> frozenset[str]:
-    """The volumes that a fact about a Node lists."""
     return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ()) if fact is not None else frozenset()
 
 
@@ -404,7 +398,6 @@ def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
 
 
 def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> tuple[str, str, str]:
-    """A row of the table of machines."""
     return node, instance, json.dumps(sorted(earlier_use))
 
 
@@ -418,7 +411,6 @@ def _put(node: str, ref: Ref, fact: Fact) -> Statement:
 
 
 def _size(row: Iterable[object]) -> int:
-    """The bytes of a row for the quota."""
     return ROW_BYTES + sum(len(value.encode()) for value in row if isinstance(value, str))
 
 

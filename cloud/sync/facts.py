@@ -32,13 +32,7 @@ class FactSink:
     def __init__(
         self, closures: Closures, table: FactTable, claim: Callable[[str, Ref, Fact], Awaitable[None]]
     ) -> None:
-        """Take facts from now on.
-
-        Args:
-            closures: the objects that each node has.
-            table: the facts on the disk.
-            claim: stores a node's claim to a volume (`cloud.sole_use`). Raises ValueError and OSError as `store` does.
-        """
+        """`claim` stores a node's claim to a volume. It raises ValueError and OSError as `store` does."""
         self._closures, self._table, self._claim = closures, table, claim
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:

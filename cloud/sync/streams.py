@@ -95,14 +95,6 @@ class SyncServer:
     def __init__(
         self, closures: Closures, sink: FactSink, *, patience_s: float = PATIENCE_S, retry_s: float = RETRY_S
     ) -> None:
-        """A server without streams.
-
-        Args:
-            closures: the objects that concern each node.
-            sink: stores the facts that nodes tell.
-            patience_s: the longest wait of a new stream for unknown objects, in seconds.
-            retry_s: the seconds between a fact that could not be stored and the next try.
-        """
         self._patience_s, self._retry_s = patience_s, retry_s
         self._closures = closures
         self._sink = sink
@@ -277,7 +269,6 @@ class _Facts:
         return refused
 
     async def settle(self) -> None:
-        """Wait until an earlier stream's fact is stored."""
         async with self._order:
             pass
 

@@ -26,11 +26,7 @@ class Authorities:
     """The CAs of one file, or none."""
 
     def __init__(self, path: Path | None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Read the file, which TLS has read already.
-
-        Args:
-            path: the file; None: the hub has no TLS.
-            monotonic: the clock of `Peer.proved_at`.
+        """Read the file, which TLS has read already; without a path the hub has no TLS.
 
         Raises:
             SettingsError: it has changed since, or has a certificate that OpenSSL takes and this library does not.

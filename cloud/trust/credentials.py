@@ -29,15 +29,7 @@ class Credentials:
         require_rights: bool,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """For one hub.
-
-        Args:
-            denials: the nodes and certificates that an operator denies.
-            generations: the certificates of nodes that have joined.
-            authorities: the CAs of `--tls-ca`.
-            require_rights: a node's certificate must name its drivers.
-            now: the time, in seconds since the epoch.
-        """
+        """With `require_rights` a node's certificate must name its drivers."""
         self._denials, self._generations, self._now = denials, generations, now
         self._authorities, self._require_rights = authorities, require_rights
 

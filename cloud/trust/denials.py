@@ -40,12 +40,6 @@ class Denials:
     """
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
-        """Those of the store.
-
-        Args:
-            store: keeps them on disk.
-            now: the time, in seconds since the epoch.
-        """
         self._store, self._now = store, now
         self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
         """Denials that count, and that the disk does not have."""
@@ -140,11 +134,6 @@ def serial_of(text: str) -> str:
 
 
 def _read(text: str) -> tuple[DenialKind, str]:
-    """The subject of an order.
-
-    Raises:
-        OperatorRefused: it is neither a node's name nor a serial number.
-    """
     if serial := serial_of(text):
         return DenialKind.SERIAL, serial
     if is_node_name(text):

@@ -109,19 +109,7 @@ class Enrolment:
         knows: Callable[[str], bool],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """For one hub.
-
-        Args:
-            store: keeps the certificates.
-            tokens: the invitations.
-            generations: the rules for certificates.
-            signer: has the CA, and its key if the hub signs.
-            terms: of the certificates.
-            denied: the reason why a node (name) or certificate (serial number; 0 for none) is denied; empty if it is
-                not.
-            knows: whether a node of that name has ever connected.
-            now: in seconds since the epoch.
-        """
+        """`denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text."""
         self._store, self._tokens, self._generations = store, tokens, generations
         self._signer, self._terms = signer, terms
         self._denied, self._knows, self._now = denied, knows, now
@@ -323,7 +311,6 @@ class Enrolment:
     # ---- refusals ----------------------------------------------------------------------------------------------------
 
     async def _answer(self, work: Awaitable[Answer], who: str, peer: Peer) -> Answer:
-        """The answer of `work`, or the refusal that it raises."""
         try:
             return await work
         except _Refusal as error:
@@ -352,11 +339,6 @@ class Enrolment:
 
 
 async def _receive(stream: Stream) -> Request:
-    """The request of a stream.
-
-    Raises:
-        NotCarried: it is none.
-    """
     try:
         asked = decode(await stream.receive() or b"")
     except RemoteProtocolError as error:

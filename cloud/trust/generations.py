@@ -44,12 +44,6 @@ class Generations:
     """Judges the certificates of nodes, and keeps their generations in the trust store."""
 
     def __init__(self, store: TrustStore, metrics: Metrics) -> None:
-        """For one hub.
-
-        Args:
-            store: keeps the certificates.
-            metrics: counts the void ones that appear.
-        """
         self._store, self._metrics = store, metrics
         self._copies: dict[str, tuple[str, str]] = {}
         """By node: the serial of the last void certificate that appeared, and a sentence about it."""

@@ -58,13 +58,6 @@ class JoinLinks(ServedByTasks):
     origin = Origin.HUB
 
     def __init__(self, enrolment: Enrolment, *, most: int = MOST, life_s: float = LIFE_S) -> None:
-        """Without links.
-
-        Args:
-            enrolment: answers the requests.
-            most: links at one time.
-            life_s: of a link.
-        """
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
         self._links: dict[Link, _EndTimer] = {}
         """Each with the end of its timer; the oldest first."""

@@ -108,13 +108,7 @@ class Signer:
     def __init__(
         self, files: TlsFiles, ca_key: Path | None, *, ttl_s: float, now: Callable[[], float] = time.time
     ) -> None:
-        """Read the CA.
-
-        Args:
-            files: the hub's own TLS files.
-            ca_key: the CA's key; None: this signer only checks.
-            ttl_s: the life of a certificate.
-            now: in seconds since the epoch.
+        """Read the CA. Without its key, this signer only checks.
 
         Raises:
             OSError: a file cannot be read.

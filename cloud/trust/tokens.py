@@ -53,7 +53,6 @@ class Tokens:
     """The tokens of one hub."""
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
-        """The tokens of the trust store; `now` is in seconds since the epoch."""
         self._store, self._now = store, now
         self.changing = asyncio.Lock()
         """Held from the check of a token until its use is stored, and while an operator changes one."""

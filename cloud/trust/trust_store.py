@@ -158,10 +158,6 @@ class TrustStore:
     def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
         """Read all rows. The hub's `Store` has locked the directory.
 
-        Args:
-            state_dir: exists.
-            retry_s: between a write that failed and its retry.
-
         Raises:
             SettingsError: the file is damaged, a newer hub wrote it, or it cannot be used.
         """
@@ -272,11 +268,6 @@ class TrustStore:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _read(self, database: sqlite3.Connection) -> None:
-        """Read all rows.
-
-        Raises:
-            ValueError: a row makes no sense.
-        """
         for token, secret_hash, nodes, drivers, *times, uses, replaces, used, revoked_at in database.execute(
             "SELECT id, secret_hash, nodes, drivers, made_at, ends_at, uses, replace, used, revoked_at FROM tokens"
         ):
@@ -308,11 +299,6 @@ def _certificate_row(it: Certificate) -> Statement:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """The drivers of a row.
-
-    Raises:
-        ValueError: it is no JSON list of strings.
-    """
     found = json.loads(text)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise ValueError("a row's drivers are no list of names")

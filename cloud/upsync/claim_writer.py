@@ -40,12 +40,7 @@ class ClaimWriter:
     """Writes the nodes' facts about claims."""
 
     def __init__(self, api: Kube, closures: Closures) -> None:
-        """A writer that has written nothing yet.
-
-        Args:
-            api: the API server.
-            closures: the claims of each node's pods: a node may report only about these.
-        """
+        """`closures` has the claims of each node's pods: a node may report only about these."""
         self._api, self._closures = api, closures
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
@@ -105,7 +100,6 @@ def _change(status: Body, told: Body) -> Body:
 
 
 def _unfinished(status: Body, told: Body) -> Body:
-    """The changes for an expansion that runs or has failed."""
     if _storage_bytes(told, "allocatedResources") != _storage_bytes(status, "allocatedResources"):
         return {}
     change: dict[str, Any] = {}
@@ -119,7 +113,6 @@ def _unfinished(status: Body, told: Body) -> Body:
 
 
 def _finished(status: Body) -> Body:
-    """The changes for a finished expansion."""
     change: dict[str, Any] = {}
     if _resize_status(status):
         others = len(status["allocatedResourceStatuses"]) > 1

@@ -32,12 +32,6 @@ class CSINodeWriter:
     """Writes the nodes' facts about their drivers."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:
-        """A writer that has written nothing yet.
-
-        Args:
-            api: the API server.
-            now: the monotonic clock, seconds.
-        """
         self._api, self._now = api, now
         self._missed: dict[str, dict[str, float]] = {}
         """For each node, the unreported drivers that have entries, with the time since when."""

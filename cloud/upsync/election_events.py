@@ -21,12 +21,6 @@ class ElectionEvents:
     """Makes the Events of elections."""
 
     def __init__(self, source: Source, write: Callable[[Body], None]) -> None:
-        """Without Events.
-
-        Args:
-            source: the hub's copy of CSIDrivers and Nodes.
-            write: writes an Event (`cloud.upsync.event_queue`).
-        """
         self._source, self._write = source, write
 
     def add(self, driver: str, elected: Elected) -> None:

@@ -64,7 +64,6 @@ class EventQueue:
     """Events on their way to the API server. `add` from the loop; `close` ends it."""
 
     def __init__(self, api: Kube) -> None:
-        """Without Events."""
         self._api = api
         self._waiting: dict[str, Body] = {}
         self._queue: WriteQueue[str] = WriteQueue(self._write)

@@ -35,7 +35,6 @@ class EventWriter:
     """Writes the nodes' events."""
 
     def __init__(self, api: Kube) -> None:
-        """A writer that has written nothing yet."""
         self._api = api
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
@@ -69,7 +68,6 @@ class EventWriter:
             await self._raise(ref, told)
 
     async def _raise(self, ref: Ref, told: Body) -> None:
-        """Raise the count and the last time of an existing event."""
         found = await self._api.get(_EVENTS, ref.name, ref.namespace)
         if not _is_same(found, told):
             log.warning("%s is not written: there is another one of this name", ref)
@@ -97,7 +95,6 @@ def _event(node: str, ref: Ref, fact: Body) -> Body:
 
 
 def _is_same(found: Body, told: Body) -> bool:
-    """Whether two events have one cause."""
     abouts = [event.get("involvedObject") or {} for event in (found, told)]
     if any(abouts[0].get(name, "") != abouts[1].get(name, "") for name in ("kind", "name", "uid")):
         return False

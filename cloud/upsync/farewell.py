@@ -24,7 +24,6 @@ class Farewell:
     """Deletes the Nodes of nodes that are gone for good."""
 
     def __init__(self, api: Kube) -> None:
-        """A farewell that has deleted nothing yet."""
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:

@@ -24,7 +24,6 @@ class HandOver:
     """Hands nodes over to their kubelets."""
 
     def __init__(self, api: Kube) -> None:
-        """A hand-over that has changed nothing yet."""
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:

@@ -90,14 +90,6 @@ class Heartbeats:
         wall: Callable[[], float] = time.time,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """No node is up yet.
-
-        Args:
-            api: the API server.
-            now: the monotonic clock, seconds.
-            wall: the time, seconds since the epoch.
-            pause: waits for a number of seconds.
-        """
         self._api, self._now, self._wall, self._pause = api, now, wall, pause
         self._hearts: dict[str, _Heart] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -141,7 +133,6 @@ class Heartbeats:
     # ---- one node ----------------------------------------------------------------------------------------------------
 
     async def _live(self, node: str, heart: _Heart) -> None:
-        """Send a node's heartbeats until cancelled."""
         failures = 0
         while True:
             failures = 0 if await self._try(node, heart) else failures + 1
@@ -190,7 +181,6 @@ class Heartbeats:
         return True
 
     async def _find(self, node: str, heart: _Heart) -> Body | None:
-        """The Node, if it exists and the hub made it."""
         found = await find(self._api, _NODES, node)
         if found is None or not is_made(found):
             heart.lease = ""
@@ -263,7 +253,6 @@ class Heartbeats:
     # ---- all nodes ---------------------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """Wait until there may be one more write."""
         now = self._now()
         turn = max(now, self._next_write)
         self._next_write = turn + 1 / max(_WRITES_PER_S, len(self._tasks) / _EVERY_S)

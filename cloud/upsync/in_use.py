@@ -15,7 +15,6 @@ class InUse:
     """The volumes in use on all nodes."""
 
     def __init__(self) -> None:
-        """No volume is known yet."""
         self._written: dict[str, frozenset[str]] = {}
         self._waiting: defaultdict[str, list[tuple[frozenset[str], asyncio.Future[None]]]] = defaultdict(list)
 

@@ -50,14 +50,7 @@ class NodeWriter:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Body] = (),
     ) -> None:
-        """A writer that has written nothing yet.
-
-        Args:
-            api: the API server.
-            in_use: gets the volumes that stand in each Node.
-            labels: further labels of each Node that it makes, besides those that a kubelet sets.
-            taints: the taints of each Node that it makes.
-        """
+        """`labels` returns further labels of each Node that it makes, besides those that a kubelet sets."""
         self._api, self._in_use = api, in_use
         self._labels, self._taints = labels or {}, taints
         self._problems: dict[str, list[str]] = {}
@@ -193,7 +186,6 @@ class _Change:
 
 
 def _in_use(body: Mapping[str, Any]) -> list[str]:
-    """The `volumesInUse` of a Node or of a node's fact."""
     return list((body.get("status") or {}).get("volumesInUse") or ())
 
 
@@ -208,7 +200,6 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
 
 
 def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
-    """The changes to the machine's part of a Node's status."""
     change: Body = {}
     capacity = told.get("capacity") or {}
     there = status.get("capacity") or {}

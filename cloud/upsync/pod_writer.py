@@ -48,12 +48,6 @@ class PodWriter:
     """Writes the nodes' facts about their pods."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.time) -> None:
-        """A writer that has written nothing yet.
-
-        Args:
-            api: the API server.
-            now: the time, seconds since the epoch.
-        """
         self._api, self._now = api, now
         self._events = EventWriter(api)
         self._problems: dict[tuple[str, Ref], str] = {}

@@ -46,13 +46,9 @@ class WriteQueue(Generic[K]):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """An empty queue.
+        """`write` writes the present state of a key, if it differs, and raises KubeError for another try.
 
-        Args:
-            write: writes the present state of a key, if it differs. Returns the seconds until the key is due again, or
-                None. Raises KubeError for another try.
-            pause: waits for a number of seconds.
-            later: calls a function after a number of seconds; by default the running loop.
+        It returns the seconds until the key is due again, or None.
         """
         self._write, self._pause, self._later = write, pause, later
         self._closed = False

@@ -79,17 +79,6 @@ class WrittenFacts:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Begin without work; `begin` queues the stored facts.
-
-        Args:
-            sink: stores the facts.
-            files: reads the stored facts.
-            writers: the writers by kind.
-            hearts: the heartbeats of connected nodes.
-            in_use: the volumes in use; the writer of Nodes fills it.
-            pause: waits for a number of seconds.
-            later: calls a function after a number of seconds; by default the running loop.
-        """
         self._hearts, self._in_use = hearts, in_use
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
@@ -301,5 +290,4 @@ class WrittenFacts:
 
 
 def _in_use(body: Body) -> Collection[str]:
-    """The volumes in use in a Node's fact."""
     return (body.get("status") or {}).get("volumesInUse") or ()

@@ -62,14 +62,7 @@ class Channel:
         who: Callable[[Ask], Awaitable[str]] = _anyone,
         connect_timeout_s: float = 5.0,
     ) -> None:
-        """A channel that has not dialled yet.
-
-        Args:
-            path: the driver's socket.
-            max_message_bytes: largest message of an answer.
-            who: asks for the driver's name on a new connection; raises `ValueError` with a reason in words.
-            connect_timeout_s: limit for the dial and the exchange of HTTP/2 settings together.
-        """
+        """`who` asks a new connection for the driver's name; it raises ValueError with a reason in words."""
         self.path = str(path)
         self.max_message_bytes = max_message_bytes
         self._who = who
@@ -261,7 +254,6 @@ class Channel:
         return connection
 
     def _why(self, error: Exception, *, accepted: bool) -> str:
-        """The reason why a dial failed, for people."""
         if isinstance(error, VendorUnreachable):
             return error.why
         if isinstance(error, TimeoutError):

@@ -32,11 +32,7 @@ class FrameReader:
     __slots__ = ("_begun", "_block", "_preface", "_rest")
 
     def __init__(self, preface: bytes) -> None:
-        """A reader for a new connection.
-
-        Args:
-            preface: the bytes that must come before the first frame: a client's preface, or none.
-        """
+        """`preface` must come before the first frame: a client's, or nothing."""
         self._preface = preface
         self._rest = b""
         self._begun = False

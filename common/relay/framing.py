@@ -20,11 +20,7 @@ class Deframer:
     __slots__ = ("_buffer", "_limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        """An empty deframer.
-
-        Args:
-            limit_bytes: the largest message accepted, without its prefix.
-        """
+        """`limit_bytes` is the largest message, without its prefix."""
         self._limit_bytes = limit_bytes
         self._buffer = bytearray()
 

@@ -76,11 +76,7 @@ class Decoder:
     __slots__ = ("_decoder", "_max_list_bytes")
 
     def __init__(self, max_list_bytes: int) -> None:
-        """A decoder for a new connection.
-
-        Args:
-            max_list_bytes: the largest header list, with 32 bytes more for each field (RFC 9113, section 6.5.2).
-        """
+        """A header list counts 32 bytes more for each field (RFC 9113, section 6.5.2)."""
         self._decoder = _RustDecoder(max_list_bytes)
         self._max_list_bytes = max_list_bytes
 

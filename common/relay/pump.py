@@ -173,7 +173,6 @@ class Pump(Listener, asyncio.Protocol):
         self.window_opened()
 
     def _drop_outgoing(self, stream_id: int) -> None:
-        """Drop the unsent bytes of a stream that is over."""
         if (outgoing := self._outgoing.pop(stream_id, None)) is not None:
             outgoing.fail()
 

@@ -235,7 +235,6 @@ class ServerConnection(Pump):
             call.fail(error)
 
     def _expire(self) -> None:
-        """Cancel the calls whose time is up."""
         self._timer = None
         for stream_id in self._deadlines.passed(self._loop.time()):
             self._cancel(stream_id, CancelReason.DEADLINE)

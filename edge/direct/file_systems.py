@@ -171,11 +171,7 @@ def _make(opened: int, device: Path, fs_type: str, uuid: str) -> None:
 
 
 def _content(device: Path, opened: int) -> Content:
-    """Read a device, and let blkid tell what it is.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Read a device, and let blkid tell what it is."""
     size = os.lseek(opened, 0, os.SEEK_END)
     if not size:
         raise OSError(errno.ENXIO, f"{device} has no size: it is not connected")
@@ -248,11 +244,7 @@ def _has_room(opened: int, fs_type: str) -> bool:
 
 
 def _run(opened: int, *command: str, fine: AbstractSet[int] = frozenset({0})) -> "subprocess.CompletedProcess[str]":
-    """Run a tool that inherits the lock.
-
-    Raises:
-        OSError: it is missing, or ended with another exit code.
-    """
+    """Run a tool that inherits the lock."""
     try:
         done = subprocess.run(  # noqa: S603  # the words are our own, and there is no shell
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,

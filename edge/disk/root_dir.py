@@ -241,7 +241,6 @@ class RootDir:
         return os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def _open(self, path: Path) -> int:
-        """Open a directory, for use as `dir_fd`."""
         folder = self._open_root()
         try:
             for name in self._parts(path) if path != self.path else ():

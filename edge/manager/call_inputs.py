@@ -28,7 +28,6 @@ class CallInputs:
     """Reads the inputs from the store."""
 
     def __init__(self, objects: Metastore, *, node: str, clock: Clock) -> None:
-        """Keep the store; read nothing yet."""
         self._objects, self._node, self._clock = objects, node, clock
 
     def publish_context(self, volume: Volume) -> dict[str, str]:

@@ -122,12 +122,7 @@ class VolumeDeferral:
     # ---- the device --------------------------------------------------------------------------------------------------
 
     async def _prepare(self, want: PodVolume, target: Target, device: Path, *, is_used: bool) -> tuple[str, bool]:
-        """Leave the volume's file system on the device. Return its UUID, and whether it surely fills the device.
-
-        Raises:
-            Refused: the device holds something else.
-            VolumeError: it failed.
-        """
+        """Leave the volume's file system on the device. Return its UUID, and whether it surely fills the device."""
         row, fs_type = self._rows.publications[target], _of(want).fs_type
         reads_only = want.read_only or "ro" in _of(want).options
         if row.handover is Handover.FORMATTING:
@@ -143,12 +138,6 @@ class VolumeDeferral:
         return content.uuid, fills
 
     async def _check(self, row: Publication, device: Path, content: "Content", fs_type: str, *, is_used: bool) -> None:
-        """Check that a device holds the volume's file system.
-
-        Raises:
-            Refused: it holds something else.
-            Uncertain: the volume had another file system before.
-        """
         is_right = content.fs_type == fs_type
         if row.fs_uuid:
             if not is_right or content.uuid != row.fs_uuid:
@@ -186,11 +175,7 @@ class VolumeDeferral:
             log.warning("volume %s: a directory stays: %s", self._key, error.why)
 
     async def _undo(self, target: Target) -> None:
-        """Take everything back up to the driver's publication.
-
-        Raises:
-            Uncertain: something of it is still there.
-        """
+        """Take everything back up to the driver's publication."""
         row = self._rows.publications[target]
         published = published_of(row)
         try:

@@ -164,11 +164,7 @@ class VolumeExpander:
         reach("expand.after-result")
 
     def _can_expand(self, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
-        """Whether the driver can expand. Without the capability, return False if no claim waits for the node.
-
-        Raises:
-            Refused: it cannot, and the claim waits for it.
-        """
+        """Whether the driver can expand. Without the capability, return False if no claim waits for the node."""
         if _EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
         if plan.legacy or plan.claim_knows:

@@ -32,13 +32,7 @@ class Leftovers:
     def __init__(
         self, plugin: VolumePlugin, *, is_explained: Callable[[Unreadable], bool], is_pod_gone: Callable[[str], bool]
     ) -> None:
-        """Begin empty; `begin` adds the directories.
-
-        Args:
-            plugin: scans and cleans.
-            is_explained: whether a directory belongs to a known volume now.
-            is_pod_gone: whether the pod of this uid is surely gone.
-        """
+        """`is_explained`: a known volume has the directory now. `is_pod_gone`: the pod of this uid is surely gone."""
         self._plugin, self._is_explained, self._is_pod_gone = plugin, is_explained, is_pod_gone
         self._all: list[Unreadable] = []
         self._looking = self._due = False
@@ -97,7 +91,6 @@ def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
 
 
 def _way_to(path: Path) -> Iterable[Path]:
-    """Return a path and the directories above it."""
     return path, *path.parents
 
 

@@ -144,7 +144,6 @@ def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWa
 
 
 def _known_by_key(found: Object) -> Pod:
-    """Return the pod of an object of which only the key and the stamp can be used."""
     return Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
 
 
@@ -197,7 +196,6 @@ def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:
 
 
 def _all_ended(body: Body) -> bool:
-    """Whether the status says of each container that it has ended."""
     status = body.get("status") or {}
     ended = {
         one["name"]

@@ -175,11 +175,7 @@ class VolumeStates:
     """The rows in the database file `volumes.db` in the state directory."""
 
     def __init__(self, state_dir: Path, *, durable: bool = False) -> None:
-        """Open or create the file. A damaged file is renamed.
-
-        Args:
-            state_dir: made if it is missing.
-            durable: whether each write waits for the disk, and so survives a power cut.
+        """Open or create the file. A damaged file is renamed. `durable` writes survive a power cut.
 
         Raises:
             SettingsError: another agent uses it, or a newer agent wrote it.

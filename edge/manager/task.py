@@ -321,10 +321,6 @@ class VolumeTask:
         """Let the agent fence the volume if it asks for that. The policy counts from a boot's first staging to its end.
 
         Returns whether the hub must have heard of that before the volume is staged.
-
-        Raises:
-            Waiting: it cannot be mounted under the lease now.
-            NotReady: the agent cannot write it down.
         """
         volume, fencing = want.volume, self._host.fencing
         if before is not None and before.boot == self._host.boot:
@@ -347,29 +343,18 @@ class VolumeTask:
         """Stage a volume that is one node's at a time, or goes by time, only while the hub's objects are known.
 
         After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
-
-        Raises:
-            Waiting: an earlier confirmation does not count any more, or the PersistentVolume may be an old copy.
         """
         if (volume.is_sole or self._host.fencing.is_held(self.key)) and not self._host.in_step():
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
-        """Mount a volume that is fenced at the lease's end only while the lease holds.
-
-        Raises:
-            Waiting: it does not hold.
-        """
+        """Mount a volume that is fenced at the lease's end only while the lease holds."""
         fencing = self._host.fencing
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
 
     async def _tell_kept(self, volume: Volume, row: Publication) -> None:
-        """Tell the claim's owner if a volume that asks for `fence` turned out to be one that cannot be fenced.
-
-        Raises:
-            NotReady: the hub does not know that yet.
-        """
+        """Tell the claim's owner if a volume that asks for `fence` turned out to be one that cannot be fenced."""
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
             await fencing.keep(volume, "its driver has told the pod's runtime of the device")

@@ -41,15 +41,9 @@ class Wanted:
         opt_in: OptIn | None = None,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take the parameters; `load` reads the store.
+        """`own_labels` returns the drivers' topology, which the Node object may not have yet.
 
-        Args:
-            objects: the store.
-            node: this node's name.
-            own_labels: returns the topology that the node's drivers report; the Node object may not have it yet.
-            selinux: whether this machine runs SELinux.
-            opt_in: decides about volumes that a pod's runtime is to mount; None: no runtime is known.
-            complain: gets a line for people about a pod that cannot be right.
+        `opt_in` is None if no runtime is known. `complain` gets a line for people about a pod that cannot be right.
         """
         self._complain, self._opt_in = complain, opt_in or OptIn({}, Layout(Path("/")))
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux

@@ -84,17 +84,8 @@ class DriverRegistry:
     ) -> None:
         """Read the state of the last run from a small file.
 
-        Args:
-            node: this node's name.
-            state_dir: the directory of that file.
-            max_message_bytes: the largest accepted answer of a driver.
-            sockets: the drivers' sockets that an operator named.
-            changed: called when the value of `drivers`, or a driver's answers about itself, have changed.
-            labels: returns the Node's labels, as far as they are known here.
-            own: drivers register with this agent. False: they register with a kubelet, and the agent sends the hub no
-                facts.
-            grace_s: seconds for which a driver that left stays known.
-            clock: a monotonic clock in seconds.
+        `changed` is called when `drivers`, or a driver's answers about itself, have changed. If not `own`, drivers
+        register with a kubelet, and the agent sends the hub no facts.
         """
         self._node = node
         self._changed = changed
@@ -327,11 +318,7 @@ class DriverRegistry:
         self._tell()
 
     def _check_labels(self, name: str, info: NodeInfo) -> None:
-        """Check that a driver's topology contradicts no label that is known here.
-
-        Raises:
-            ValueError: it contradicts one; the text says which.
-        """
+        """Check that a driver's topology contradicts no label that is known here."""
         check_labels(info.topology, self._labels(), whose="its Node object")
         for known in self._store:
             if known.name != name:
@@ -375,11 +362,7 @@ class DriverRegistry:
 
 
 def _info_in(report: DriverReport, *, own_topology: bool) -> NodeInfo:
-    """Return a driver's answers about this node, as Kubernetes will get them.
-
-    Raises:
-        ValueError: an answer is missing or unusable.
-    """
+    """Return a driver's answers about this node, as Kubernetes will get them."""
     bodies = []
     for method in (NODE_GET_INFO, NODE_GET_CAPABILITIES):
         answer, what = report.answers.get(method), method.rpartition("/")[2]

@@ -41,15 +41,7 @@ class DriversStore:
     def __init__(
         self, node: str, path: Path, sockets: DriverSockets, *, grace_s: float, clock: Callable[[], float]
     ) -> None:
-        """Make a store with the drivers of the file, which is small.
-
-        Args:
-            node: this node's name.
-            path: the file's.
-            sockets: with a seat for each socket that an operator named. The store forgets named drivers without one.
-            grace_s: how long the store remembers a driver that left.
-            clock: monotonic seconds.
-        """
+        """Load the file. `sockets` has a seat for each named socket; named drivers without one are forgotten."""
         self._node = node
         self._sockets = sockets
         self._grace_s = grace_s

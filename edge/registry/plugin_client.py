@@ -93,11 +93,7 @@ class PluginClient:
         return body or b""
 
     async def _connected(self, _ask: Ask) -> str:
-        """Give the call its own time limit after the connection is made.
-
-        Raises:
-            ValueError: it is a second connection, or another file is at the path.
-        """
+        """Give the call its own time limit after the connection is made."""
         if self._dialled or file_id(self.socket) != self._file:
             raise ValueError("another plugin took its place")
         self._dialled = True

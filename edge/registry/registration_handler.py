@@ -56,14 +56,7 @@ class RegistrationHandler:
         check_labels: Callable[[str, NodeInfo], None],
         has_topology: Callable[[str], bool],
     ) -> None:
-        """Begin without a registration.
-
-        Args:
-            store: the known drivers.
-            sockets: the drivers' sockets.
-            check_labels: raises ValueError if the topology of the driver of a name contradicts other labels.
-            has_topology: whether the driver of a name has a topology of its own, as far as is known.
-        """
+        """`check_labels` raises ValueError if the driver's topology contradicts other labels."""
         self._store, self._sockets = store, sockets
         self._check_labels, self._has_topology = check_labels, has_topology
         self._registering: dict[str, str] = {}
@@ -100,11 +93,7 @@ class RegistrationHandler:
             del self._registering[offer.name]
 
     async def _see_that_name_is_free(self, offer: Offer, seat: Seat, version: Version) -> None:
-        """Check that the driver of a name may register.
-
-        Raises:
-            ValueError: another driver holds the name.
-        """
+        """Check that the driver of a name may register."""
         name = offer.name
         known = self._store.find(name)
         if known is None or known.file is None or known.registration.socket == offer.socket:
@@ -130,11 +119,7 @@ class RegistrationHandler:
 
 
 def _endpoint(offer: Offer) -> Path:
-    """Return the path of the driver's CSI socket.
-
-    Raises:
-        ValueError: it cannot be a socket's path.
-    """
+    """Return the path of the driver's CSI socket."""
     endpoint = offer.endpoint.removeprefix("unix://") or offer.socket
     if not fits(endpoint):
         raise ValueError(
@@ -145,11 +130,6 @@ def _endpoint(offer: Offer) -> Path:
 
 
 def _answer(method: str, status: Status, body: bytes | None) -> bytes:
-    """Return the body of a driver's answer.
-
-    Raises:
-        ValueError: the answer is not OK.
-    """
     if not status.ok:
         what = method.rpartition("/")[2]
         raise ValueError(f"it answered {what} with {code_name(status.code)}: {shorten(status.message)}")
@@ -157,7 +137,6 @@ def _answer(method: str, status: Status, body: bytes | None) -> bytes:
 
 
 async def _answers(driver: Driver, name: str) -> bool:
-    """Whether the driver of a name answers GetPluginInfo."""
     try:
         async with asyncio.timeout(_ANSWERS_LIMIT_S):
             await driver.unary(GET_PLUGIN_INFO, b"", timeout_s=_ANSWERS_LIMIT_S, to=name)
@@ -167,7 +146,6 @@ async def _answers(driver: Driver, name: str) -> bool:
 
 
 async def _listens(socket: str) -> bool:
-    """Whether a process accepts connections at a socket."""
     try:
         async with asyncio.timeout(_ANSWERS_LIMIT_S):
             _, writer = await asyncio.open_unix_connection(socket)

@@ -53,14 +53,7 @@ class Cluster(Objects):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A source that has asked nothing yet.
-
-        Args:
-            api: the API server.
-            unready: called with the name of a Node that is not Ready, whenever the API server sends it.
-            pause: waits for a number of seconds.
-            now: the monotonic clock.
-        """
+        """`unready` is called with the name of a Node that is not Ready, whenever the API server sends it."""
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)

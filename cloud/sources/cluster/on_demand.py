@@ -50,13 +50,9 @@ class OnDemand:
     """Gets the objects in use. `run()` does the work."""
 
     def __init__(self, getter: Getter, found: Callable[[Ref, Body | None], None], *, now: Callable[[], float]) -> None:
-        """No object is in use yet.
+        """`found` gets each result: an object, a stand-in, or None if there is none.
 
-        Args:
-            getter: gets one object.
-            found: called with each result: an object, a stand-in, or None if there is none. It raises KubeError if the
-                result is no valid object.
-            now: the monotonic clock.
+        It raises KubeError if the result is no valid object.
         """
         self._getter, self._found, self._now = getter, found, now
         self._turns = itertools.count()

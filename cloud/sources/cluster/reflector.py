@@ -71,15 +71,7 @@ class Reflector:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         forbidden: Callable[[str], None] = lambda _kind: None,
     ) -> None:
-        """A reflector that has asked nothing yet.
-
-        Args:
-            api: the API server.
-            resource: the kind.
-            copy: takes the objects.
-            pause: waits for a number of seconds.
-            forbidden: called with the kind whenever the server does not let the hub list or watch it.
-        """
+        """`forbidden` is called whenever the server does not let the hub list or watch the kind."""
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
         self._forbidden = forbidden
@@ -116,11 +108,6 @@ class Reflector:
                 await self._wait()
 
     async def _list(self) -> None:
-        """List all objects.
-
-        Raises:
-            KubeError: the list failed.
-        """
         self._copy.begin()
         more, limit = "", PAGE
         while True:
@@ -143,11 +130,7 @@ class Reflector:
         self.trouble = ""
 
     async def _watch(self) -> bool:
-        """Follow the events until the server ends the watch. Returns whether there were any.
-
-        Raises:
-            KubeError: the watch broke, or the version is too old.
-        """
+        """Follow the events until the server ends the watch. Returns whether there were any."""
         for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
         heard = False
         async for what, body in self._api.watch(self._resource, self._version, for_s=for_s):

@@ -31,7 +31,6 @@ class TokenMinter:
     """Gets tokens (`on_demand.Getter`) for the pods that want them."""
 
     def __init__(self, api: Kube) -> None:
-        """No pod wants tokens yet."""
         self._api = api
         self._requests: dict[Ref, TokenRequest] = {}
 

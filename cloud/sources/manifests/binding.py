@@ -111,7 +111,6 @@ class _Binding:
         return sorted((ref for ref in self._bodies if ref.kind == kind), key=lambda ref: (ref.namespace, ref.name))
 
     def _claim_users(self) -> dict[Ref, set[str]]:
-        """The nodes with a pod that uses a claim, by claim."""
         users: dict[Ref, set[str]] = {}
         for ref in self._refs(POD):
             pod = self._bodies[ref]
@@ -165,7 +164,6 @@ class _Binding:
         return _with(claim, spec={"volumeName": volume.name}, status={**status, "capacity": capacity})
 
     def _told_of(self, claim: Ref, volume: Ref) -> list[ClaimStatus]:
-        """The reports about a claim and its volume, from nodes that use the claim."""
         uid, users = self._bodies[claim]["metadata"]["uid"], self._users.get(claim, set())
         return [
             told
@@ -191,7 +189,6 @@ class _Binding:
     # -------------------- nodes --------------------
 
     def _nodes(self) -> list[Ref]:
-        """The written Nodes, and the Nodes that pods name."""
         named = {Ref(NODE, "", pods.node_of(self._bodies[ref])) for ref in self._refs(POD)}
         return sorted(named | set(self._refs(NODE)), key=lambda ref: ref.name)
 
@@ -205,5 +202,4 @@ class _Binding:
 
 
 def _with(body: Body, **parts: Body) -> Body:
-    """A copy with further fields in some parts."""
     return {**body, **{name: {**body.get(name, {}), **fields} for name, fields in parts.items()}}

@@ -136,14 +136,12 @@ class _Composer:
         self._parser = parser
 
     def document(self) -> Document:
-        """The next document."""
         return Document(*self._value(self._next(), 0))
 
     def _next(self) -> Any:
         return self._parser.get_event()
 
     def _value(self, event: Any, depth: int) -> tuple[Any, Place]:
-        """The value that begins with an event, and its place."""
         line = event.start_mark.line + 1
         if event.anchor is not None:  # an alias has one, too
             raise DocumentError(line, "it has an anchor or an alias; write the value out")
@@ -230,7 +228,6 @@ def _finite(text: str) -> float:
 
 
 def _short(text: str) -> str:
-    """A key for an error."""
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
 
 

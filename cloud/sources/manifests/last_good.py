@@ -28,7 +28,6 @@ class LastGood:
     """The file. Used by one thread at a time."""
 
     def __init__(self, path: Path, sealer: Sealer) -> None:
-        """The file at a path, in a directory that exists."""
         self._path, self._sealer = path, sealer
 
     def read(self) -> list[Entry] | None:

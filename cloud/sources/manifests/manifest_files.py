@@ -66,7 +66,6 @@ class ManifestFiles:
     """
 
     def __init__(self, directory: Path, last_good: LastGood | None = None) -> None:
-        """A directory that is not read yet, and may be missing."""
         self._directory, self._last_good = directory, last_good
         self.objects: Mapping[Ref, Entry] | None = None
         self.problems: dict[str, str] = {}
@@ -119,7 +118,6 @@ class ManifestFiles:
         return _read(self._directory / name)
 
     def _count(self, readings: Mapping[str, _Reading]) -> None:
-        """Let the files count if all of them are good."""
         problems = {name: reading.problem for name, reading in readings.items() if reading.problem}
         objects: dict[Ref, Entry] = {}
         for name, reading in readings.items():
@@ -134,7 +132,6 @@ class ManifestFiles:
         self._store()
 
     def _keep(self, problems: dict[str, str]) -> None:
-        """Let the last good objects count."""
         if self.objects is None and self._last_good is not None and not self._has_recalled:
             self._has_recalled = True
             if (entries := self._last_good.read()) is not None:

@@ -124,7 +124,6 @@ def _entry(value: Any, place: str) -> Entry | None:
 
 
 def _identify(body: dict[str, Any], rules: KindRules) -> None:
-    """Fill in a missing namespace and UID."""
     metadata = body["metadata"]
     if rules.namespaced:
         metadata["namespace"] = metadata.get("namespace") or _DEFAULT_NAMESPACE

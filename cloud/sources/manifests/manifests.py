@@ -49,13 +49,6 @@ class Manifests(Objects):
     """A source (`source.Source`) that reads a directory. `run()` does the work."""
 
     def __init__(self, directory: Path, facts: Facts | None = None, last_good: LastGood | None = None) -> None:
-        """A source that has read nothing yet.
-
-        Args:
-            directory: the directory, which need not exist yet.
-            facts: the nodes' reports, which go into the objects.
-            last_good: the last good objects.
-        """
         super().__init__()
         self._directory, self._facts = directory, facts
         self._files = ManifestFiles(directory, last_good)
@@ -122,7 +115,6 @@ class Manifests(Objects):
 
 
 def _changes(old: Mapping[Ref, Item], new: Mapping[Ref, Item]) -> dict[Ref, Item | None]:
-    """The changes between the old objects and the new ones."""
     changes: dict[Ref, Item | None] = dict.fromkeys(old.keys() - new.keys())
     for ref, item in new.items():
         known = old.get(ref)
