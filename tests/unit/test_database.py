@@ -1,21 +1,28 @@
-"""A database's shape: older files are migrated with all their rows, and newer files are left exactly as they are."""
+"""A database: its schema, and its writer, from which every write reaches the disk or its caller hears why not."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from common import database_writer
 from common.database import Schema, connect_to_read, open_database
+from common.database_writer import DatabaseWriter, Statement, WriteFailed
 from common.errors import NewerState, SettingsError
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from common.database import Opened
+
 
 TABLE = "CREATE TABLE items (key TEXT PRIMARY KEY) STRICT"
 FIRST = Schema("hub", ((TABLE,),))
@@ -139,3 +146,314 @@ def test_no_connection_keeps_more_than_half_a_mebibyte_of_pages(older: Path) -> 
     with closing(opened(older, FIRST).connection) as writer, closing(connect_to_read(older)) as reader:
         for connection in (writer, reader):
             assert connection.execute("PRAGMA cache_size").fetchone() == (-512,)
+
+
+# -------------------- the writer --------------------
+
+
+SCHEMA = Schema("test", (("CREATE TABLE items (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT",),))
+FULL = "CREATE TRIGGER full BEFORE INSERT ON items BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+
+
+def insert(key: str, value: int = 0) -> Statement:
+    return "INSERT OR REPLACE INTO items VALUES (?, ?)", (key, value)
+
+
+class WrittenDatabase:
+    """A database with its writer.
+
+    Attributes:
+        risks: the sentences that `at_risk` was called with.
+    """
+
+    def __init__(self, directory: Path, *, retry_s: float) -> None:
+        self.path = directory / "test.db"
+        self.connection = open_database(self.path, SCHEMA, check=lambda _: None).connection
+        self.risks: list[str] = []
+        self.writer = DatabaseWriter(self.path, self.connection, at_risk=self.risks.append, retry_s=retry_s)
+
+    def change(self, sql: str) -> None:
+        """Change the database as another process does."""
+        with closing(sqlite3.connect(self.path)) as other:
+            other.execute(sql)
+            other.commit()
+
+    def items(self) -> dict[str, int]:
+        """What the disk has."""
+        with closing(sqlite3.connect(self.path)) as other:
+            return dict(other.execute("SELECT key, value FROM items ORDER BY rowid"))
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the writer's thread busy until the returned function is called."""
+        held = threading.Event()
+
+        def wait(_: sqlite3.Connection) -> None:
+            self.is_held.set()
+            held.wait()
+
+        self.is_held = threading.Event()
+        self.busy = asyncio.ensure_future(self.writer.transact(wait))
+        return held.set
+
+
+@pytest.fixture
+async def patient(tmp_path: Path) -> AsyncIterator[WrittenDatabase]:
+    """What fails is not retried before the test is over."""
+    written = WrittenDatabase(tmp_path, retry_s=3_600.0)
+    yield written
+    await written.writer.close()
+
+
+@pytest.fixture
+async def written(tmp_path: Path) -> AsyncIterator[WrittenDatabase]:
+    """What fails is retried at once."""
+    written = WrittenDatabase(tmp_path, retry_s=0.0)
+    yield written
+    await written.writer.close()
+
+
+# -------------------- commit --------------------
+
+
+async def test_a_commit_is_on_the_disk_when_it_returns(patient: WrittenDatabase) -> None:
+    await patient.writer.commit([insert("a", 1), insert("b", 2)])
+    assert patient.items() == {"a": 1, "b": 2}
+
+
+async def test_a_commit_that_fails_raises_and_leaves_nothing_of_itself(
+    patient: WrittenDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    patient.change(FULL.replace("ON items", "ON items WHEN NEW.key = 'b'"))
+    with pytest.raises(WriteFailed, match=r"test\.db cannot be written: disk is full") as failed:
+        await patient.writer.commit([insert("a"), insert("b")])
+    assert failed.value.why == patient.writer.trouble == "disk is full"
+    assert patient.items() == {}
+    await patient.writer.commit([insert("a")])
+    assert patient.writer.trouble == ""
+    assert patient.risks == []
+    assert len(caplog.records) == 1
+
+
+async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alone(patient: WrittenDatabase) -> None:
+    patient.change(FULL.replace("ON items", "ON items WHEN NEW.key = 'bad'"))
+    release = patient.hold()
+    await asyncio.to_thread(patient.is_held.wait)
+    begun: list[str] = []
+    patient.connection.set_trace_callback(lambda sql: begun.append(sql.split()[0]))
+    names = ["first", "bad", "last"]
+    commits = [asyncio.ensure_future(patient.writer.commit([insert(name)])) for name in names]
+    await asyncio.sleep(0)
+    release()
+    ended = await asyncio.gather(*commits, return_exceptions=True)
+    patient.connection.set_trace_callback(None)
+    assert [type(each) for each in ended] == [type(None), WriteFailed, type(None)]
+    assert patient.items().keys() == {"first", "last"}
+    assert [word for word in begun if word in {"BEGIN", "COMMIT"}] == ["COMMIT", "BEGIN", "COMMIT"]
+
+
+async def test_puts_gather_after_a_write_until_a_caller_waits(
+    patient: WrittenDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
+    await patient.writer.commit([insert("first")])
+    begun: list[str] = []
+    patient.connection.set_trace_callback(lambda sql: begun.append(sql.split()[0]))
+    for number in range(10):
+        patient.writer.put(number, insert(f"put {number}"))
+        await asyncio.sleep(0)
+    await patient.writer.commit([insert("last")])
+    patient.connection.set_trace_callback(None)
+    assert (begun.count("BEGIN"), len(patient.items())) == (1, 12)
+
+
+async def test_a_writer_that_closes_ends_the_gathering(
+    patient: WrittenDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
+    await patient.writer.commit([insert("first")])
+    patient.writer.put("a", insert("a"))
+    await patient.writer.close()
+    assert patient.items().keys() == {"first", "a"}
+
+
+async def test_a_caller_that_is_cancelled_does_not_undo_its_write(patient: WrittenDatabase) -> None:
+    release = patient.hold()
+    task = asyncio.create_task(patient.writer.commit([insert("a")]))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    release()
+    await patient.writer.close()
+    assert patient.items() == {"a": 0}
+
+
+async def test_a_value_that_no_database_can_hold_is_a_bug_with_its_traceback(
+    patient: WrittenDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(WriteFailed, match="surrogates not allowed"):
+        await patient.writer.commit([insert("\ud800")])
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+# -------------------- transact --------------------
+
+
+async def test_a_transaction_reads_and_writes_and_returns_its_result(patient: WrittenDatabase) -> None:
+    await patient.writer.commit([insert("a", 1)])
+
+    def add(database: sqlite3.Connection) -> int:
+        (value,) = database.execute("SELECT value FROM items WHERE key = 'a'").fetchone()
+        database.execute(*insert("a", value + 1))
+        return int(value)
+
+    assert await asyncio.gather(*(patient.writer.transact(add) for _ in range(3))) == [1, 2, 3]
+    assert patient.items() == {"a": 4}
+
+
+async def test_a_transaction_that_raises_gives_its_error_to_its_caller_and_writes_nothing(
+    patient: WrittenDatabase,
+) -> None:
+    def refuse(database: sqlite3.Connection) -> None:
+        database.execute(*insert("a"))
+        raise LookupError("held by n1")
+
+    release = patient.hold()
+    both = asyncio.gather(patient.writer.transact(refuse), patient.writer.commit([insert("b")]), return_exceptions=True)
+    await asyncio.sleep(0)
+    release()
+    refused, _ = await both
+    assert str(refused) == "held by n1"
+    assert isinstance(refused, LookupError)
+    assert patient.items() == {"b": 0}
+    assert patient.writer.trouble == ""
+
+
+async def test_a_transaction_that_the_database_refuses_is_a_write_that_failed(patient: WrittenDatabase) -> None:
+    patient.change("DROP TABLE items")
+    with pytest.raises(WriteFailed, match="no such table"):
+        await patient.writer.transact(lambda database: database.execute(*insert("a")))
+
+
+async def test_two_writers_to_one_file_wait_for_each_other(patient: WrittenDatabase, tmp_path: Path) -> None:
+    other = WrittenDatabase(tmp_path, retry_s=3_600.0)
+
+    def add(database: sqlite3.Connection) -> None:
+        (value,) = database.execute("SELECT count(*) FROM items").fetchone()
+        database.execute(*insert(str(value)))
+
+    await asyncio.gather(*(written.writer.transact(add) for _ in range(20) for written in (patient, other)))
+    await other.writer.close()
+    assert len(patient.items()) == 40
+
+
+# -------------------- put --------------------
+
+
+async def test_a_put_is_on_the_disk_after_the_close(patient: WrittenDatabase) -> None:
+    for number in range(2_000):
+        patient.writer.put(number % 1_000, insert(str(number % 1_000), number))
+    await patient.writer.close()
+    assert patient.items() == {str(number): number + 1_000 for number in range(1_000)}
+
+
+async def test_a_put_that_fails_is_retried_and_the_newest_state_of_a_key_wins(
+    written: WrittenDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    written.change(FULL)
+    written.writer.put("a", insert("a", 1))
+    written.writer.put("b", insert("b", 1))
+    await until(lambda: written.risks)
+    written.writer.put("a", insert("a", 2))
+    written.change("DROP TRIGGER full")
+    await until(lambda: len(written.risks) == 2)
+    assert written.items() == {"a": 2, "b": 1}
+    assert written.risks == [f"{written.path} could not be written to the end", ""]
+    assert caplog.messages == [
+        f"cannot write {written.path}; it is tried again: disk is full",
+        f"{written.path} is written again, and nothing is missing in it",
+    ]
+
+
+async def test_a_put_of_a_bug_does_not_keep_the_others_from_the_disk(written: WrittenDatabase) -> None:
+    release = written.hold()
+    written.writer.put("bug", insert("\ud800"))
+    written.writer.put("a", insert("a"))
+    release()
+    await until(lambda: written.items() == {"a": 0})
+    written.writer.put("bug", insert("b"))
+    await until(lambda: written.items() == {"a": 0, "b": 0})
+
+
+async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient: WrittenDatabase) -> None:
+    patient.change(FULL)
+    patient.writer.put("a", insert("a", 1))
+    await until(lambda: patient.risks)
+    patient.change("DROP TRIGGER full")
+    await patient.writer.commit([("UPDATE items SET value = 9 WHERE key = 'a'", ())])
+    assert patient.items() == {"a": 9}
+    assert patient.risks[-1] == ""
+
+
+async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: WrittenDatabase) -> None:
+    patient.change(FULL)
+    patient.writer.put("a", insert("a"))
+    await patient.writer.close()
+    assert patient.risks == [f"{patient.path} could not be written to the end"]
+    assert patient.writer.trouble == "disk is full"
+
+
+# -------------------- persist --------------------
+
+
+async def test_a_write_that_persists_returns_once_the_disk_has_it(written: WrittenDatabase) -> None:
+    written.change(FULL)
+    task = asyncio.create_task(written.writer.persist([insert("a")]))
+    await until(lambda: written.writer.trouble)
+    written.change("DROP TRIGGER full")
+    assert await task
+    assert written.items() == {"a": 0}
+    assert written.risks == []
+
+
+async def test_a_write_that_persists_gives_up_when_the_writer_is_closed(patient: WrittenDatabase) -> None:
+    patient.change(FULL)
+    task = asyncio.create_task(patient.writer.persist([insert("a")]))
+    await until(lambda: patient.writer.trouble)
+    patient.writer.end_retries()
+    assert await task is False
+    await patient.writer.close()
+    assert await patient.writer.persist([insert("a")]) is False
+    with pytest.raises(WriteFailed, match="is stopping"):
+        await patient.writer.commit([insert("a")])
+
+
+async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_first_write(tmp_path: Path) -> None:
+    path, opened = tmp_path / "test.db", asyncio.Event()
+    can_open = threading.Event()
+
+    def connect() -> sqlite3.Connection:
+        if not can_open.is_set():
+            raise OSError("read-only")
+        return open_database(path, SCHEMA, check=lambda _: None).connection
+
+    writer = DatabaseWriter(path, None, connect=connect, connected=opened.set, trouble="read-only", retry_s=0.0)
+    task = asyncio.create_task(writer.persist([insert("a")]))
+    await asyncio.sleep(0)
+    assert not opened.is_set()
+    can_open.set()
+    assert await task
+    assert (opened.is_set(), writer.trouble) == (True, "")
+    await writer.close()
+
+
+async def test_a_transaction_that_would_read_rows_without_a_put_that_fails_fails_as_well(tmp_path: Path) -> None:
+    written = WrittenDatabase(tmp_path, retry_s=60.0)
+    written.change(FULL)
+    written.writer.put("a", insert("a"))
+    read = "SELECT count(*) FROM items"
+    with pytest.raises(WriteFailed, match="disk is full"):
+        await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0])
+    written.change("DROP TRIGGER full")
+    assert await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0]) == 1
+    await written.writer.close()
