@@ -95,7 +95,6 @@ def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_on
     assert isinstance(settings, AgentFlags)
     assert settings.relay_dir is not None
     spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
-    assert spec is not None
     on_host = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
     (mount,) = (it for it in agent["volumeMounts"] if settings.relay_dir.is_relative_to(it["mountPath"]))
     assert mount["mountPath"] == on_host[mount["name"]]
@@ -434,7 +433,6 @@ def test_the_units_settings_are_those_of_the_agent(
     assert isinstance(settings, AgentFlags)
     assert settings.registration == "own"
     assert f"StateDirectory={settings.state_dir.relative_to('/var/lib')}\n" in unit
-    assert settings.status is not None
     assert f"RuntimeDirectory={settings.status.parent.relative_to('/run')}\n" in unit
 
 

@@ -708,7 +708,6 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> 
     assert await asked.read() == [b"one", b"two"]
     assert asked.status == Status(Code.NOT_FOUND, "no")
     ((opened, request),) = seen
-    assert opened is not None
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
     assert opened.timeout_ms == 9_000
     assert request == b"request"

@@ -37,13 +37,11 @@ def test_an_answer_that_says_that_the_server_closes_keeps_no_connection() -> Non
 
 def test_headers_have_names_in_lower_case() -> None:
     answer = AnswerReader().feed(b"HTTP/1.1 200 OK\r\nDATE:  now \r\ncontent-length: 0\r\n\r\n")
-    assert answer is not None
     assert answer.headers == {"date": "now", "content-length": "0"}
 
 
 def test_an_interim_answer_comes_before_the_real_one() -> None:
     answer = AnswerReader().feed(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + WITH_LENGTH)
-    assert answer is not None
     assert (answer.status, answer.body) == (200, b'{"a": 1}')
 
 
