@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,183 +51,170 @@ class ReadOnDemand:
         await settle()
 
 
-@asynccontextmanager
-async def reading() -> AsyncIterator[ReadOnDemand]:
+@pytest.fixture
+async def cluster() -> AsyncIterator[ReadOnDemand]:
     cluster = ReadOnDemand()
     task = asyncio.create_task(cluster.reader.run())
-    try:
-        yield cluster
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    yield cluster
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_one_in_use_is_read_at_once_and_again_every_minute() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        assert not cluster.reader.knows(SECRET)
-        cluster.reader.use(SECRET)
-        await settle()
-        assert cluster.found == [(SECRET, True)]
-        assert cluster.reader.knows(SECRET)
-        await cluster.turn(REFRESH_S - 1)
-        assert cluster.found == [(SECRET, True)]
-        await cluster.turn(2)
-        assert cluster.found == [(SECRET, True)] * 2
+async def test_one_in_use_is_read_at_once_and_again_every_minute(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    assert not cluster.reader.knows(SECRET)
+    cluster.reader.use(SECRET)
+    await settle()
+    assert cluster.found == [(SECRET, True)]
+    assert cluster.reader.knows(SECRET)
+    await cluster.turn(REFRESH_S - 1)
+    assert cluster.found == [(SECRET, True)]
+    await cluster.turn(2)
+    assert cluster.found == [(SECRET, True)] * 2
 
 
-async def test_one_that_nobody_uses_any_more_is_not_read_and_not_known() -> None:
-    async with reading() as cluster:
-        cluster.reader.use(SECRET)
-        await settle()
-        cluster.reader.release(SECRET)
-        await cluster.turn(10 * REFRESH_S)
-        assert cluster.found == [(SECRET, False)]
-        assert not cluster.reader.knows(SECRET)
+async def test_one_that_nobody_uses_any_more_is_not_read_and_not_known(cluster: ReadOnDemand) -> None:
+    cluster.reader.use(SECRET)
+    await settle()
+    cluster.reader.release(SECRET)
+    await cluster.turn(10 * REFRESH_S)
+    assert cluster.found == [(SECRET, False)]
+    assert not cluster.reader.knows(SECRET)
 
 
-async def test_that_there_is_none_is_known_when_the_server_says_so() -> None:
-    async with reading() as cluster:
-        cluster.reader.use(SECRET)
-        await settle()
-        assert cluster.found == [(SECRET, False)]
-        assert cluster.reader.knows(SECRET)
-        assert cluster.reader.problems() == []
+async def test_that_there_is_none_is_known_when_the_server_says_so(cluster: ReadOnDemand) -> None:
+    cluster.reader.use(SECRET)
+    await settle()
+    assert cluster.found == [(SECRET, False)]
+    assert cluster.reader.knows(SECRET)
+    assert cluster.reader.problems() == []
 
 
-async def test_a_server_that_fails_later_takes_nothing_away() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.reader.use(SECRET)
-        await settle()
-        cluster.api.failures["get"] = [KubeError("get", 403, "Forbidden", "no"), KubeError("get", 500, "", "no")] * 3
-        await cluster.turn(REFRESH_S + 1)
-        await cluster.turn(REFRESH_S + 1)
-        assert cluster.found == [(SECRET, True)]
-        assert cluster.reader.knows(SECRET)
+async def test_a_server_that_fails_later_takes_nothing_away(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.reader.use(SECRET)
+    await settle()
+    cluster.api.failures["get"] = [KubeError("get", 403, "Forbidden", "no"), KubeError("get", 500, "", "no")] * 3
+    await cluster.turn(REFRESH_S + 1)
+    await cluster.turn(REFRESH_S + 1)
+    assert cluster.found == [(SECRET, True)]
+    assert cluster.reader.knows(SECRET)
 
 
 @pytest.mark.parametrize("code", [403, 500, 0], ids=["forbidden", "a broken server", "no answer"])
-async def test_one_that_cannot_be_read_is_not_known_to_be_gone_and_is_named(code: int) -> None:
-    async with reading() as cluster:
-        cluster.api.failures["get"] = [KubeError("get Secret default/s", code, "", "hub may not get secrets")]
-        cluster.reader.use(SECRET)
-        await settle()
+async def test_one_that_cannot_be_read_is_not_known_to_be_gone_and_is_named(cluster: ReadOnDemand, code: int) -> None:
+    cluster.api.failures["get"] = [KubeError("get Secret default/s", code, "", "hub may not get secrets")]
+    cluster.reader.use(SECRET)
+    await settle()
+    assert cluster.found == []
+    assert not cluster.reader.knows(SECRET)
+    (problem,) = cluster.reader.problems()
+    assert problem.startswith("Secret default/s cannot be read, and nodes keep their copy of it: Kubernetes: ")
+    assert problem.endswith("hub may not get secrets")
+    await cluster.turn(2)
+    assert cluster.found == [(SECRET, False)]
+    assert cluster.reader.knows(SECRET)
+    assert cluster.reader.problems() == []
+
+
+async def test_one_released_while_it_is_read_is_not_told(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.reader.use(SECRET)
+    await cluster.asking()
+    cluster.reader.release(SECRET)
+    await settle()
+    assert cluster.found == []
+
+
+async def test_a_failure_is_tried_again_with_growing_distance(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")] * 3
+    cluster.reader.use(SECRET)
+    await settle()
+    for seconds in (1, 2):
+        await cluster.turn(seconds)
         assert cluster.found == []
-        assert not cluster.reader.knows(SECRET)
-        (problem,) = cluster.reader.problems()
-        assert problem.startswith("Secret default/s cannot be read, and nodes keep their copy of it: Kubernetes: ")
-        assert problem.endswith("hub may not get secrets")
-        await cluster.turn(2)
-        assert cluster.found == [(SECRET, False)]
-        assert cluster.reader.knows(SECRET)
-        assert cluster.reader.problems() == []
+    await cluster.turn(3)
+    assert cluster.found == []
+    await cluster.turn(2)
+    assert cluster.found == [(SECRET, True)]
 
 
-async def test_one_released_while_it_is_read_is_not_told() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.reader.use(SECRET)
-        await cluster.asking()
-        cluster.reader.release(SECRET)
-        await settle()
-        assert cluster.found == []
+async def test_one_that_waits_does_not_hold_up_another(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    slow = Ref("Secret", "default", "slow")
+    released = asyncio.Event()
+    get = cluster.api.get
+
+    async def get_slowly(resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
+        if name == "slow":
+            await released.wait()
+        return await get(resource, name, namespace)
+
+    cluster.api.get = get_slowly  # type: ignore[method-assign]  # one answer takes long
+    cluster.reader.use(slow)
+    await settle()
+    cluster.reader.use(SECRET)
+    await settle()
+    assert cluster.reader.knows(SECRET)
+    assert not cluster.reader.knows(slow)
+    released.set()
 
 
-async def test_a_failure_is_tried_again_with_growing_distance() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")] * 3
-        cluster.reader.use(SECRET)
-        await settle()
-        for seconds in (1, 2):
-            await cluster.turn(seconds)
-            assert cluster.found == []
-        await cluster.turn(3)
-        assert cluster.found == []
-        await cluster.turn(2)
-        assert cluster.found == [(SECRET, True)]
+async def test_one_that_is_wanted_anew_while_it_is_read_is_read_again(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.reader.use(SECRET)
+    await cluster.asking()
+    cluster.reader.use(SECRET)
+    await settle()
+    assert cluster.found == [(SECRET, True)]
+    assert cluster.api.asked == ["get secrets s"] * 2
 
 
-async def test_one_that_waits_does_not_hold_up_another() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        slow = Ref("Secret", "default", "slow")
-        released = asyncio.Event()
-        get = cluster.api.get
-
-        async def get_slowly(resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
-            if name == "slow":
-                await released.wait()
-            return await get(resource, name, namespace)
-
-        cluster.api.get = get_slowly  # type: ignore[method-assign]  # one answer takes long
-        cluster.reader.use(slow)
-        await settle()
-        cluster.reader.use(SECRET)
-        await settle()
-        assert cluster.reader.knows(SECRET)
-        assert not cluster.reader.knows(slow)
-        released.set()
-
-
-async def test_one_that_is_wanted_anew_while_it_is_read_is_read_again() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.reader.use(SECRET)
-        await cluster.asking()
-        cluster.reader.use(SECRET)
-        await settle()
-        assert cluster.found == [(SECRET, True)]
-        assert cluster.api.asked == ["get secrets s"] * 2
-
-
-async def test_an_answer_that_is_no_object_is_not_known_and_is_named() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.mistakes = [KubeError("read Secret", 0, "", "the API server's answer is not one")]
-        cluster.reader.use(SECRET)
-        await settle()
-        assert not cluster.reader.knows(SECRET)
-        (problem,) = cluster.reader.problems()
-        assert "the API server's answer is not one" in problem
-        await cluster.turn(2)
-        assert cluster.reader.knows(SECRET)
-        assert (cluster.found, cluster.reader.problems()) == ([(SECRET, True)], [])
+async def test_an_answer_that_is_no_object_is_not_known_and_is_named(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.mistakes = [KubeError("read Secret", 0, "", "the API server's answer is not one")]
+    cluster.reader.use(SECRET)
+    await settle()
+    assert not cluster.reader.knows(SECRET)
+    (problem,) = cluster.reader.problems()
+    assert "the API server's answer is not one" in problem
+    await cluster.turn(2)
+    assert cluster.reader.knows(SECRET)
+    assert (cluster.found, cluster.reader.problems()) == ([(SECRET, True)], [])
 
 
 async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_distance(
+    cluster: ReadOnDemand,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.mistakes = [ZeroDivisionError()] * 3
-        cluster.reader.use(SECRET)
-        await settle()
-        assert not cluster.reader.knows(SECRET)
-        problem = "Secret default/s cannot be read because of a bug in CSI Bridge; see the hub's log"
-        assert cluster.reader.problems() == [problem]
-        for seconds in (1, 2, 3):
-            await cluster.turn(seconds)
-            assert cluster.found == []
-        await cluster.turn(2)
-        assert cluster.reader.knows(SECRET)
-        assert (cluster.found, cluster.reader.problems()) == ([(SECRET, True)], [])
-        assert len([it for it in caplog.records if it.exc_info]) == 1
+    cluster.api.put(BODY)
+    cluster.mistakes = [ZeroDivisionError()] * 3
+    cluster.reader.use(SECRET)
+    await settle()
+    assert not cluster.reader.knows(SECRET)
+    problem = "Secret default/s cannot be read because of a bug in CSI Bridge; see the hub's log"
+    assert cluster.reader.problems() == [problem]
+    for seconds in (1, 2, 3):
+        await cluster.turn(seconds)
+        assert cluster.found == []
+    await cluster.turn(2)
+    assert cluster.reader.knows(SECRET)
+    assert (cluster.found, cluster.reader.problems()) == ([(SECRET, True)], [])
+    assert len([it for it in caplog.records if it.exc_info]) == 1
 
 
-async def test_what_nobody_foresaw_takes_nothing_away_and_brings_nothing_back() -> None:
-    async with reading() as cluster:
-        cluster.api.put(BODY)
-        cluster.reader.use(SECRET)
-        await settle()
-        cluster.mistakes = [ZeroDivisionError()]
-        await cluster.turn(REFRESH_S + 1)
-        assert cluster.reader.knows(SECRET)
+async def test_what_nobody_foresaw_takes_nothing_away_and_brings_nothing_back(cluster: ReadOnDemand) -> None:
+    cluster.api.put(BODY)
+    cluster.reader.use(SECRET)
+    await settle()
+    cluster.mistakes = [ZeroDivisionError()]
+    await cluster.turn(REFRESH_S + 1)
+    assert cluster.reader.knows(SECRET)
 
-        cluster.lets_go, cluster.mistakes = True, [ZeroDivisionError()]
-        await cluster.turn(2)
-        asked = len(cluster.api.asked)
-        await cluster.turn(10 * REFRESH_S)
-        assert len(cluster.api.asked) == asked
-        assert cluster.reader.problems() == []
+    cluster.lets_go, cluster.mistakes = True, [ZeroDivisionError()]
+    await cluster.turn(2)
+    asked = len(cluster.api.asked)
+    await cluster.turn(10 * REFRESH_S)
+    assert len(cluster.api.asked) == asked
+    assert cluster.reader.problems() == []

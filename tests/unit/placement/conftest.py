@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,10 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from common.reports import DriverReport
+    from tests.unit.placement.world import Placed
+
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def placed(tmp_path: Path) -> AsyncIterator[Placed]:
+    """Makes nodes with placement over them, and closes it."""
+    made: list[World] = []
+
+    def make(*reports: DriverReport, **how: Any) -> World:
+        made.append(World(tmp_path, *reports, **how))
+        return made[-1]
+
+    yield make
+    for world in made:
+        await world.placement.close()
+
+
+@pytest.fixture
+async def world(placed: Placed) -> World:
     """Three nodes whose vendor has no topology of its own."""
-    world = World(tmp_path, report("n1"), report("n2"), report("n3"))
-    yield world
-    await world.placement.close()
+    return placed(report("n1"), report("n2"), report("n3"))

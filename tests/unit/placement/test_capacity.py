@@ -16,11 +16,9 @@ from common.errors import (
     VendorBroken,
 )
 from common.status import Code, Status
-from tests.unit.placement.world import CONTROLLER, DRIVER, OK, RPC, World, on, report
+from tests.unit.placement.world import CONTROLLER, DRIVER, OK, RPC, Placed, World, on, report
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloud.node_call import Call
     from tests.unit.placement.world import Vendor
 
@@ -68,14 +66,13 @@ async def test_the_largest_is_the_one_on_which_the_largest_volume_fits(world: Wo
 
 
 async def test_several_nodes_in_a_vendors_own_zone_have_the_largest_ones_and_are_asked_for_the_zone(
-    tmp_path: Path,
+    placed: Placed,
 ) -> None:
-    world = World(tmp_path, *(report(f"n{i}", segments={"zone": "b" if i == 3 else "a"}) for i in (1, 2, 3)))
+    world = placed(*(report(f"n{i}", segments={"zone": "b" if i == 3 else "a"}) for i in (1, 2, 3)))
     world.vendors = {"n1": has(1), "n2": has(2), "n3": has(3)}
     asked = await world.ask("GetCapacity", request({"zone": "a"}))
     assert csi.GetCapacityResponse.FromString(asked.body).available_capacity == 2
     assert {call[2] for call in world.calls} == {request({"zone": "a"}).SerializeToString()}
-    await world.placement.close()
 
 
 async def test_a_segment_of_no_node_has_none(world: World) -> None:
@@ -83,25 +80,22 @@ async def test_a_segment_of_no_node_has_none(world: World) -> None:
     assert not world.calls
 
 
-async def test_a_segment_may_be_that_of_a_node_which_has_not_told_its_own_yet(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={}))
+async def test_a_segment_may_be_that_of_a_node_which_has_not_told_its_own_yet(placed: Placed) -> None:
+    world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={}))
     with pytest.raises(NoNodeFits, match="edge node n2 has not told its topology yet"):
         await world.ask("GetCapacity", request({"zone": "b"}))
-    await world.placement.close()
 
 
-async def test_lost_reports_may_have_been_of_the_largest_node(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"), lost=("hub.db was damaged",))
+async def test_lost_reports_may_have_been_of_the_largest_node(placed: Placed) -> None:
+    world = placed(report("n1"), lost=("hub.db was damaged",))
     with pytest.raises(KnowledgeLost):
         await free(world)
-    await world.placement.close()
 
 
-async def test_the_only_nodes_answer_passes_as_it_is(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_the_only_nodes_answer_passes_as_it_is(placed: Placed) -> None:
+    world = placed(report("n1"))
     world.refuse("n1", Code.INVALID_ARGUMENT)
     assert (await world.ask("GetCapacity", request())).status.code == Code.INVALID_ARGUMENT
-    await world.placement.close()
 
 
 # -------------------- nodes that are away, or answer with errors --------------------
@@ -157,11 +151,10 @@ async def test_an_answer_that_does_not_parse_is_no_capacity(world: World) -> Non
     assert await free(world) == 3
 
 
-async def test_nodes_that_lack_the_capability_are_left_out(tmp_path: Path) -> None:
+async def test_nodes_that_lack_the_capability_are_left_out(placed: Placed) -> None:
     can = (RPC.CREATE_DELETE_VOLUME, RPC.GET_CAPACITY)
-    world = World(tmp_path, *(report(f"n{i}", capabilities=can if i < 3 else can[:1]) for i in (1, 2, 3)))
+    world = placed(*(report(f"n{i}", capabilities=can if i < 3 else can[:1]) for i in (1, 2, 3)))
     world.vendors = {"n1": has(1), "n2": has(2), "n3": has(3)}
     assert await free(world) == 2
     with pytest.raises(CapabilityMissing, match="n3"):
         await free(world, "n3")
-    await world.placement.close()

@@ -14,7 +14,7 @@ from tests.kit.hub_world import World as HubWorld
 from tests.kit.hub_world import running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
-from tests.unit.placement.world import DRIVER, Disk, World, create, report
+from tests.unit.placement.world import DRIVER, Disk, Placed, create, report
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -43,8 +43,8 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
         assert "the hub knows no such node" in (await hub.forget("n1")).message
 
 
-async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(placed: Placed) -> None:
+    world = placed(report("n1"))
 
     def create_at_n1(name: str) -> Coroutine[Any, Any, Asked]:
         return world.ask("CreateVolume", create(name), mode=Mode.PINNED, wanted="n1", delivered=False)
@@ -69,4 +69,3 @@ async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotte
         assert [world.places(volume) for volume in ("vol-before", "vol-meanwhile")] == [[], ["n1"]]
         assert [world.holder(name) for name in ("CreateVolume in doubt", "CreateVolume runs on")] == ["n1", "n1"]
         await world.restart()
-    await world.placement.close()

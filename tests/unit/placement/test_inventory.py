@@ -10,11 +10,10 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.unit.placement.world import OK, RPC, Vendor, World, affinity, create, delete, on, report
+from tests.unit.placement.world import OK, RPC, Placed, Vendor, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+    from collections.abc import Callable
 
     from cloud.node_call import Call
 
@@ -22,12 +21,11 @@ CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(placed: Placed) -> World:
     """Two nodes whose vendor can list its volumes."""
-    world = World(tmp_path, report("n1", capabilities=CAN), report("n2", capabilities=CAN))
+    world = placed(report("n1", capabilities=CAN), report("n2", capabilities=CAN))
     world.vendors = dict.fromkeys(("n1", "n2"), lists())
-    yield world
-    await world.placement.close()
+    return world
 
 
 def listing(*volumes: str, token: str = "") -> bytes:
@@ -159,8 +157,8 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
     assert ("n1", "volume") not in world.standing().lists
 
 
-async def test_not_all_nodes_list_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(f"n{number:02}", capabilities=CAN) for number in range(50)))
+async def test_not_all_nodes_list_at_once(placed: Placed) -> None:
+    world = placed(*(report(f"n{number:02}", capabilities=CAN) for number in range(50)))
     under_way, most = 0, 0
 
     async def slow(_: Call) -> tuple[bytes, Status]:
@@ -175,7 +173,6 @@ async def test_not_all_nodes_list_at_once(tmp_path: Path) -> None:
     await asked_for(world, "unknown")
     assert len(world.calls) == 50
     assert most <= 20
-    await world.placement.close()
 
 
 async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(world: World) -> None:
@@ -202,8 +199,8 @@ async def test_a_list_that_is_older_than_a_volume_does_not_outrank_what_says_whe
         assert (await world.ask("DeleteVolume", delete("data"))).node == "n1"
 
 
-async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
+async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(placed: Placed) -> None:
+    world = placed(*(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
     world.vendors = {"n1": lists("data"), "n2": lists(), "n3": lists()}
     await asked_for(world, "unknown")
     world.placement.affinity = affinity("n2", "n3", handle="data")
@@ -212,7 +209,6 @@ async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume
     world.placement.affinity = affinity("n9", handle="data")
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete("data"))
-    await world.placement.close()
 
 
 async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(world: World) -> None:

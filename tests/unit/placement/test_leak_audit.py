@@ -23,10 +23,10 @@ from common.left_over import LeftOver
 from common.objects import Stamp
 from common.operator_orders import Audit, Audited
 from common.status import Code, Status
-from tests.unit.placement.world import DRIVER, OK, RPC, World, affinity, create, on, report
+from tests.unit.placement.world import DRIVER, OK, RPC, Placed, World, affinity, create, on, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from cloud.node_call import Call
@@ -129,15 +129,14 @@ class Site:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def site(placed: Placed) -> Site:
     """A site that has run for longer than the grace."""
     reports = [report(node, segments=on(node), capabilities=CAN) for node in ("n1", "n2")]
-    world = World(tmp_path, *reports)
+    world = placed(*reports)
     world.vendors = {"n1": lists(), "n2": lists()}
     site = Site(world)
     site.later()
-    yield site
-    await world.placement.close()
+    return site
 
 
 async def made(site: Site, volume: str, name: str, node: str = "n1") -> None:
@@ -512,10 +511,10 @@ async def test_an_audit_changes_nothing(site: Site) -> None:
 
 
 async def test_ten_thousand_volumes_on_a_hundred_nodes_leave_the_loop_its_turns_and_the_links_their_room(
-    tmp_path: Path,
+    placed: Placed,
 ) -> None:
     nodes = [f"n{i}" for i in range(100)]
-    world = World(tmp_path, *(report(node, segments=on(node), capabilities=CAN) for node in nodes))
+    world = placed(*(report(node, segments=on(node), capabilities=CAN) for node in nodes))
     under_way = most = turns = 0
 
     def vendor(node: str) -> Vendor:
@@ -549,4 +548,3 @@ async def test_ten_thousand_volumes_on_a_hundred_nodes_leave_the_loop_its_turns_
     assert most <= 20
     assert len(world.calls) == 200
     assert turns >= 10_000 // leak_audit._SLICE
-    await world.placement.close()

@@ -28,10 +28,10 @@ from common.errors import (
 from common.status import Code, Origin, Status
 from tests.kit.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import CONTROLLER, DRIVER, OK, Told, World, create, delete, on, report
+from tests.unit.placement.world import CONTROLLER, DRIVER, OK, Placed, Told, World, create, delete, on, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from cloud.node_call import Reply
@@ -165,24 +165,21 @@ async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: World) -
 
 
 async def test_names_and_volumes_outlive_the_hub(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await world.restart()
     assert world.holder() == "n1"
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
 async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_again(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await world.ask("DeleteVolume", delete())
     assert not world.holder()
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
 async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     world.refuse("n1", Code.INTERNAL)
     await world.ask("DeleteVolume", delete())
     assert world.holder() == "n1"
@@ -191,8 +188,7 @@ async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: World
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.ALREADY_EXISTS])
 async def test_what_was_made_keeps_its_name_whatever_the_vendor_says_later(world: World, code: Code) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     world.refuse("n1", code)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
@@ -221,8 +217,7 @@ async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(wor
 async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves_the_name_where_it_is(
     world: World,
 ) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda call: answer if call.method.endswith("CreateVolume") else (b"", OK)
     again = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
@@ -235,8 +230,7 @@ async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves
 
 
 async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_volume_is_gone(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     world.refuse("n1", Code.ALREADY_EXISTS)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     world.make("n1")
@@ -259,8 +253,7 @@ async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: Wor
 
 
 async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     snapshots = [csi.Snapshot(snapshot_id="s-1"), csi.Snapshot(snapshot_id="s-2")]
     group = csi.VolumeGroupSnapshot(group_snapshot_id="g", snapshots=snapshots)
     answer = csi.CreateVolumeGroupSnapshotResponse(group_snapshot=group).SerializeToString()
@@ -354,11 +347,9 @@ async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: W
 
 
 @pytest.fixture
-async def zones(tmp_path: Path) -> AsyncIterator[World]:
+async def zones(placed: Placed) -> World:
     """Two nodes whose vendor has a topology of its own."""
-    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
-    yield world
-    await world.placement.close()
+    return placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
 
 
 @pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT])
@@ -399,8 +390,7 @@ async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_b
 
 async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: World) -> None:
     """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the claim store has it."""
-    zones.make("n1")
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    await zones.has_made("n1", {"zone": "a"})
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
     asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
     assert (asked.node, asked.status.code) == ("n1", Code.RESOURCE_EXHAUSTED)
@@ -426,15 +416,14 @@ async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_th
     assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
 
 
-async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(tmp_path: Path) -> None:
+async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(placed: Placed) -> None:
     """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
-    world = World(tmp_path, report("n1", segments={}))
+    world = placed(report("n1", segments={}))
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     world.refuse("n1", Code.INVALID_ARGUMENT)
     asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
-    await world.placement.close()
 
 
 async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_wherever_the_pod_is_wanted(
@@ -474,15 +463,14 @@ async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
     assert (await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n2")).node == "n2"
 
 
-async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(tmp_path: Path) -> None:
+async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Placed) -> None:
     """The vendor gets a topology of its own, and a second node comes."""
-    world = World(tmp_path, report("n1"))
+    world = placed(report("n1"))
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)
     world.reports = {node: report(node, segments={"zone": node}) for node in ("n1", "n2")}
     world.placement.changed(DRIVER)
     assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
-    await world.placement.close()
 
 
 async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: World) -> None:
@@ -595,10 +583,10 @@ async def test_a_pinned_create_needs_no_disk(world: World) -> None:
 
 
 async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_risk_until_then(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    placed: Placed, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for that write, and no other call brings the next one."""
-    world = World(tmp_path, report("n1"), store=lambda: SqliteClaims(tmp_path, retry_s=0.001))
+    world = placed(report("n1"), store=lambda: SqliteClaims(tmp_path, retry_s=0.001))
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     risk = f"{tmp_path}/placement.db could not be written to the end"
     with world.full_disk():
@@ -609,7 +597,6 @@ async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_
     assert [message for message in caplog.messages if "cannot write" in message] == [failed]
     await world.restart()
     assert (world.holder(), world.store.lost()) == ("n1", ())
-    await world.placement.close()
 
 
 async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world: World) -> None:
@@ -682,8 +669,7 @@ async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_ref
 
 
 async def test_a_pinned_deletion_ends_what_was_made_by_place_and_writes_nothing_of_what_was_not(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     assert (world.places(), world.holder()) == ([], "")
     with world.full_disk():
@@ -752,8 +738,7 @@ async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: Wor
 
 
 async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_name(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.ask("DeleteVolume", delete())
     assert world.places() == ["n1"]
@@ -806,8 +791,7 @@ async def test_no_secret_reaches_the_disk(world: World, tmp_path: Path) -> None:
 
 
 async def test_what_a_forgotten_node_had_is_forgotten(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await world.placement.forget("n1")
     await world.restart()
     assert not world.holder()
@@ -815,8 +799,7 @@ async def test_what_a_forgotten_node_had_is_forgotten(world: World) -> None:
 
 
 async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.placement.forget("n1")
     assert await world.placement.knows("n1", DRIVER)

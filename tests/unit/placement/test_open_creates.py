@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +10,7 @@ from cloud.placement.claim_store import GONE_S
 from cloud.placement.decisions import Mode
 from common.errors import TooManyOpen
 from common.status import Code, Status
-from tests.unit.placement.world import OK, World, create, delete, on, report
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+from tests.unit.placement.world import OK, Placed, World, create, delete, on, report
 
 MOST = 8
 
@@ -23,17 +18,9 @@ NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[Callable[..., World]]:
-    """Makes the world of a hub with a low limit."""
-    made: list[World] = []
-
-    def make(*nodes: str) -> World:
-        made.append(World(tmp_path, *map(report, nodes), most_open=MOST))
-        return made[-1]
-
-    yield make
-    for world in made:
-        await world.placement.close()
+async def world(placed: Placed) -> World:
+    """Node n1 of a hub with a low limit."""
+    return placed(report("n1"), most_open=MOST)
 
 
 async def fill(world: World, node: str, mode: str = Mode.LOCAL) -> int:
@@ -48,10 +35,7 @@ async def fill(world: World, node: str, mode: str = Mode.LOCAL) -> int:
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_restart(
-    hub: Callable[..., World], mode: str
-) -> None:
-    world = hub("n1")
+async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_restart(world: World, mode: str) -> None:
     assert await fill(world, "n1", mode) == MOST
     await world.restart()
     with pytest.raises(TooManyOpen, match="--max-open-creates of the hub"):
@@ -60,8 +44,7 @@ async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_re
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_creates_that_run_at_once_count_as_those_in_doubt(hub: Callable[..., World], mode: str) -> None:
-    world = hub("n1")
+async def test_creates_that_run_at_once_count_as_those_in_doubt(world: World, mode: str) -> None:
     gate = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: gate
     asked = (world.ask("CreateVolume", create(f"pvc-{number}", on("n1")), mode=mode) for number in range(2 * MOST))
@@ -76,8 +59,7 @@ async def test_creates_that_run_at_once_count_as_those_in_doubt(hub: Callable[..
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(hub: Callable[..., World], mode: str) -> None:
-    world = hub("n1")
+async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(world: World, mode: str) -> None:
     await fill(world, "n1", mode)
     asked = await world.ask("CreateVolume", create("n1-0", on("n1")), mode=mode)
     assert (asked.node, asked.status.code) == ("n1", Code.UNAVAILABLE)
@@ -88,17 +70,16 @@ async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(hub: Call
 
 
 async def test_a_node_that_leaves_all_its_creates_in_doubt_leaves_room_for_the_others(
-    hub: Callable[..., World],
+    placed: Placed,
 ) -> None:
-    world = hub(*NODES)
+    world = placed(*map(report, NODES), most_open=MOST)
     assert MOST // 2 < await fill(world, "n1") < MOST
     world.make("n2", "vol-2")
     for number in range(2 * MOST):
         assert (await world.ask("CreateVolume", create(f"n2-{number}", on("n2")))).status == OK
 
 
-async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(hub: Callable[..., World]) -> None:
-    world = hub("n1")
+async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world: World) -> None:
     world.make("n1", "vol-1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     await fill(world, "n1")
@@ -108,11 +89,10 @@ async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(hub: 
 
 
 async def test_invented_ids_of_deleted_volumes_leave_a_limited_number_of_records_for_an_hour(
-    hub: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("memory_rows", "sqlite_rows"):
         monkeypatch.setattr(f"cloud.placement.{module}.MOST_GONE", MOST)
-    world = hub("n1")
     world.make("n1", "vol-1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     for number in range(2 * MOST):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.status import Code, Status
 from tests.kit.waiting import settle
-from tests.unit.placement.world import DRIVER, OK, RPC, World, affinity, create, on, report
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+from tests.unit.placement.world import DRIVER, OK, RPC, Placed, World, affinity, create, on, report
 
 NODES = ("n1", "n2", "n3")
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS, RPC.LIST_VOLUME_HEALTH)
@@ -56,24 +52,21 @@ def health(call: Any) -> tuple[bytes, Status]:
     return answer.SerializeToString(), OK
 
 
-async def fleet(tmp_path: Path, *nodes: str) -> AsyncIterator[World]:
-    world = World(tmp_path, *(report(node, capabilities=CAN) for node in nodes))
+def fleet(placed: Placed, *nodes: str) -> World:
+    world = placed(*(report(node, capabilities=CAN) for node in nodes))
     world.vendors = {node: Lister(node.replace("n", "v")) for node in nodes}
-    yield world
-    await world.placement.close()
+    return world
 
 
 @pytest.fixture
-async def three(tmp_path: Path) -> AsyncIterator[World]:
+async def three(placed: Placed) -> World:
     """Three nodes with a volume each: v1, v2 and v3."""
-    async for world in fleet(tmp_path, *NODES):
-        yield world
+    return fleet(placed, *NODES)
 
 
 @pytest.fixture
-async def hundred(tmp_path: Path) -> AsyncIterator[World]:
-    async for world in fleet(tmp_path, *(f"n{number:03}" for number in range(100))):
-        yield world
+async def hundred(placed: Placed) -> World:
+    return fleet(placed, *(f"n{number:03}" for number in range(100)))
 
 
 def lister(world: World, node: str) -> Lister:
@@ -222,24 +215,22 @@ async def test_snapshots_and_health_are_listed_alike_and_secrets_go_to_each_node
         assert told == [key] * 3
 
 
-async def test_the_only_nodes_pages_pass_as_they_are(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", capabilities=CAN))
+async def test_the_only_nodes_pages_pass_as_they_are(placed: Placed) -> None:
+    world = placed(report("n1", capabilities=CAN))
     world.vendors["n1"] = Lister("a", "b", "c")
     first = await page(world, most=2)
     assert (ids(first), first.next_token) == (["a", "b"], "2")
     assert ids(await page(world, "2")) == ["c"]
-    await world.placement.close()
 
 
-async def test_an_operator_gets_the_pages_of_all_nodes_or_of_one(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(node, capabilities=CAN, segments={"zone": node}) for node in NODES))
+async def test_an_operator_gets_the_pages_of_all_nodes_or_of_one(placed: Placed) -> None:
+    world = placed(*(report(node, capabilities=CAN, segments={"zone": node}) for node in NODES))
     world.vendors = {"n1": Lister("a"), "n2": Lister("b"), "n3": Lister("c")}
     told = await world.ask("ListVolumes", mode="")
     answer = csi.ListVolumesResponse.FromString(told.body)
     assert (ids(answer), read(answer.next_token), told.node) == (["a"], PageToken("n2"), "")
     told = await world.ask("ListVolumes", mode="", wanted="n2")
     assert (told.node, ids(csi.ListVolumesResponse.FromString(told.body))) == ("n2", ["b"])
-    await world.placement.close()
 
 
 # -------------------- nodes that come and go --------------------
@@ -265,8 +256,7 @@ async def test_a_list_goes_on_after_a_restart_of_the_hub(three: World) -> None:
 
 
 async def test_a_node_that_has_volumes_and_has_not_reported_the_driver_yet_is_missing(three: World) -> None:
-    three.make("n3")
-    await three.ask("CreateVolume", create("pvc-1", on("n3")))
+    await three.has_made("n3")
     token = (await page(three)).next_token
     del three.reports["n3"]
     three.placement.changed(DRIVER)
@@ -287,12 +277,11 @@ async def test_after_a_loss_of_reports_no_list_is_known_to_be_whole(three: World
             await page(three, each)
 
 
-async def test_a_node_without_the_capability_is_missing(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", capabilities=CAN), report("n2", capabilities=CAN[:1]))
+async def test_a_node_without_the_capability_is_missing(placed: Placed) -> None:
+    world = placed(report("n1", capabilities=CAN), report("n2", capabilities=CAN[:1]))
     world.vendors = {"n1": Lister("a"), "n2": Lister("b")}
     with pytest.raises(NotListed, match="edge node n2: its driver lacks the capability LIST_VOLUMES"):
         await walk(world)
-    await world.placement.close()
 
 
 @pytest.mark.parametrize(

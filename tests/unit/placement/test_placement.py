@@ -28,7 +28,7 @@ from common.errors import (
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, OK, Told, World, affinity, create, delete, on, report, volumes
+from tests.unit.placement.world import DRIVER, OK, Placed, Told, World, affinity, create, delete, on, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,25 +64,22 @@ async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: W
         await world.ask("CreateVolume", create("pvc-1"))
 
 
-async def test_the_only_node_needs_no_topology(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_the_only_node_needs_no_topology(placed: Placed) -> None:
+    world = placed(report("n1"))
     assert (await world.ask("CreateVolume", create("pvc-1"))).node == "n1"
-    await world.placement.close()
 
 
-async def test_a_node_whose_name_is_no_label_value_gets_no_volume(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n" * 64))
+async def test_a_node_whose_name_is_no_label_value_gets_no_volume(placed: Placed) -> None:
+    world = placed(report("n" * 64))
     with pytest.raises(NoNodeFits, match="cannot be the value of a label"):
         await world.ask("CreateVolume", create("pvc-1"))
-    await world.placement.close()
 
 
-async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(placed: Placed) -> None:
+    world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     asked = create("pvc-1", {"zone": "b"})
     assert (await world.ask("CreateVolume", asked, mode=Mode.AUTO)).node == "n2"
     assert world.calls[0][2] == asked.SerializeToString()
-    await world.placement.close()
 
 
 # -------------------- where something is --------------------
@@ -104,23 +101,20 @@ async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(tmp_path: Path) 
     ],
 )
 async def test_a_call_goes_where_its_volume_is(world: World, method: str, request_: object) -> None:
-    world.make("n2")
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await world.has_made("n2")
     world.vendors.clear()
     assert (await world.ask(method, request_)).node == "n2"
 
 
 async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(world: World) -> None:
-    world.make("n2")
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await world.has_made("n2")
     with pytest.raises(SourceElsewhere, match=r"volume vol-1 of driver d\.example is on edge node n2"):
         await world.ask("CreateVolume", create("pvc-2", on("n1"), source="vol-1"))
     assert not world.holder("pvc-2")
 
 
 async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
-    world.make("n2")
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await world.has_made("n2")
     answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
     world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
     await world.ask("CreateSnapshot", csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1"))
@@ -224,8 +218,7 @@ async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node
 
 
 async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_is_a_conflict(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     world.placement.affinity = affinity("n2", "n3", handle="vol-1")
     with pytest.raises(IdConflict, match="n1; n2; n3"):
         await world.ask("DeleteVolume", delete())
@@ -234,15 +227,13 @@ async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_
 
 
 async def test_an_affinity_to_nodes_that_nobody_knows_rules_out_nothing(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     world.placement.affinity = affinity("n9", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
 async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere_is_the_other_one(world: World) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await world.ask("DeleteVolume", delete())
     world.placement.affinity = affinity("n2", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n2"
@@ -267,14 +258,13 @@ async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: 
     ],
 )
 async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persistent_volume_is_for(
-    tmp_path: Path, key: str, method: str, request_: object
+    placed: Placed, key: str, method: str, request_: object
 ) -> None:
     """Agents are rolled out one by one, or the hub's state directory is a new one."""
-    world = World(tmp_path, report("n1", segments={key: "n1"} if key == "zone" else None))
+    world = placed(report("n1", segments={key: "n1"} if key == "zone" else None))
     world.placement.affinity = affinity("n2", handle="vol-2", key=key)
     with pytest.raises(NoPlace, match="its PersistentVolume is for none of the nodes that have reported the driver"):
         await world.ask(method, request_)
-    await world.placement.close()
 
 
 async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_named(world: World) -> None:
@@ -293,8 +283,8 @@ async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_nam
         await world.ask("DeleteVolume", delete("static"))
 
 
-async def test_the_only_node_waits_until_every_persistent_volume_is_known(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_the_only_node_waits_until_every_persistent_volume_is_known(placed: Placed) -> None:
+    world = placed(report("n1"))
     world.placement.affinity = affinity("n2", handle="another", ready=False)
     with pytest.raises(NoPlace, match="has not read every PersistentVolume yet"):
         await world.ask("DeleteVolume", delete("unknown"))
@@ -302,21 +292,18 @@ async def test_the_only_node_waits_until_every_persistent_volume_is_known(tmp_pa
     await world.ask("CreateVolume", create("pvc-1"))
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
     assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="s"))).node == "n1"
-    await world.placement.close()
 
 
 async def test_a_persistent_volume_bound_by_labels_that_the_hub_knows_nothing_of_leaves_the_only_node(
-    tmp_path: Path,
+    placed: Placed,
 ) -> None:
-    world = World(tmp_path, report("n1"))
+    world = placed(report("n1"))
     world.placement.affinity = affinity("z1", handle="static", key="topology.kubernetes.io/zone")
     assert (await world.ask("DeleteVolume", delete("static"))).node == "n1"
-    await world.placement.close()
 
 
 async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(world: World) -> None:
-    world.make("n2")
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await world.has_made("n2")
     for gone in ("n2", "n3"):
         del world.reports[gone]
     world.placement.changed(DRIVER)
@@ -335,10 +322,10 @@ async def without_node_info(world: World, node: str) -> None:
     world.placement.changed(DRIVER)
 
 
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(tmp_path: Path) -> None:
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(placed: Placed) -> None:
     """Both would be final: a conflict, and the advice to schedule the pod anew."""
     zone = {"zone": "z1"}
-    world = World(tmp_path, report("n1", segments=zone), report("n2", segments=zone))
+    world = placed(report("n1", segments=zone), report("n2", segments=zone))
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", zone))
     world.placement.affinity = affinity("z1", handle="vol-1", key="zone")
@@ -347,31 +334,27 @@ async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_
         await world.ask("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-1"))
     ).node == "n1"
     assert (await world.ask("CreateVolume", create("copy", zone, source="vol-1"))).node == "n1"
-    await world.placement.close()
 
 
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(placed: Placed) -> None:
+    world = placed(*(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
     await without_node_info(world, "n1")
     world.placement.affinity = affinity("z1", handle="static", key="zone")
     with pytest.raises(NoPlace, match="n1, n2 sent no list"):
         await world.ask("DeleteVolume", delete("static"))
-    await world.placement.close()
 
 
-async def test_two_nodes_of_one_node_id_are_named(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", node_id="copied"), report("n2", node_id="copied"))
+async def test_two_nodes_of_one_node_id_are_named(placed: Placed) -> None:
+    world = placed(report("n1", node_id="copied"), report("n2", node_id="copied"))
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="copied")
     with pytest.raises(NoPlace, match="n1, n2 all have the node id copied"):
         await world.ask("ControllerPublishVolume", asked)
-    await world.placement.close()
 
 
-async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(tmp_path: Path) -> None:
-    world = World(tmp_path)
+async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(placed: Placed) -> None:
+    world = placed()
     with pytest.raises(NoRoute, match="no edge node has reported driver"):
         await world.ask("DeleteVolume", delete())
-    await world.placement.close()
 
 
 @pytest.mark.parametrize(
@@ -392,19 +375,17 @@ async def test_a_request_without_the_field_that_any_vendor_needs_goes_to_no_node
     assert not world.calls
 
 
-async def test_the_only_nodes_vendor_says_itself_what_is_missing(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_the_only_nodes_vendor_says_itself_what_is_missing(placed: Placed) -> None:
+    world = placed(report("n1"))
     assert (await world.ask("DeleteVolume", delete(""))).node == "n1"
-    await world.placement.close()
 
 
-async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(placed: Placed) -> None:
+    world = placed(report("n1"))
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
     world.lost = ("hub.db was damaged",)
     with pytest.raises(KnowledgeLost):
         await world.ask("DeleteVolume", delete("other"))
-    await world.placement.close()
 
 
 # -------------------- what concerns every node --------------------
@@ -428,8 +409,7 @@ async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_no
 
 
 async def test_snapshots_are_treated_as_volumes(world: World) -> None:
-    world.make("n2")
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await world.has_made("n2")
     answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
     world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
     request = csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1")
@@ -442,10 +422,10 @@ async def test_snapshots_are_treated_as_volumes(world: World) -> None:
 
 @pytest.mark.parametrize("told", [None, {"zone": "b"}])
 async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_it_told(
-    tmp_path: Path, told: dict[str, str] | None
+    placed: Placed, told: dict[str, str] | None
 ) -> None:
     """docs/csi-contract.md#a-local-volume-says-where-it-is: without a nodeAffinity the pod lands anywhere."""
-    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     terms = [csi.Topology(segments=told)] if told is not None else []
     answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v", accessible_topology=terms))
     world.vendors["n1"] = lambda _: (answer.SerializeToString(), OK)
@@ -454,7 +434,6 @@ async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_
     assert [dict(each.segments) for each in volume.accessible_topology] == [told or {"zone": "a"}]
     asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}), mode=Mode.AUTO)
     assert asked.body == answer.SerializeToString()  # the vendor may mean what it says
-    await world.placement.close()
 
 
 # -------------------- modes --------------------
@@ -472,9 +451,9 @@ async def test_pinned_goes_to_the_node_that_is_named_and_changes_nothing(world: 
     assert not world.holder()
 
 
-async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_them(tmp_path: Path) -> None:
+async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_them(placed: Placed) -> None:
     """One whose vendor has no topology yet, and one whose vendor describes itself in more than can be reported."""
-    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}), mode=Mode.AUTO)
     world.reports |= {"n3": report("n3"), "n4": DriverReport(DRIVER, "n4", {})}
@@ -483,21 +462,18 @@ async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_t
     assert (await world.ask("CreateVolume", create("pvc-2", on("n3")), mode=Mode.AUTO)).node == "n3"
     told = world.placement.report(DRIVER, "", Mode.AUTO)
     assert told.answers.keys() >= set(ESSENTIAL_METHODS)
-    await world.placement.close()
 
 
-async def test_of_a_driver_known_by_its_name_alone_nothing_is_told(tmp_path: Path) -> None:
-    world = World(tmp_path, DriverReport(DRIVER, "n1", {}))
+async def test_of_a_driver_known_by_its_name_alone_nothing_is_told(placed: Placed) -> None:
+    world = placed(DriverReport(DRIVER, "n1", {}))
     assert world.placement.report(DRIVER, "", Mode.LOCAL) is None
-    await world.placement.close()
 
 
-async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing_is_known_of_it(tmp_path: Path) -> None:
+async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing_is_known_of_it(placed: Placed) -> None:
     """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
-    world = World(tmp_path, report("n1", segments={}))
+    world = placed(report("n1", segments={}))
     assert (await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)).node == "n1"
     assert (await world.ask("CreateVolume", create("pvc-2", {"zone": "a"}), mode=Mode.AUTO)).node == "n1"
-    await world.placement.close()
 
 
 # -------------------- losses --------------------
@@ -516,13 +492,12 @@ async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_a
 
 
 async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_though_one_node_alone_is_back(
-    tmp_path: Path,
+    placed: Placed,
 ) -> None:
-    world = World(tmp_path, report("n1"), lost=("hub.db was damaged",))
+    world = placed(report("n1"), lost=("hub.db was damaged",))
     sqlite(world).losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
-    await world.placement.close()
 
 
 async def test_a_database_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:

@@ -24,10 +24,9 @@ from common.errors import (
     TokenUnknown,
 )
 from common.status import Code, Origin, Status
-from tests.unit.placement.world import DRIVER, LEASE_S, OK, World, report
+from tests.unit.placement.world import DRIVER, LEASE_S, OK, Placed, World, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from cloud.node_call import Call
@@ -43,12 +42,11 @@ CREATED = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).Seriali
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path, *(report(node, serves=True) for node in ("n1", "n2", "n3")))
+async def world(placed: Placed) -> World:
+    world = placed(*(report(node, serves=True) for node in ("n1", "n2", "n3")))
     world.placement.elections.want(DRIVER)
     await world.placement.elections.look()
-    yield world
-    await world.placement.close()
+    return world
 
 
 async def ask(world: World, method: str, request: Any = None, *, mode: str = Mode.SHARED, **how: Any) -> Asked:
@@ -74,6 +72,13 @@ def unpublish(volume: str = "vol-1", node_id: str = "a") -> csi.ControllerUnpubl
 def loses(call: Call) -> tuple[bytes | None, Status]:
     """The link is lost with the call under way."""
     raise LinkLost("edge node n1", "cut")
+
+
+async def lost(world: World, method: str, request: Any) -> None:
+    """A call at n1 whose link is lost."""
+    world.vendors["n1"] = loses
+    with pytest.raises(LinkLost):
+        await ask(world, method, request)
 
 
 def answers(code: int, origin: str = Origin.VENDOR) -> Any:
@@ -122,18 +127,15 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) 
     assert world.epochs == [FIRST] * 5
 
 
-async def test_calls_of_drivers_without_an_election_have_no_epoch(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", serves=True))
+async def test_calls_of_drivers_without_an_election_have_no_epoch(placed: Placed) -> None:
+    world = placed(report("n1", serves=True))
     await ask(world, "DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     assert world.epochs == [0]
-    await world.placement.close()
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.AUTO, ""])
 async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_node(world: World, mode: str) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     with pytest.raises(OpenElsewhere):
         await ask(world, "DeleteVolume", delete(), mode=mode, wanted="n2")
     world.vendors.clear()
@@ -142,9 +144,7 @@ async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_n
 
 
 async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await world.restart()
     await world.placement.elections.look()
     with pytest.raises(NobodyServes):  # not for long
@@ -201,15 +201,14 @@ async def test_a_list_that_cannot_be_read_passes_as_it_is(world: World) -> None:
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).body == b"\xff"
 
 
-async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", serves=True), report("n2"))
+async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(placed: Placed) -> None:
+    world = placed(report("n1", serves=True), report("n2"))
     world.unfit["n1"] = "drains"
     with pytest.raises(NobodyServes, match=r"n1 drains; edge node n2 has the driver without a controller"):
         await ask(world, "ListVolumes", csi.ListVolumesRequest())
     await world.placement.elections.look()
     with pytest.raises(NobodyServes):
         await ask(world, "CreateVolume", create())
-    await world.placement.close()
 
 
 async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world: World) -> None:
@@ -263,17 +262,16 @@ async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
-async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(node, serves=True) for node in ("a", "gw-1", "gw-2")))
+async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(placed: Placed) -> None:
+    world = placed(*(report(node, serves=True) for node in ("a", "gw-1", "gw-2")))
     world.rules = ElectionRules(candidates=("gw-*",), prefer=("gw-2",))
     world.placement.elections.want(DRIVER)
     await world.placement.elections.look()
     assert elected(world) == ("gw-2", FIRST)
-    await world.placement.close()
 
 
-async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path, *(report(node, serves=True) for node in ("a", "b", "c")))
+async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(placed: Placed) -> None:
+    world = placed(*(report(node, serves=True) for node in ("a", "b", "c")))
     world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
     world.placement.elections.want(DRIVER)
     await later(world, 1.0)
@@ -293,7 +291,6 @@ async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_th
     await later(world, 1.0)
     assert elected(world)[0] == "c"
     assert election.describe().unfit == {"a": "is not among --candidates", "b": "is not among --candidates"}
-    await world.placement.close()
 
 
 async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_none(world: World) -> None:
@@ -327,11 +324,10 @@ async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="", wanted="n3")).node == "n3"
 
 
-async def test_before_the_first_election_the_reason_says_so(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1", serves=True))
+async def test_before_the_first_election_the_reason_says_so(placed: Placed) -> None:
+    world = placed(report("n1", serves=True))
     with pytest.raises(NobodyServes, match="edge node n1 is not elected yet"):
         await ask(world, "CreateVolume", create())
-    await world.placement.close()
 
 
 async def test_sidecars_get_the_report_of_the_elected_node(world: World) -> None:
@@ -363,9 +359,7 @@ async def test_a_call_that_cannot_be_claimed_is_not_sent(world: World) -> None:
 
 
 async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await leave(world, "n1")
     with pytest.raises(OpenElsewhere, match=r"DeleteVolume vol-1 .* on edge node n1") as caught:
         await ask(world, "DeleteVolume", delete())
@@ -378,9 +372,7 @@ async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: World)
 async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_the_old_node_answers(
     world: World,
 ) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "ControllerPublishVolume", publish())
+    await lost(world, "ControllerPublishVolume", publish())
     await leave(world, "n1")
     with pytest.raises(OpenElsewhere):
         await ask(world, "ControllerPublishVolume", publish(node_id="b"))
@@ -394,27 +386,21 @@ async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_
 
 @pytest.mark.parametrize("days", [1, 30])
 async def test_an_open_deletion_never_goes_on_elsewhere_by_time_alone(world: World, days: int) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await leave(world, "n1", for_s=days * 86_400.0)
     with pytest.raises(OpenElsewhere):
         await ask(world, "DeleteVolume", delete())
 
 
 async def test_an_operator_settles_an_open_deletion_by_forgetting_the_node(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await leave(world, "n1")
     await world.placement.forget("n1")
     assert (await ask(world, "DeleteVolume", delete())).node == "n2"
 
 
 async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped_it(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "CreateVolume", create())
+    await lost(world, "CreateVolume", create())
     await leave(world, "n1", for_s=BOUND_S - 0.1)
     with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped") as first:
         await ask(world, "CreateVolume", create())
@@ -428,9 +414,7 @@ async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped
 
 
 async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "CreateVolume", create())
+    await lost(world, "CreateVolume", create())
     await leave(world, "n1", for_s=BOUND_S - 1.0)
     world.left_at["n1"] = world.monotonic  # as `Nodes` does
     await world.restart()
@@ -455,9 +439,7 @@ async def another_machine(world: World, node: str) -> None:
 async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call(
     world: World, *, is_restarted: bool
 ) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await another_machine(world, "n1")
     if is_restarted:
         await world.restart()
@@ -474,9 +456,7 @@ async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call
 
 
 async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name_now(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     await another_machine(world, "n1")
     world.vendors.clear()
     assert (await ask(world, "DeleteVolume", delete(), mode="", wanted="n1")).status.ok
@@ -484,9 +464,7 @@ async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name
 
 
 async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_stopped_it(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "CreateVolume", create())
+    await lost(world, "CreateVolume", create())
     await another_machine(world, "n1")
     world.vendors["n1"] = makes
     with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped"):
@@ -497,9 +475,7 @@ async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_st
 
 
 async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "CreateVolume", create())
+    await lost(world, "CreateVolume", create())
     await leave(world, "n1")
     world.away.clear()
     world.vendors["n1"] = makes
@@ -552,9 +528,7 @@ async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_w
     told = await ask(world, "DeleteVolume", delete())
     assert told.status == Status(code, "no", Origin.UNSENT)
     assert held(world, "DeleteVolume vol-1") == []
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "DeleteVolume", delete())
+    await lost(world, "DeleteVolume", delete())
     world.vendors["n1"] = answers(code, Origin.UNSENT)
     await ask(world, "DeleteVolume", delete())
     assert held(world, "DeleteVolume vol-1") == ["n1"]
@@ -576,9 +550,7 @@ async def test_nodes_that_come_and_go_in_turn_are_elected_once_a_second_at_most(
 
 
 async def test_an_id_with_the_words_of_a_key_is_another_volume(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "ControllerPublishVolume", publish(node_id="x to node y"))
+    await lost(world, "ControllerPublishVolume", publish(node_id="x to node y"))
     await leave(world, "n1")
     with pytest.raises(OpenElsewhere):
         await ask(world, "DeleteVolume", delete())
@@ -628,9 +600,7 @@ async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settle
 
 
 async def test_open_calls_are_open_after_a_restart_of_the_hub(world: World) -> None:
-    world.vendors["n1"] = loses
-    with pytest.raises(LinkLost):
-        await ask(world, "ControllerPublishVolume", publish())
+    await lost(world, "ControllerPublishVolume", publish())
     await world.restart()
     assert held(world, "DeleteVolume vol-1") == ["n1"]
 

@@ -19,6 +19,7 @@ from tests.unit.placement.world import (
     DRIVER,
     OWN,
     RPC,
+    Placed,
     World,
     create,
     delete,
@@ -28,9 +29,6 @@ from tests.unit.placement.world import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from google.protobuf.message import Message
 
     from common.reports import DriverReport
@@ -53,11 +51,9 @@ def zoned(node: str, *capabilities: int) -> DriverReport:
 
 
 @pytest.fixture
-async def zone(tmp_path: Path) -> AsyncIterator[World]:
+async def zone(placed: Placed) -> World:
     """Three nodes in one zone."""
-    world = World(tmp_path, *(zoned(node) for node in ("n1", "n2", "n3")))
-    yield world
-    await world.placement.close()
+    return placed(*(zoned(node) for node in ("n1", "n2", "n3")))
 
 
 def refuse(world: World, node: str) -> None:
@@ -95,16 +91,15 @@ async def test_a_create_whose_name_a_refused_node_holds_waits_for_it(zone: World
 
 
 async def test_a_call_about_a_volume_of_a_refused_node_goes_nowhere(zone: World) -> None:
-    zone.make("n1")
-    await zone.ask("CreateVolume", create("pvc-1", ZONE))
+    await zone.has_made("n1", ZONE)
     refuse(zone, "n1")
     with pytest.raises(ReportRefused):
         await zone.ask("DeleteVolume", delete())
     assert zone.places() == ["n1"]
 
 
-async def test_a_refused_node_is_still_a_reason_not_to_guess(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"), report("n2"))
+async def test_a_refused_node_is_still_a_reason_not_to_guess(placed: Placed) -> None:
+    world = placed(report("n1"), report("n2"))
     refuse(world, "n2")
     with pytest.raises(NoRoute):
         await world.ask("DeleteVolume", delete(), mode=Mode.PINNED)
@@ -112,7 +107,6 @@ async def test_a_refused_node_is_still_a_reason_not_to_guess(tmp_path: Path) -> 
         await world.ask("DeleteVolume", delete())
     await world.placement.inventories.settled()
     assert {node for node, *_ in world.calls} <= {"n1"}
-    await world.placement.close()
 
 
 async def test_of_a_refused_node_no_proxy_driver_is_told_anything(zone: World) -> None:
@@ -190,13 +184,12 @@ async def test_a_retry_of_a_create_gets_its_own_id_even_if_another_node_has_the_
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).status.ok
 
 
-async def test_with_shared_storage_two_nodes_may_name_one_volume(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"), report("n2"))
+async def test_with_shared_storage_two_nodes_may_name_one_volume(placed: Placed) -> None:
+    world = placed(report("n1"), report("n2"))
     world.know("n2", "vol-1", "CreateVolume pvc-0")
     world.make("n1", "vol-1")
     for mode in (Mode.PINNED, ""):
         assert (await world.ask("CreateVolume", create(), mode=mode, wanted="n1")).status.ok
-    await world.placement.close()
 
 
 async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: World) -> None:
@@ -219,8 +212,8 @@ async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_no
 # -------------------- capabilities --------------------
 
 
-async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart(tmp_path: Path) -> None:
-    world = World(tmp_path, zoned("n1"))
+async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart(placed: Placed) -> None:
+    world = placed(zoned("n1"))
     assert told(world) == set(MORE)
     world.reports["a-late"] = zoned("a-late", *BASIC)
     world.placement.changed(DRIVER)
@@ -230,7 +223,6 @@ async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart
     world.reports["a-late-2"] = zoned("a-late-2", *BASIC)
     world.placement.changed(DRIVER)
     assert told(world) == set(BASIC)
-    await world.placement.close()
 
 
 async def test_once_no_node_has_a_driver_its_offer_is_forgotten(zone: World) -> None:
@@ -248,14 +240,13 @@ async def test_a_refused_node_and_one_that_tells_its_name_alone_have_no_vote(zon
     assert told(zone) == set(MORE)
 
 
-async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(tmp_path: Path) -> None:
-    world = World(tmp_path, report("n1"))
+async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed: Placed) -> None:
+    world = placed(report("n1"))
     assert (await world.ask("CreateVolume", create(), mode=Mode.AUTO)).node == "n1"
     world.reports["a-liar"] = report("a-liar", segments=ZONE)
     world.placement.changed(DRIVER)
     with pytest.raises(NoRoute):
         await world.ask("CreateVolume", create("pvc-2", ZONE), mode=Mode.AUTO)
-    await world.placement.close()
 
 
 async def test_one_node_without_a_topology_does_not_take_it_from_the_others(zone: World) -> None:

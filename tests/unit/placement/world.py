@@ -388,6 +388,11 @@ class World:
         answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id=volume, capacity_bytes=7))
         self.vendors[node] = lambda _: (answer.SerializeToString(), OK)
 
+    async def has_made(self, node: str, term: dict[str, str] | None = None) -> None:
+        """A node has made vol-1 under the name pvc-1."""
+        self.make(node)
+        await self.ask("CreateVolume", create("pvc-1", term or on(node)))
+
     def know(self, node: str, volume: str, name: str) -> None:
         """The store has it that a node made a volume under a name."""
         self.store.record_later(DRIVER, node, Thing(VOLUME, volume), name)
@@ -395,6 +400,10 @@ class World:
     def refuse(self, node: str, code: Code, origin: Origin = Origin.VENDOR) -> None:
         """The vendor of a node, or a hop on the way, answers with a code."""
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
+
+
+Placed = Callable[..., World]
+"""Makes a world in the test's directory, as `World` does."""
 
 
 class Reported:
