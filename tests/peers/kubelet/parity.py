@@ -1,4 +1,4 @@
-"""The parity table: docs/kubelet-parity.md, made from the kubelet's records and ours of the same scenarios.
+"""The parity page: docs/kubelet-parity.md, made from the kubelet's records and ours of the same scenarios.
 
 python -m tests.peers.kubelet.parity OUR-RECORDS > docs/kubelet-parity.md
 """
@@ -29,19 +29,18 @@ _WANTED = "as wanted:"
 _INTRODUCTION = f"""\
 # Parity with the kubelet {catalog.KUBELET_VERSION}
 
-This page is for vendors and operators: does a driver get the same calls without a kubelet as with one? The kubelet and
-the agent each played every scenario with the same driver. A test then compared, for each volume, the order of the calls
-and all their fields. It also compared files, modes, links, mounts and loop devices before and after each call. It
-ignores calls for a driver's name and capabilities, because the kubelet makes them more often.
+For vendors and operators: does a driver get the same calls without a kubelet as with one? The kubelet and the agent
+each played every scenario with the same driver. A test then compared, for each volume, the order of the calls, all
+their fields, and the files, modes, links, mounts and loop devices before and after each call. It ignores calls for a
+driver's name and capabilities, because the kubelet makes them more often.
 
-In the tables, "the node" is the kubelet or the agent. `make parity` writes this file; `make record-kubelet` records the
-kubelet.
+"The node" is the kubelet or the agent. `make parity` writes this file; `make record-kubelet` records the kubelet.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a table: a scenario, or several that differ only in the driver's error code.
+    """One line of the page: a scenario, or several that differ only in the driver's error code.
 
     Attributes:
         name: the scenario's, or a pattern of several names.
@@ -117,7 +116,7 @@ def _lines(played: Sequence[Played], left: Sequence[Difference]) -> Iterator[str
     yield ""
     yield "## Wanted differences"
     yield ""
-    yield "The agent differs from the kubelet on purpose. The verdicts below name these differences."
+    yield "The agent differs from the kubelet on purpose. The scenarios below that have such a difference name it."
     yield ""
     yield "| difference | the kubelet | the agent, and why |"
     yield "|---|---|---|"
@@ -138,9 +137,8 @@ def _section(topic: str, played: Sequence[Played]) -> Iterator[str]:
         yield ""
         yield f"## {topic}"
         yield ""
-        yield "| scenario | story | verdict |"
-        yield "|---|---|---|"
-        yield from (f"| `{row.name}` | {row.about} | {row.verdict} |" for row in grouped(played))
+        for row in grouped(played):
+            yield f"* `{row.name}`: {row.about}" + ("" if row.verdict == _EQUAL else f" ({row.verdict})")
 
 
 def _counts(played: Sequence[Played]) -> Iterator[str]:
