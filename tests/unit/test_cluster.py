@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 POD = Ref("Pod", "default", "web")
 
 
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
 def pod(name: str = "web", **more: Any) -> dict[str, Any]:
     spec = {"nodeName": "n1", "containers": [{"name": "c"}], **more}
     return {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
@@ -49,16 +54,14 @@ async def _no_pause(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def test_it_is_ready_when_every_kind_was_listed() -> None:
-    api = FakeApi()
+async def test_it_is_ready_when_every_kind_was_listed(api: FakeApi) -> None:
     api.failures["list"] = [KubeError("list", 0, "", "nobody answers")]
     async with following(api) as cluster:
         assert cluster.is_ready
         assert len([it for it in api.asked if it.startswith("list")]) == len(WATCHED) + 1
 
 
-async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why() -> None:
-    api = FakeApi()
+async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why(api: FakeApi) -> None:
     api.failures["list"] = [KubeError("list", 0, "", "nobody answers")] * 1000
     async with following(api, begun=lambda it: len(it.problems()) == len(WATCHED)) as cluster:
         assert not cluster.is_ready
@@ -80,8 +83,7 @@ async def test_without_a_role_for_storage_classes_it_is_ready_and_does_not_know_
         assert frozenset() in told
 
 
-async def test_it_tells_once_that_it_is_ready() -> None:
-    api = FakeApi()
+async def test_it_tells_once_that_it_is_ready(api: FakeApi) -> None:
     api.put(pod())
     cluster = Cluster(api)
     told: list[frozenset[Ref]] = []
@@ -94,8 +96,7 @@ async def test_it_tells_once_that_it_is_ready() -> None:
     assert frozenset({POD}) in told
 
 
-async def test_a_status_that_no_node_needs_is_no_change() -> None:
-    api = FakeApi()
+async def test_a_status_that_no_node_needs_is_no_change(api: FakeApi) -> None:
     api.put(pod())
     async with following(api) as cluster:
         stamp = cluster.stamp(POD)
@@ -153,8 +154,7 @@ async def test_the_hub_keeps_what_it_needs_of_a_nodes_state_and_no_node_gets_it(
         assert cluster.node_state("n1") is None
 
 
-async def test_a_node_that_a_later_list_lacks_has_no_state() -> None:
-    api = FakeApi()
+async def test_a_node_that_a_later_list_lacks_has_no_state(api: FakeApi) -> None:
     api.put(node_with(ready="True"))
     async with following(api) as cluster:
         api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
@@ -164,8 +164,7 @@ async def test_a_node_that_a_later_list_lacks_has_no_state() -> None:
         assert cluster.node_state("n1") is None
 
 
-async def test_while_nodes_are_not_followed_their_states_may_be_old() -> None:
-    api = FakeApi()
+async def test_while_nodes_are_not_followed_their_states_may_be_old(api: FakeApi) -> None:
     api.put(node_with(ready="True"))
     async with following(api) as cluster:
         assert not cluster.nodes_trouble
@@ -177,8 +176,7 @@ async def test_while_nodes_are_not_followed_their_states_may_be_old() -> None:
         assert not cluster.nodes_trouble
 
 
-async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named() -> None:
-    api = FakeApi()
+async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named(api: FakeApi) -> None:
     api.put(pod())
     async with following(api) as cluster:
         good = cluster.body(POD)
@@ -193,8 +191,7 @@ async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named() -> N
         assert cluster.problems() == []
 
 
-async def test_the_last_good_state_of_another_object_does_not_count() -> None:
-    api = FakeApi()
+async def test_the_last_good_state_of_another_object_does_not_count(api: FakeApi) -> None:
     api.put(pod())
     async with following(api) as cluster:
         broken = pod(volumes=[{"name": "Bad Name"}])
@@ -219,9 +216,8 @@ async def test_the_last_good_state_of_another_object_does_not_count() -> None:
     ],
 )
 async def test_a_list_with_something_that_names_no_object_does_not_count_and_ends_nothing(
-    item: Any, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api = FakeApi()
     api.put(pod())
     async with following(api) as cluster:
         good, whole = cluster.body(POD), api.list
@@ -243,8 +239,9 @@ async def test_a_list_with_something_that_names_no_object_does_not_count_and_end
         assert cluster.problems() == []
 
 
-async def test_a_change_of_something_that_names_no_object_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
-    api = FakeApi()
+async def test_a_change_of_something_that_names_no_object_is_asked_for_again(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
     api.put(pod())
     async with following(api) as cluster:
         api.put(pod("other"))
@@ -258,8 +255,7 @@ async def test_a_change_of_something_that_names_no_object_is_asked_for_again(cap
 
 
 @pytest.mark.parametrize("uid", [None, "", 5])
-async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(uid: Any) -> None:
-    api = FakeApi()
+async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(api: FakeApi, uid: Any) -> None:
     api.put(pod())
     async with following(api) as cluster:
         good = cluster.body(POD)
@@ -272,8 +268,7 @@ async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(
         assert problem.startswith("Pod default/web cannot be used, and its last good state counts: metadata.uid ")
 
 
-async def test_what_a_later_list_does_not_have_is_gone() -> None:
-    api = FakeApi()
+async def test_what_a_later_list_does_not_have_is_gone(api: FakeApi) -> None:
     api.put(pod())
     api.put(pod("bad", volumes=[{"name": "Bad Name"}]))
     async with following(api) as cluster:
@@ -292,8 +287,7 @@ REQUEST = TokenRequest(POD, "uid-web", "robot", (("vault", 600),))
 ROBOT = {"kind": "ServiceAccount", "metadata": {"name": "robot", "namespace": "default"}}
 
 
-async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them() -> None:
-    api = FakeApi()
+async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them(api: FakeApi) -> None:
     api.put(ROBOT)
     async with following(api) as cluster:
         assert not cluster.knows(REQUEST.ref)
@@ -313,8 +307,7 @@ async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them() -> None:
 
 
 @pytest.mark.parametrize("code", [404, 500, 0], ids=["no service account", "a broken webhook", "no answer"])
-async def test_of_tokens_that_cannot_be_had_a_pod_is_told_why_and_nothing_is_known(code: int) -> None:
-    api = FakeApi()
+async def test_of_tokens_that_cannot_be_had_a_pod_is_told_why_and_nothing_is_known(api: FakeApi, code: int) -> None:
     api.put(ROBOT)
     api.failures["create"] = [KubeError("create token", code, "", "not today")]
     async with following(api) as cluster:
@@ -328,8 +321,7 @@ async def test_of_tokens_that_cannot_be_had_a_pod_is_told_why_and_nothing_is_kno
         assert any("Pod default/web" in it for it in cluster.problems())
 
 
-async def test_tokens_that_were_had_are_there_while_no_new_ones_are() -> None:
-    api = FakeApi()
+async def test_tokens_that_were_had_are_there_while_no_new_ones_are(api: FakeApi) -> None:
     api.put(ROBOT)
     async with following(api) as cluster:
         cluster.use(REQUEST.ref, REQUEST)

@@ -17,6 +17,16 @@ REF = Ref("Event", "default", "web.17a2b3")
 ABOUT = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web", "uid": "u-1"}
 
 
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+def writer(api: FakeApi) -> EventWriter:
+    return EventWriter(api)
+
+
 def told(count: int = 1, minute: int = 0, **more: Any) -> Body:
     return {
         "involvedObject": ABOUT,
@@ -37,27 +47,24 @@ async def written(api: FakeApi, ref: Ref = REF) -> Body:
     return await api.get(RESOURCES["Event"], ref.name, ref.namespace)
 
 
-async def test_a_new_event_is_created_as_it_was_told() -> None:
-    api = FakeApi()
-    await EventWriter(api).write("n1", REF, told())
+async def test_a_new_event_is_created_as_it_was_told(api: FakeApi, writer: EventWriter) -> None:
+    await writer.write("n1", REF, told())
     assert api.asked == ["create events web.17a2b3"]
     found = await written(api)
     assert (found["metadata"]["name"], found["metadata"]["namespace"]) == ("web.17a2b3", "default")
     assert {name: found[name] for name in told()} == told()
 
 
-async def test_told_again_its_count_and_its_last_time_are_raised_and_nothing_else() -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_told_again_its_count_and_its_last_time_are_raised_and_nothing_else(
+    api: FakeApi, writer: EventWriter
+) -> None:
     await writer.write("n1", REF, told(1, 0))
     await writer.write("n1", REF, told(6, 5))
     found = await written(api)
     assert {name: found[name] for name in told()} == told(6, 5)
 
 
-async def test_what_came_late_or_after_the_agents_restart_lowers_nothing() -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_what_came_late_or_after_the_agents_restart_lowers_nothing(api: FakeApi, writer: EventWriter) -> None:
     await writer.write("n1", REF, told(6, 5))
     await writer.write("n1", REF, told(2, 1))
     assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:05:00Z")
@@ -65,9 +72,7 @@ async def test_what_came_late_or_after_the_agents_restart_lowers_nothing() -> No
     assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:09:00Z")
 
 
-async def test_the_same_again_is_no_change() -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_the_same_again_is_no_change(api: FakeApi, writer: EventWriter) -> None:
     await writer.write("n1", REF, told())
     before = await written(api)
     await writer.write("n1", REF, told())
@@ -75,9 +80,7 @@ async def test_the_same_again_is_no_change() -> None:
     assert not any(asked.startswith("patch") for asked in api.asked)
 
 
-async def test_a_patch_is_of_the_event_that_was_looked_at() -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_a_patch_is_of_the_event_that_was_looked_at(api: FakeApi, writer: EventWriter) -> None:
     await writer.write("n1", REF, told())
     old = await written(api)
     api.put({**old, "count": 4})
@@ -100,27 +103,24 @@ async def test_a_patch_is_of_the_event_that_was_looked_at() -> None:
         {"involvedObject": {**ABOUT, "name": "another"}},
     ],
 )
-async def test_another_event_of_the_name_stays_as_it_is(other: Body) -> None:
-    api = FakeApi()
+async def test_another_event_of_the_name_stays_as_it_is(api: FakeApi, writer: EventWriter, other: Body) -> None:
     theirs = api.put({**told(), **other, "kind": "Event", "metadata": {"namespace": "default", "name": REF.name}})
-    await EventWriter(api).write("n1", REF, told(7, 7))
+    await writer.write("n1", REF, told(7, 7))
     assert await written(api) == theirs
 
 
-async def test_a_node_speaks_in_its_own_name() -> None:
-    api = FakeApi()
+async def test_a_node_speaks_in_its_own_name(api: FakeApi, writer: EventWriter) -> None:
     lie = {"source": {"component": "kubelet", "host": "n2"}, "reportingComponent": "default-scheduler"}
-    await EventWriter(api).write("n1", REF, told(**lie, reportingInstance="n2"))
+    await writer.write("n1", REF, told(**lie, reportingInstance="n2"))
     found = await written(api)
     assert found["source"] == {"component": "csi-bridge-edge", "host": "n1"}
     assert (found["reportingComponent"], found["reportingInstance"]) == ("csi-bridge-edge", "n1")
 
 
-async def test_an_event_of_a_node_goes_where_it_was_told() -> None:
-    api = FakeApi()
+async def test_an_event_of_a_node_goes_where_it_was_told(api: FakeApi, writer: EventWriter) -> None:
     ref = Ref("Event", "default", "n1.17a2b3")
     about = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
-    await EventWriter(api).write("n1", ref, told(involvedObject=about))
+    await writer.write("n1", ref, told(involvedObject=about))
     assert (await written(api, ref))["involvedObject"] == about
 
 
@@ -135,10 +135,9 @@ async def test_an_event_of_a_node_goes_where_it_was_told() -> None:
         KubeError("create", 422, "Invalid", "involvedObject.namespace"),
     ],
 )
-async def test_what_can_never_be_written_is_dropped(error: KubeError) -> None:
-    api = FakeApi()
+async def test_what_can_never_be_written_is_dropped(api: FakeApi, writer: EventWriter, error: KubeError) -> None:
     api.failures["create"] = [error]
-    await EventWriter(api).write("n1", REF, told())
+    await writer.write("n1", REF, told())
 
 
 @pytest.mark.parametrize(
@@ -151,16 +150,13 @@ async def test_what_can_never_be_written_is_dropped(error: KubeError) -> None:
         KubeError("create", 500, "InternalError", "a webhook failed"),
     ],
 )
-async def test_what_may_come_right_is_tried_again(error: KubeError) -> None:
-    api = FakeApi()
+async def test_what_may_come_right_is_tried_again(api: FakeApi, writer: EventWriter, error: KubeError) -> None:
     api.failures["create"] = [error]
     with pytest.raises(KubeError):
-        await EventWriter(api).write("n1", REF, told())
+        await writer.write("n1", REF, told())
 
 
-async def test_an_event_that_the_node_tells_no_more_stays() -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_an_event_that_the_node_tells_no_more_stays(api: FakeApi, writer: EventWriter) -> None:
     await writer.write("n1", REF, told())
     await writer.write("n1", REF, None)
     assert (await written(api))["count"] == 1
@@ -168,9 +164,7 @@ async def test_an_event_that_the_node_tells_no_more_stays() -> None:
 
 
 @pytest.mark.parametrize("last", ["", "yesterday", "9999"])
-async def test_a_last_time_that_is_none_raises_nothing(last: str) -> None:
-    api = FakeApi()
-    writer = EventWriter(api)
+async def test_a_last_time_that_is_none_raises_nothing(api: FakeApi, writer: EventWriter, last: str) -> None:
     await writer.write("n1", REF, told(1, 3))
     await writer.write("n1", REF, told(1, lastTimestamp=last))
     assert (await written(api))["lastTimestamp"] == "2026-11-22T00:03:00Z"

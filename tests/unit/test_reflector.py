@@ -46,6 +46,11 @@ class Copy:
         del self.has[body["metadata"]["name"]]
 
 
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
 def _entry(body: Mapping[str, Any]) -> dict[str, str]:
     return {body["metadata"]["name"]: body["metadata"].get("labels", {}).get("is", "")}
 
@@ -81,8 +86,7 @@ async def reflected(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_it_lists_once_and_then_follows_what_happens() -> None:
-    api = FakeApi()
+async def test_it_lists_once_and_then_follows_what_happens(api: FakeApi) -> None:
     api.put(node("a"))
     async with reflected(api) as (_, copy, _waits):
         assert copy.has == {"a": ""}
@@ -96,8 +100,9 @@ async def test_it_lists_once_and_then_follows_what_happens() -> None:
         assert copy.lists == 1
 
 
-async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeApi()
+async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "abcde":
         api.put(node(name))
     monkeypatch.setattr(reflector, "PAGE", 2)
@@ -106,8 +111,7 @@ async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole(monkeypatc
         assert [it for it in api.asked if it.startswith("list")] == ["list nodes 2"] * 3
 
 
-async def test_a_list_that_breaks_off_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeApi()
+async def test_a_list_that_breaks_off_takes_nothing_away(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.put(node("a"))
     api.put(node("b"))
     monkeypatch.setattr(reflector, "PAGE", 1)
@@ -120,8 +124,7 @@ async def test_a_list_that_breaks_off_takes_nothing_away(monkeypatch: pytest.Mon
         assert copy.lists == 2
 
 
-async def test_a_token_that_is_too_old_makes_one_list_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeApi()
+async def test_a_token_that_is_too_old_makes_one_list_of_all(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.put(node("a"))
     api.put(node("b"))
 
@@ -140,8 +143,7 @@ async def test_a_token_that_is_too_old_makes_one_list_of_all(monkeypatch: pytest
         assert api.asked[:3] == ["list nodes 1", "list nodes 1", "list nodes 0"]
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was() -> None:
-    api = FakeApi()
+async def test_a_watch_that_ends_goes_on_where_it_was(api: FakeApi) -> None:
     api.put(node("a"))
     async with reflected(api) as (_, copy, _waits):
         api.put(node("b"))
@@ -154,8 +156,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was() -> None:
         assert api.asked == ["list nodes 250", "watch nodes 1", "watch nodes 2"]
 
 
-async def test_a_bookmark_spares_a_list() -> None:
-    api = FakeApi()
+async def test_a_bookmark_spares_a_list(api: FakeApi) -> None:
     api.put(node("a"))
     async with reflected(api) as (_, copy, _waits):
         api.bookmark("Node")
@@ -166,8 +167,7 @@ async def test_a_bookmark_spares_a_list() -> None:
         assert copy.lists == 1
 
 
-async def test_when_the_server_has_forgotten_all_is_listed_again_and_what_is_missing_is_gone() -> None:
-    api = FakeApi()
+async def test_when_the_server_has_forgotten_all_is_listed_again_and_what_is_missing_is_gone(api: FakeApi) -> None:
     api.put(node("a"))
     api.put(node("b"))
     async with reflected(api) as (_, copy, _waits):
@@ -181,8 +181,7 @@ async def test_when_the_server_has_forgotten_all_is_listed_again_and_what_is_mis
         assert copy.lists == 2
 
 
-async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_distance() -> None:
-    api = FakeApi()
+async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_distance(api: FakeApi) -> None:
     api.put(node("a"))
     api.failures["list"] = [DOWN] * 8
     async with reflected(api) as (made, copy, waits):
@@ -195,8 +194,7 @@ async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_dista
         assert waits.seconds[-1] >= 15.0
 
 
-async def test_what_it_cannot_do_is_said_until_it_can() -> None:
-    api = FakeApi()
+async def test_what_it_cannot_do_is_said_until_it_can(api: FakeApi) -> None:
     api.failures["list"] = [DOWN]
     blocked = asyncio.Event()
 
@@ -215,8 +213,7 @@ async def test_what_it_cannot_do_is_said_until_it_can() -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_after_trouble_a_watch_that_is_open_is_enough_to_be_in_step() -> None:
-    api = FakeApi()
+async def test_after_trouble_a_watch_that_is_open_is_enough_to_be_in_step(api: FakeApi) -> None:
     async with reflected(api) as (made, _copy, _waits):
         api.failures["watch"] = [DOWN]
         api.cut()
@@ -258,8 +255,7 @@ async def test_what_was_said_of_a_watch_is_taken_back_as_soon_as_it_is_open_and_
         assert [it.levelname for it in caplog.records] == ["WARNING", "INFO"]
 
 
-async def test_a_watch_that_was_quiet_to_its_end_has_worked() -> None:
-    api = FakeApi()
+async def test_a_watch_that_was_quiet_to_its_end_has_worked(api: FakeApi) -> None:
     api.failures["event"] = [DOWN] * 8
     async with reflected(api) as (_, _copy, waits):
         api.cut()
@@ -268,8 +264,7 @@ async def test_a_watch_that_was_quiet_to_its_end_has_worked() -> None:
         assert waits.seconds[-1] <= 0.5
 
 
-async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_the_time() -> None:
-    api = FakeApi()
+async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_the_time(api: FakeApi) -> None:
     async with reflected(api) as (_, _copy, waits):
         for _ in range(3):
             api.cut()
@@ -278,9 +273,9 @@ async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_t
 
 
 async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_distance(
+    api: FakeApi,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    api = FakeApi()
     api.put(node("a"))
     copy, waits = Copy(), Waits()
     copy.add = _fail  # type: ignore[method-assign]  # a bug
@@ -292,8 +287,7 @@ async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_d
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_change_that_nobody_foresaw_makes_a_list() -> None:
-    api = FakeApi()
+async def test_a_change_that_nobody_foresaw_makes_a_list(api: FakeApi) -> None:
     api.put(node("a"))
     async with reflected(api) as (made, copy, _waits):
         copy.put = _fail  # type: ignore[method-assign]  # a bug
@@ -303,8 +297,7 @@ async def test_a_change_that_nobody_foresaw_makes_a_list() -> None:
         assert made.trouble == ""
 
 
-async def test_a_mistake_is_told_to_people_until_the_copy_is_in_step_again() -> None:
-    api = FakeApi()
+async def test_a_mistake_is_told_to_people_until_the_copy_is_in_step_again(api: FakeApi) -> None:
     api.put(node("a"))
     blocked = asyncio.Event()
 
@@ -329,8 +322,7 @@ def _fail(_body: Mapping[str, Any]) -> None:
     raise ZeroDivisionError
 
 
-async def test_words_of_a_newer_server_are_passed_over() -> None:
-    api = FakeApi()
+async def test_words_of_a_newer_server_are_passed_over(api: FakeApi) -> None:
     async with reflected(api) as (_, copy, _waits):
         api.tell("PAUSED", "Node", {"metadata": {"name": "x"}})
         api.put(node("a"))
