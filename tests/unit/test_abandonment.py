@@ -22,7 +22,7 @@ from common.messages import Kind
 from common.objects import Ref, Stamp
 from common.operator_orders import NodeStorage
 from tests.kit.fake_api import FakeApi
-from tests.kit.hub_world import World, report, running
+from tests.kit.hub_in_memory import Hub, report, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle
 
@@ -46,7 +46,7 @@ class Facts(NoSync):
 class Site:
     """A hub with a cluster, and its node n1, which is away."""
 
-    def __init__(self, world: World, source: Objects, facts: Facts) -> None:
+    def __init__(self, world: Hub, source: Objects, facts: Facts) -> None:
         self.world, self.source, self.facts = world, source, facts
 
     def add_volume(self, name: str, node: str) -> None:
@@ -72,7 +72,7 @@ class Site:
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
     source, facts = Objects(), Facts()
     source.update({}, ready=True)
-    async with running(World(tmp_path, SyncPart(source=source, sync=facts))) as world:
+    async with running(Hub(tmp_path, SyncPart(source=source, sync=facts))) as world:
         await world.edge()
         world.nodes.report("n1", [report()])
         cut(world.links[-1])
@@ -129,7 +129,7 @@ async def test_a_hub_that_has_not_read_the_volumes_names_none(site: Site) -> Non
 
 
 async def test_a_hub_without_a_cluster_names_none(tmp_path: Path) -> None:
-    async with running(World(tmp_path)) as world:
+    async with running(Hub(tmp_path)) as world:
         site = Site(world, Objects(), Facts())
         await site.order("deny", subject="n1")
         assert "follows no Kubernetes cluster" in (await site.own_storage())[1]

@@ -11,7 +11,7 @@ import pytest
 from cloud.election import Seat
 from common.reports import DriverReport
 from tests.kit.waiting import settle
-from tests.unit.test_edge_nodes import DRIVER, World, hello, report
+from tests.unit.test_edge_nodes import DRIVER, Known, hello, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[Known]:
+    world = Known(tmp_path)
     yield world
     await world.close()
 
 
-async def came(world: World, *, lease_s: int = 60) -> tuple[Link, Link]:
+async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
     """The agent of n1 is connected, and says how long it goes on without its hub."""
     links = await world.connected()
     peer = links[0].session.peer
@@ -36,11 +36,11 @@ async def came(world: World, *, lease_s: int = 60) -> tuple[Link, Link]:
     return links
 
 
-def seat(world: World) -> Seat:
+def seat(world: Known) -> Seat:
     return world.nodes.seat("n1", DRIVER)
 
 
-async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: World) -> None:
+async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Known) -> None:
     await came(world)
     assert seat(world) == Seat()
     assert world.nodes.lease_s("n1") == 60
@@ -49,7 +49,7 @@ async def test_a_connected_node_that_reports_the_driver_can_serve_it(world: Worl
 
 @pytest.mark.parametrize("lease_s", [0, 86_401, 2**63 - 1])
 async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_serve(
-    world: World, lease_s: int
+    world: Known, lease_s: int
 ) -> None:
     await came(world, lease_s=lease_s)
     assert seat(world).unfit == "announces no usable --controller-lease"
@@ -57,7 +57,7 @@ async def test_an_agent_that_knows_no_elections_or_lies_about_its_lease_cannot_s
     assert seat(world).away_since is None
 
 
-async def test_a_node_that_left_is_away_from_then_on(world: World) -> None:
+async def test_a_node_that_left_is_away_from_then_on(world: Known) -> None:
     at_hub, _ = await came(world)
     before = time.monotonic()
     world.nodes.disconnect("n1", at_hub)
@@ -69,7 +69,7 @@ async def test_a_node_that_left_is_away_from_then_on(world: World) -> None:
     assert world.nodes.lease_s("n1") == 0
 
 
-async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world: World) -> None:
+async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world: Known) -> None:
     await came(world)
     before = time.monotonic()
     again = await world.restart()
@@ -79,13 +79,13 @@ async def test_after_a_restart_of_the_hub_a_node_counts_as_away_from_there(world
     await again.close()
 
 
-async def test_a_node_that_drains_cannot_serve(world: World) -> None:
+async def test_a_node_that_drains_cannot_serve(world: Known) -> None:
     at_hub, _ = await came(world)
     at_hub.draining = True
     assert seat(world) == Seat("drains")
 
 
-async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(world: World) -> None:
+async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(world: Known) -> None:
     at_hub, at_agent = await came(world)
     at_agent.drain("the edge agent is shutting down")  # without a call under way it ends at once
     await settle()
@@ -96,7 +96,7 @@ async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(wor
     assert seat(world).unfit == "is away"
 
 
-async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: World) -> None:
+async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: Known) -> None:
     await came(world)
     world.nodes.report("n1", [replace(report(), away="no such socket" + "x" * 1_000)])
     assert seat(world).unfit.startswith("has lost the driver: no such socket")
@@ -106,7 +106,7 @@ async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_bac
     assert seat(world) == Seat()
 
 
-async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: World) -> None:
+async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: Known) -> None:
     await came(world)
     world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
     assert seat(world) == Seat("reports the driver no more")
@@ -114,7 +114,7 @@ async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: World)
     assert seat(world) == Seat("reports the driver no more")
 
 
-async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_driver(world: World) -> None:
+async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_driver(world: Known) -> None:
     at_hub, _ = await came(world)
     world.nodes.disconnect("n1", at_hub)
     link = await world.come(hello(boot=2))
@@ -124,7 +124,7 @@ async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_drive
     assert seat(world).away_since is not None
 
 
-async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(world: World) -> None:
+async def test_a_node_that_nobody_knows_any_more_has_left_when_the_hub_began(world: Known) -> None:
     at_hub, _ = await came(world)
     world.nodes.disconnect("n1", at_hub)
     world.nodes.forget("n1")

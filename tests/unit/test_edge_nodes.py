@@ -111,7 +111,7 @@ class Asked:
         self._over.exception()
 
 
-class World:
+class Known:
     """A hub's nodes, its store, and what was told of changes."""
 
     def __init__(self, directory: Path, *, max_nodes: int = 100) -> None:
@@ -173,14 +173,14 @@ class World:
         self.nodes.connect(replace(hello(), beside=True), links[0])
         return links
 
-    async def restart(self, *, killed: bool = False, max_nodes: int = 100) -> World:
+    async def restart(self, *, killed: bool = False, max_nodes: int = 100) -> Known:
         """The hub that starts after this one; `killed`: this one had no time to say goodbye to its nodes."""
         if not killed:
             for name, node in self.nodes._nodes.items():
                 if node.visit is not None:
                     self.nodes.disconnect(name, node.visit.link)
         await self.close()
-        return World(self.directory, max_nodes=max_nodes)
+        return Known(self.directory, max_nodes=max_nodes)
 
     async def close(self) -> None:
         """End the links, and the store. Idempotent."""
@@ -205,8 +205,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[Known]:
+    world = Known(tmp_path)
     yield world
     await world.close()
 
@@ -214,7 +214,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 # -------------------- coming and going --------------------
 
 
-async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World) -> None:
+async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: Known) -> None:
     at_hub, _ = await world.connected()
     assert world.nodes.disconnect("n1", at_hub)
     assert world.described().connected is False
@@ -224,7 +224,7 @@ async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World
         world.ask()
 
 
-async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: World) -> None:
+async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: Known) -> None:
     await world.connected()
     other, _ = await world.links()
     assert not world.nodes.disconnect("n1", other)
@@ -235,7 +235,7 @@ async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: W
 # -------------------- one name, one machine --------------------
 
 
-async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
+async def test_an_earlier_start_of_the_same_machine_is_refused(world: Known) -> None:
     first = await world.come(hello(boot=5))
     refusal = await world.refused(hello(boot=4))
     assert (refusal.reason, str(refusal)) == (Reason.STALE, "a later start of this machine is connected as n1")
@@ -244,7 +244,7 @@ async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> 
 
 
 async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_the_conflict_is_shown(
-    world: World,
+    world: Known,
 ) -> None:
     first, _ = await world.connected()
     refusal = await world.refused(hello(instance="i-2", boot=9))
@@ -260,7 +260,7 @@ async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_
     assert world.nodes.connected == 1
 
 
-async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_is_over(world: World) -> None:
+async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_is_over(world: Known) -> None:
     first, _ = await world.connected()
     await world.refused(hello(instance="i-2"))
     world.nodes.disconnect("n1", first)
@@ -269,7 +269,7 @@ async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_
 
 
 async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_the_first_one_stays(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.connected()
     await world.refused(hello(instance="i-2"))
@@ -278,7 +278,7 @@ async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_th
     assert world.described().conflict == ""
 
 
-async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: World) -> None:
+async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: Known) -> None:
     world.nodes.disconnect("n1", await world.come(hello(boot=5)))
     await world.come(hello(boot=1))
     assert world.described().boot == 1
@@ -287,7 +287,7 @@ async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(w
 # -------------------- one identity, two machines --------------------
 
 
-async def fight(world: World) -> tuple[Link, HandshakeRefused]:
+async def fight(world: Known) -> tuple[Link, HandshakeRefused]:
     """Two machines with a copied state directory replace each other until one of them is refused; who stays, and how
     the other one is told."""
     last = await world.come(hello())
@@ -296,7 +296,7 @@ async def fight(world: World) -> tuple[Link, HandshakeRefused]:
     return last, await world.refused(hello())
 
 
-async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever(world: World) -> None:
+async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever(world: Known) -> None:
     stays, refusal = await fight(world)
     assert (refusal.reason, str(refusal)) == (
         Reason.CONFLICT,
@@ -314,7 +314,7 @@ async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever
 
 
 async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however_late_it_comes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, _ = await fight(world)
     monkeypatch.setattr("cloud.edge_nodes._SOON_S", NEVER_SOON_S)
@@ -324,7 +324,7 @@ async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however
     assert (world.described().connected, world.described().conflict) == (True, "")
 
 
-async def test_a_later_start_ends_the_suspicion(world: World) -> None:
+async def test_a_later_start_ends_the_suspicion(world: Known) -> None:
     await fight(world)
     await world.come(hello(boot=2))
     await world.come(hello(boot=2))
@@ -332,7 +332,7 @@ async def test_a_later_start_ends_the_suspicion(world: World) -> None:
 
 
 async def test_a_machine_whose_links_die_after_some_time_replaces_them_as_often_as_it_must(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cloud.edge_nodes._SOON_S", NEVER_SOON_S)
     for _ in range(3 * MOST_REPLACEMENTS):
@@ -340,7 +340,9 @@ async def test_a_machine_whose_links_die_after_some_time_replaces_them_as_often_
     assert world.described().conflict == ""
 
 
-async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_as_it_must(world: World) -> None:
+async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_as_it_must(
+    world: Known,
+) -> None:
     for _ in range(3 * MOST_REPLACEMENTS):
         world.nodes.disconnect("n1", await world.come(hello()))
     await world.come(hello())
@@ -352,7 +354,7 @@ async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_a
 
 @pytest.mark.parametrize("boot", [0, 1, 2, 2**60])
 async def test_the_same_instance_with_another_key_and_no_later_certificate_hears_what_any_other_machine_hears(
-    world: World, boot: int
+    world: Known, boot: int
 ) -> None:
     first, _ = await world.connected()
     refusal = await world.refused(hello(boot=boot), key="stolen")
@@ -365,13 +367,13 @@ async def test_the_same_instance_with_another_key_and_no_later_certificate_hears
     assert not first.over
 
 
-async def test_the_same_instance_with_its_renewed_key_replaces_its_old_link(world: World) -> None:
+async def test_the_same_instance_with_its_renewed_key_replaces_its_old_link(world: Known) -> None:
     first, _ = await world.connected()
     await world.come(hello(), key=RENEWED)
     assert (first.over, world.nodes.connected) == (True, 1)
 
 
-async def test_of_a_node_that_joined_a_later_generation_is_a_later_certificate(world: World) -> None:
+async def test_of_a_node_that_joined_a_later_generation_is_a_later_certificate(world: Known) -> None:
     live, _ = await world.links(key="k", uris=("csi-bridge:generation:2",))
     world.nodes.connect(hello(), live)
     earlier, _ = await world.links(key=RENEWED, uris=("csi-bridge:generation:1",))
@@ -382,7 +384,7 @@ async def test_of_a_node_that_joined_a_later_generation_is_a_later_certificate(w
     assert live.over
 
 
-async def test_an_agent_that_is_away_may_come_with_any_key(world: World) -> None:
+async def test_an_agent_that_is_away_may_come_with_any_key(world: Known) -> None:
     first, _ = await world.connected()
     world.nodes.disconnect("n1", first)
     await world.come(hello(boot=2), key="new files")
@@ -392,7 +394,9 @@ async def test_an_agent_that_is_away_may_come_with_any_key(world: World) -> None
 # -------------------- two links of one agent --------------------
 
 
-async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_under_way_finish(world: World) -> None:
+async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_under_way_finish(
+    world: Known,
+) -> None:
     gate = asyncio.Event()
 
     async def slow(stream: Stream) -> None:
@@ -426,7 +430,7 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
 
 
 async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_away_and_its_calls_finish(
-    world: World,
+    world: Known,
 ) -> None:
     gate = asyncio.Event()
 
@@ -454,7 +458,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     assert world.nodes.disconnect("n1", third)
 
 
-async def test_an_agent_has_two_links_at_most(world: World) -> None:
+async def test_an_agent_has_two_links_at_most(world: Known) -> None:
     gate = asyncio.Event()
 
     async def slow(stream: Stream) -> None:
@@ -474,7 +478,7 @@ async def test_an_agent_has_two_links_at_most(world: World) -> None:
 
 @pytest.mark.parametrize(("serial", "boot"), [(1, 1), (2, 2)], ids=["the same certificate", "a later start"])
 async def test_a_link_that_only_says_that_it_comes_beside_replaces_the_first(
-    world: World, serial: int, boot: int
+    world: Known, serial: int, boot: int
 ) -> None:
     first, _ = await world.connected()
     await world.come(replace(hello(boot=boot), beside=True), serial=serial)
@@ -485,7 +489,7 @@ async def test_a_link_that_only_says_that_it_comes_beside_replaces_the_first(
 
 
 async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_are_not(tmp_path: Path) -> None:
-    world = World(tmp_path, max_nodes=2)
+    world = Known(tmp_path, max_nodes=2)
     await world.come(hello("n1"))
     world.nodes.disconnect("n2", await world.come(hello("n2")))
     refusal = await world.refused(hello("n3"))
@@ -501,7 +505,7 @@ async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_a
     await world.close()
 
 
-async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(world: World) -> None:
+async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(world: Known) -> None:
     await world.come(hello("n1"))
     world.nodes.disconnect("n2", await world.come(hello("n2")))
     told = world.nodes.describe()
@@ -510,7 +514,7 @@ async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(wor
     assert list(told) == []
 
 
-async def test_a_lower_limit_forgets_no_node_that_is_known(world: World) -> None:
+async def test_a_lower_limit_forgets_no_node_that_is_known(world: Known) -> None:
     for name in ("n1", "n2"):
         await world.come(hello(name))
     again = await world.restart(max_nodes=1)
@@ -523,14 +527,14 @@ async def test_a_lower_limit_forgets_no_node_that_is_known(world: World) -> None
 # -------------------- reports --------------------
 
 
-async def test_a_report_makes_the_node_a_candidate_and_is_told(world: World) -> None:
+async def test_a_report_makes_the_node_a_candidate_and_is_told(world: Known) -> None:
     await world.connected()
     assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
     assert world.nodes.find_report(DRIVER, "n1") == report()
     assert world.changes == [DRIVER]
 
 
-async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: World) -> None:
+async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: Known) -> None:
     await world.connected()
     whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
     world.nodes.report("n1", [whole])
@@ -543,7 +547,7 @@ async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_a
     )
 
 
-async def test_of_several_drivers_only_those_that_changed_are_told(world: World) -> None:
+async def test_of_several_drivers_only_those_that_changed_are_told(world: Known) -> None:
     await world.connected()
     world.changes.clear()
     world.nodes.report("n1", [report(), report("e.example")])
@@ -552,7 +556,7 @@ async def test_of_several_drivers_only_those_that_changed_are_told(world: World)
     assert world.changes == ["e.example", DRIVER]
 
 
-async def test_a_driver_that_a_restarted_agent_does_not_mention_yet_stays_a_candidate(world: World) -> None:
+async def test_a_driver_that_a_restarted_agent_does_not_mention_yet_stays_a_candidate(world: Known) -> None:
     await world.connected()
     world.nodes.report("n1", [])
     assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
@@ -560,14 +564,14 @@ async def test_a_driver_that_a_restarted_agent_does_not_mention_yet_stays_a_cand
     assert world.changes == [DRIVER]
 
 
-async def test_what_a_node_says_of_other_nodes_is_dropped(world: World) -> None:
+async def test_what_a_node_says_of_other_nodes_is_dropped(world: Known) -> None:
     await world.connected()
     world.nodes.report("n1", [report(), report("e.example", node="n2")])
     assert world.described().drivers == [DRIVER]
     assert not world.nodes.with_driver("e.example")
 
 
-async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_stays(world: World) -> None:
+async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_stays(world: Known) -> None:
     """A driver stays known that is not mentioned any more, so new names could pile up for ever."""
     await world.connected()
     large = b"x" * (MAX_REPORT_BYTES // 2)
@@ -578,13 +582,13 @@ async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_s
     assert world.changes == [DRIVER, "e.example"]
 
 
-async def test_nobody_has_reported_a_driver_that_nobody_knows(world: World) -> None:
+async def test_nobody_has_reported_a_driver_that_nobody_knows(world: Known) -> None:
     assert not world.nodes.with_driver(DRIVER)
     assert world.nodes.find_report(DRIVER, "n1") is None
 
 
 async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the_agent_has_asked_its_drivers(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await world.come(hello())
     world.nodes.report("n1", [report(), report("e.example")])
@@ -599,7 +603,7 @@ async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the
 # -------------------- forgetting --------------------
 
 
-async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(world: World) -> None:
+async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(world: Known) -> None:
     at_hub, _ = await world.connected()
     world.nodes.disconnect("n1", at_hub)
     world.changes.clear()
@@ -612,7 +616,9 @@ async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(wo
     await restarted.close()
 
 
-async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_after_a_restart(world: World) -> None:
+async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_after_a_restart(
+    world: Known,
+) -> None:
     await world.connected()
     world.nodes.report("n1", [report("e.example")])
     world.nodes.forget("n1", DRIVER)
@@ -622,7 +628,7 @@ async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_a
     await restarted.close()
 
 
-async def test_a_driver_of_a_node_away_can_be_forgotten(world: World) -> None:
+async def test_a_driver_of_a_node_away_can_be_forgotten(world: Known) -> None:
     at_hub, _ = await world.connected()
     world.nodes.disconnect("n1", at_hub)
     world.nodes.forget("n1", DRIVER)
@@ -648,7 +654,7 @@ async def test_a_driver_of_a_node_away_can_be_forgotten(world: World) -> None:
     ],
 )
 async def test_what_is_still_there_or_was_never_known_is_not_forgotten(
-    world: World, name: str, driver: str, why: str
+    world: Known, name: str, driver: str, why: str
 ) -> None:
     await world.connected()
     world.changes.clear()
@@ -662,7 +668,7 @@ async def test_what_is_still_there_or_was_never_known_is_not_forgotten(
 # -------------------- a restart of the hub --------------------
 
 
-async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: World) -> None:
+async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: Known) -> None:
     await world.connected()
     before = world.since
     again = await world.restart()
@@ -673,7 +679,7 @@ async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: World) -
     await again.close()
 
 
-async def test_a_node_that_was_away_before_the_restart_keeps_the_time_it_left(world: World) -> None:
+async def test_a_node_that_was_away_before_the_restart_keeps_the_time_it_left(world: Known) -> None:
     at_hub, _ = await world.connected()
     world.nodes.disconnect("n1", at_hub)
     since = world.since
@@ -682,7 +688,7 @@ async def test_a_node_that_was_away_before_the_restart_keeps_the_time_it_left(wo
     await again.close()
 
 
-async def test_after_a_killed_hub_a_node_is_away_since_the_first_start_and_stays_so(world: World) -> None:
+async def test_after_a_killed_hub_a_node_is_away_since_the_first_start_and_stays_so(world: Known) -> None:
     await world.connected()
     again = await world.restart(killed=True)
     since = again.since
@@ -695,7 +701,7 @@ async def test_after_a_killed_hub_a_node_is_away_since_the_first_start_and_stays
 # -------------------- calls --------------------
 
 
-async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> None:
+async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: Known) -> None:
     seen = []
 
     async def serve(stream: Stream) -> None:
@@ -713,18 +719,18 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> 
     assert request == b"request"
 
 
-async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: World) -> None:
+async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: Known) -> None:
     with pytest.raises(NodeUnknown, match="edge node n9 has never connected to this hub; compare --nodeid"):
         world.ask("n9")
 
 
-async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: World) -> None:
+async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: Known) -> None:
     await world.connected()
     with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e.example"):
         world.ask(driver="e.example")
 
 
-async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
+async def test_a_call_to_a_draining_agent_is_refused(world: Known) -> None:
     _, at_agent = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
     world.ask()
     await settle()
@@ -734,7 +740,7 @@ async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
         world.ask()
 
 
-async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: World) -> None:
+async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: Known) -> None:
     at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
     world.ask()
     await settle()
@@ -743,14 +749,14 @@ async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: W
         world.ask()
 
 
-async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: World) -> None:
+async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: Known) -> None:
     at_hub, _ = await world.connected()
     cut(at_hub)
     with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
         world.ask()
 
 
-async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World) -> None:
+async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: Known) -> None:
     await world.connected(lambda stream: asyncio.Event().wait(), max_streams=2)  # type: ignore[arg-type,return-value]  # never ends
     for _ in range(2):
         world.ask()
@@ -758,7 +764,7 @@ async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World
         world.ask()
 
 
-async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_the_node(world: World) -> None:
+async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_the_node(world: Known) -> None:
     await world.connected(lambda stream: asyncio.Event().wait(), max_streams=8)  # type: ignore[arg-type,return-value]  # never ends
     world.nodes.report("n1", [report(), report("other.example")])
     asked = [world.ask() for _ in range(6)]
@@ -769,7 +775,7 @@ async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_th
     world.ask()
 
 
-async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World) -> None:
+async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: Known) -> None:
     at_hub, _ = await world.connected()
     asked = world.ask()
     cut(at_hub)  # before the loop's next turn, in which the call would have left
@@ -778,7 +784,7 @@ async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World)
 
 
 async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_is_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
@@ -796,7 +802,7 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
 
 
 async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])

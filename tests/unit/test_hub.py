@@ -29,12 +29,12 @@ from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encod
 from common.settings import as_texts
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
-from tests.kit.hub_world import (
+from tests.kit.hub_in_memory import (
     CREATE,
     DRIVER,
     NETWORK,
     SOCKET,
-    World,
+    Hub,
     called,
     report,
     running,
@@ -62,8 +62,8 @@ FOREIGN = Status(
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running(World(tmp_path)) as world:
+async def world(tmp_path: Path) -> AsyncIterator[Hub]:
+    async with running(Hub(tmp_path)) as world:
         yield world
 
 
@@ -74,7 +74,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> str:
 # -------------------- links --------------------
 
 
-async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(world: World) -> None:
+async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(world: Hub) -> None:
     hello = introduce("edge", "n1", instance="i-1", boot=1)
     at_hub, at_peer = link_pair(world.hub, Peer(accepts=False), hello, identity=NETWORK)
     at_hub.received(at_peer.pull() + encode(Ping(1)))
@@ -90,7 +90,7 @@ async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(wo
 
 @pytest.mark.parametrize("method", [STAGE, "/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/Imagined"])
 @pytest.mark.parametrize("role", ["driver", "operator"])
-async def test_nobody_may_mount_on_a_node_through_the_hub(world: World, role: str, method: str) -> None:
+async def test_nobody_may_mount_on_a_node_through_the_hub(world: Hub, role: str, method: str) -> None:
     await with_driver(world)
     link = await (world.driver() if role == "driver" else world.operator())
     assert await called(link, method) == Status(
@@ -101,12 +101,12 @@ async def test_nobody_may_mount_on_a_node_through_the_hub(world: World, role: st
     )
 
 
-async def test_a_proxy_drivers_call_for_another_driver_is_no_final_answer(world: World) -> None:
+async def test_a_proxy_drivers_call_for_another_driver_is_no_final_answer(world: Hub) -> None:
     await with_driver(world)
     assert await called(await world.driver("other.example"), CREATE) == FOREIGN
 
 
-async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: World) -> None:
+async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: Hub) -> None:
     await world.come(introduce("driver", DRIVER, instance="p", placement="mirrored"))
     (told,) = refused(world)
     assert (told.role, told.name, told.reason) == ("driver", DRIVER, "protocol-error")
@@ -117,7 +117,7 @@ async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_
 
 @pytest.mark.parametrize(("first", "second"), [("shared", "local"), ("local", "shared")])
 async def test_a_local_and_a_shared_proxy_driver_of_one_driver_exclude_each_other(
-    world: World, first: str, second: str
+    world: Hub, first: str, second: str
 ) -> None:
     def proxy(placement: str, name: str = DRIVER) -> Hello:
         return introduce("driver", name, instance="p", placement=placement)
@@ -138,7 +138,7 @@ async def test_a_local_and_a_shared_proxy_driver_of_one_driver_exclude_each_othe
     assert refused(world) == []
 
 
-async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:
+async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: Hub) -> None:
     """What an operator makes by hand is written down, and not what is pinned to a node."""
     await with_driver(world)
     request = CreateVolumeRequest(name="pvc-1").SerializeToString()
@@ -154,14 +154,14 @@ async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(worl
 # -------------------- watches --------------------
 
 
-async def test_a_watch_that_has_no_route_yet_hears_of_the_driver_once_it_has(world: World) -> None:
+async def test_a_watch_that_has_no_route_yet_hears_of_the_driver_once_it_has(world: Hub) -> None:
     watch = (await world.driver()).open(Kind.WATCH, subject=DRIVER)
     await settle()
     await with_driver(world)
     assert decode_reports(await watch.receive() or b"") == [report()]
 
 
-async def test_watches_of_one_driver_have_a_limit_and_one_that_ends_makes_room(world: World) -> None:
+async def test_watches_of_one_driver_have_a_limit_and_one_that_ends_makes_room(world: Hub) -> None:
     link = await world.driver()
     watches = [link.open(Kind.WATCH, subject=DRIVER) for _ in range(65)]
     assert await watches[64].receive() is None
@@ -173,7 +173,7 @@ async def test_watches_of_one_driver_have_a_limit_and_one_that_ends_makes_room(w
 
 
 async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_is_told(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     watch = (await world.driver(max_message_bytes=1_000)).open(Kind.WATCH, subject=DRIVER)
     reports = (await world.edge()).open(Kind.REPORT, encode_reports([report(version=b"x" * 2_000)]))
@@ -187,7 +187,7 @@ async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_
 
 
 async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports = await with_driver(world)
     await reports.send(encode_reports([report(version=b"x" * MAX_REPORT_BYTES)]))
@@ -202,7 +202,7 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
 
 
 async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, bool]] = []
 
@@ -222,7 +222,7 @@ async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
 
 
 async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports = (await world.edge()).open(Kind.REPORT, b"no JSON")
     reports.queue(encode_reports([report()]))
@@ -231,7 +231,7 @@ async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
 
 
 async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_until_it_sends_a_better_one(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     await with_driver(world)
     driver = await world.driver()
@@ -248,7 +248,7 @@ async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_unti
     await until(lambda: not told_of(world, "n2").problems)
 
 
-def told_of(world: World, name: str) -> NodeStatus:
+def told_of(world: Hub, name: str) -> NodeStatus:
     return next(node for node in world.nodes.describe() if node.node == name)
 
 
@@ -262,7 +262,7 @@ async def order(link: Link, kind: Kind, **about: str) -> tuple[list[bytes], Stat
 
 
 @pytest.mark.parametrize("kind", [Kind.FORGET, Kind.TRUST, Kind.ORDER])
-async def test_only_an_operator_gives_orders(world: World, kind: Kind) -> None:
+async def test_only_an_operator_gives_orders(world: Hub, kind: Kind) -> None:
     await with_driver(world)
     _, status = await order(await world.driver(), kind, node="n1")
     assert (
@@ -287,7 +287,7 @@ async def carry_out_deny(deny: Deny, by: str) -> Done:
     ],
 )
 async def test_a_named_order_that_cannot_be_carried_out_is_refused_with_the_reason(
-    world: World, name: str, arguments: bytes, code: Code, said: str
+    world: Hub, name: str, arguments: bytes, code: Code, said: str
 ) -> None:
     world.orders.add(Deny, carry_out_deny)
     stream = (await world.operator()).open(Kind.ORDER, arguments, method=name)
@@ -296,7 +296,7 @@ async def test_a_named_order_that_cannot_be_carried_out_is_refused_with_the_reas
 
 
 async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_driver_and_a_watch_hears_of_it(
-    world: World,
+    world: Hub,
 ) -> None:
     await with_driver(world)
     (await world.edge("n2")).open(Kind.REPORT, encode_reports([report(node="n2")]))
@@ -312,19 +312,19 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 
 
 @pytest.fixture
-async def told(tmp_path: Path) -> AsyncIterator[tuple[World, FactSink]]:
+async def told(tmp_path: Path) -> AsyncIterator[tuple[Hub, FactSink]]:
     """A hub with facts: n1 has told of itself."""
     closures = Closures(objects := Objects())
     async with FactTable(tmp_path) as table:
         facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
         await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
         part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
-        async with running(World(tmp_path, part)) as world:
+        async with running(Hub(tmp_path, part)) as world:
             yield world, facts
 
 
 async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(
-    told: tuple[World, FactSink],
+    told: tuple[Hub, FactSink],
 ) -> None:
     world, facts = told
     assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
@@ -334,7 +334,7 @@ async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_u
 
 
 async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
-    told: tuple[World, FactSink], monkeypatch: pytest.MonkeyPatch
+    told: tuple[Hub, FactSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, facts = told
 
@@ -346,7 +346,7 @@ async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
     assert facts.stamps("n1")
 
 
-async def test_an_order_that_cannot_be_followed_says_why(world: World) -> None:
+async def test_an_order_that_cannot_be_followed_says_why(world: Hub) -> None:
     await with_driver(world)
     told = await order(await world.operator(), Kind.FORGET, node="n1")
     why = "edge node n1 is not forgotten: it is connected; stop its agent first"
@@ -354,7 +354,7 @@ async def test_an_order_that_cannot_be_followed_says_why(world: World) -> None:
 
 
 async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watch_hears_of_its_driver(
-    world: World,
+    world: Hub,
 ) -> None:
     world.store.losses.add("hub.db was damaged")
     await with_driver(world)
@@ -368,7 +368,7 @@ async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watc
     assert decode_reports(await watch.receive() or b"") == [report()]
 
 
-async def test_a_trust_that_cannot_be_written_down_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_trust_that_cannot_be_written_down_is_refused(world: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OSError("disk on fire")
 
@@ -381,7 +381,7 @@ async def test_a_trust_that_cannot_be_written_down_is_refused(world: World, monk
 # -------------------- the pages --------------------
 
 
-async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(world: World) -> None:
+async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(world: Hub) -> None:
     await with_driver(world)
     await world.edge("n2")
     await world.driver()
@@ -396,7 +396,7 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     assert hub.settings == as_texts(world.settings)
 
 
-async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names(world: World) -> None:
+async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names(world: Hub) -> None:
     await world.edge("n2")
     await with_driver(world)
     n1, n2 = await world.pages.nodes()
@@ -405,7 +405,7 @@ async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names
     assert (n2.node, n2.drivers) == ("n2", [])
 
 
-async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_version(world: World) -> None:
+async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_version(world: Hub) -> None:
     stream = (await world.operator()).open(Kind.STATUS)
     assert await stream.receive() is None
     assert stream.status.message == (
@@ -414,12 +414,12 @@ async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_
     )
 
 
-async def node_of(world: World, name: str = "n1") -> NodeStatus:
+async def node_of(world: Hub, name: str = "n1") -> NodeStatus:
     """What operators are told of a node."""
     return next(node for node in await world.pages.nodes() if node.node == name)
 
 
-async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: World) -> None:
+async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: Hub) -> None:
     async def serve(stream: Stream) -> None:
         stream.end(Status(Code.NOT_FOUND, "no such volume" + "x" * 5_000))
 
@@ -437,7 +437,9 @@ async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(
     )
 
 
-async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_node_is_forgotten(world: World) -> None:
+async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_node_is_forgotten(
+    world: Hub,
+) -> None:
     await with_driver(world)
     cut(world.links[0])
     await settle()
@@ -451,7 +453,7 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
 
 
 @pytest.mark.parametrize("success", [CREATE, "/csi.v1.Controller/DeleteVolume"])
-async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(world: World, success: str) -> None:
+async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(world: Hub, success: str) -> None:
     await with_driver(world)
     cut(world.links[0])
     await settle()
@@ -463,7 +465,7 @@ async def test_a_failure_is_told_until_a_later_call_that_changes_something_succe
 
 
 @pytest.mark.parametrize("failed", [CREATE, GET_CAPACITY])
-async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_method(world: World, failed: str) -> None:
+async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_method(world: Hub, failed: str) -> None:
     ends = [Status(Code.INTERNAL, "no"), Status(Code.OK)]
 
     async def serve(stream: Stream) -> None:
@@ -476,7 +478,7 @@ async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_me
     assert ((await node_of(world)).last_error is None) == (failed == GET_CAPACITY)
 
 
-async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: World) -> None:
+async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: Hub) -> None:
     operator = await world.operator()
     stream = operator.open(Kind.CALL, b"", subject=DRIVER, method=CREATE, node="made-up", call="c-1")
     assert await stream.receive() is None
@@ -484,11 +486,11 @@ async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world:
     assert world.pages._calls.last_error("made-up") is None
 
 
-def refused(world: World) -> list[Refusal]:
+def refused(world: Hub) -> list[Refusal]:
     return world.pages.status().refused
 
 
-async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_told_no_more(world: World) -> None:
+async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_told_no_more(world: Hub) -> None:
     await world.edge("n1")
     await world.come(introduce("edge", "n1", instance="another", boot=1))
     await world.come(introduce("edge", "n1", instance="third", boot=1))
@@ -499,7 +501,7 @@ async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_to
     assert [one.name for one in refused(world)] == ["n1"]
 
 
-async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: World) -> None:
+async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: Hub) -> None:
     for number in range(101):
         await world.come(introduce(f"r{number}{'x' * 200}", "who", instance="i"))
     told = refused(world)
@@ -508,11 +510,11 @@ async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: W
 
 async def test_volumes_are_told_as_the_part_reports_them(tmp_path: Path) -> None:
     entry = VolumeStatus(volume="h", driver=DRIVER, pv="v", claim="", node="n1", state="mounted", pods=[], error="")
-    async with running(World(tmp_path, SyncPart(volumes=lambda _placed: iter([entry])))) as world:
+    async with running(Hub(tmp_path, SyncPart(volumes=lambda _placed: iter([entry])))) as world:
         assert list(await world.pages.volumes()) == [entry]
 
 
-async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[World, FactSink]) -> None:
+async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[Hub, FactSink]) -> None:
     world, _ = told
     for page in (world.pages.facts(), world.pages.facts("n1")):
         (fact,) = await page
@@ -521,7 +523,7 @@ async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[
     assert list(await world.pages.facts("n2")) == []
 
 
-async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_too_many_is_refused_and_the_log_says_so(world: Hub, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(4):
         await world.edge(f"n{number}")
     assert "refused edge n3 from 10.0.0.1:7: the hub knows 3 nodes, which is its limit (--max-nodes)" in messages(
@@ -529,7 +531,7 @@ async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, capl
     )
 
 
-async def test_the_audit_log_tells_admissions_refusals_and_calls_by_hand(audit_lines: list[Line], world: World) -> None:
+async def test_the_audit_log_tells_admissions_refusals_and_calls_by_hand(audit_lines: list[Line], world: Hub) -> None:
     await with_driver(world)
     await world.come(introduce("edge", "", instance="i", boot=1))
     await called(await world.operator(), STAGE)
@@ -543,7 +545,7 @@ async def test_the_audit_log_tells_admissions_refusals_and_calls_by_hand(audit_l
     assert {address for _, _, address, _ in audit_lines} == {NETWORK.address, SOCKET.address}
 
 
-async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: Hub, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     said = introduce("edge", "n1", instance="i")
     object.__setattr__(said, "software", "s" * 60_000)
@@ -558,7 +560,7 @@ async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: World, caplog
 
 
 async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_not_that_its_node_is_away(
-    world: World,
+    world: Hub,
 ) -> None:
     await with_driver(world)
     stream = (await world.driver()).open(Kind.CALL, subject=DRIVER, method=CREATE, call="c-1")
@@ -578,14 +580,14 @@ N1 = Address("10.0.0.1:7", local=False, serial=1, not_after=2_000_000_000.0)
 N2 = Address("10.0.0.2:7", local=False, serial=2, not_after=2_100_000_000.0)
 
 
-async def with_two_nodes(world: World) -> tuple[Link, Link]:
+async def with_two_nodes(world: Hub) -> tuple[Link, Link]:
     hellos = (introduce("edge", name, instance=f"i-{name}", boot=1) for name in ("n1", "n2"))
     first, second = [await world.come(said, address) for said, address in zip(hellos, (N1, N2), strict=True)]
     return first, second
 
 
 async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
-    audit_lines: list[Line], world: World, monkeypatch: pytest.MonkeyPatch
+    audit_lines: list[Line], world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = await with_two_nodes(world)
     world.hub.end_expired()
@@ -598,7 +600,7 @@ async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
 
 
 async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.trust.credentials, "_now", lambda: N1.not_after)
     link = await world.come(introduce("edge", "n1", instance="i"), N1)
@@ -608,7 +610,7 @@ async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
 
 @pytest.mark.parametrize("subject", ["n1", "serial=1"])
 async def test_a_denied_nodes_link_ends_with_its_calls_and_it_comes_back_only_after_allow(
-    world: World, subject: str
+    world: Hub, subject: str
 ) -> None:
     async def slow(_: Stream) -> None:
         await asyncio.Event().wait()
@@ -634,7 +636,7 @@ async def test_a_denied_nodes_link_ends_with_its_calls_and_it_comes_back_only_af
     assert world.nodes.is_connected("n1")
 
 
-async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: World) -> None:
+async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: Hub) -> None:
     (said,), status = await ordered(world, "deny", subject="n7", why="")
     assert status.ok
     assert json.loads(said)["said"] == [
@@ -645,12 +647,12 @@ async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: World)
     assert (shown.kind, shown.subject, shown.why) == ("node", "n7", "")
 
 
-async def test_allow_for_a_node_that_is_not_denied_is_refused(world: World) -> None:
+async def test_allow_for_a_node_that_is_not_denied_is_refused(world: Hub) -> None:
     said, status = await ordered(world, "allow", subject="n7")
     assert (said, status.message) == ([], "n7 is not allowed: it is not denied")
 
 
-async def test_orders_of_operators_are_in_the_audit_log(audit_lines: list[Line], world: World) -> None:
+async def test_orders_of_operators_are_in_the_audit_log(audit_lines: list[Line], world: Hub) -> None:
     await order(await world.operator(), Kind.TRUST)
     await order(await world.operator(), Kind.FORGET, node="n9")
     assert [line for line in audit_lines if line[0] is Event.ORDER] == [
@@ -659,7 +661,7 @@ async def test_orders_of_operators_are_in_the_audit_log(audit_lines: list[Line],
     ]
 
 
-async def ordered(world: World, name: str, **arguments: str) -> tuple[list[bytes], Status]:
+async def ordered(world: Hub, name: str, **arguments: str) -> tuple[list[bytes], Status]:
     """What the hub says to an order with a name."""
     stream = (await world.operator()).open(Kind.ORDER, json.dumps(arguments).encode(), method=name)
     said = [message async for message in stream]

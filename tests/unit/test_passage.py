@@ -13,7 +13,7 @@ from common.messages import Kind
 from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.kit.hub_world import CREATE, DRIVER, World, called, report, running, with_driver
+from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, called, report, running, with_driver
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
 
@@ -39,12 +39,12 @@ BUG = Status(Code.UNAVAILABLE, "an internal error in the hub; its log has the de
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with running(World(tmp_path)) as world:
+async def world(tmp_path: Path) -> AsyncIterator[Hub]:
+    async with running(Hub(tmp_path)) as world:
         yield world
 
 
-async def proxy(world: World, mode: str = Mode.PINNED, **limits: int) -> Link:
+async def proxy(world: Hub, mode: str = Mode.PINNED, **limits: int) -> Link:
     """A proxy driver."""
     hello = introduce("driver", DRIVER, instance="p", placement=mode)
     return await world.come(hello, **limits)
@@ -76,7 +76,7 @@ def after(gate: asyncio.Event) -> Callable[[Stream], Awaitable[None]]:
     return serve
 
 
-def holder(world: World) -> list[str]:
+def holder(world: Hub) -> list[str]:
     """The nodes that hold the name of the create."""
     name = "CreateVolume pvc-1"
     known = world.placement.claims.glance(DRIVER, name, ())
@@ -84,7 +84,7 @@ def holder(world: World) -> list[str]:
     return world.placement._pending.over(known, DRIVER, name).name.nodes
 
 
-def in_flight(world: World) -> tuple[int, int]:
+def in_flight(world: Hub) -> tuple[int, int]:
     """The calls that the hub counts: on all links, and at n1."""
     return world.metrics.calls_in_flight, sum(world.hub._calls.counts.under_way(node) for node in ("n1", "n2"))
 
@@ -93,7 +93,7 @@ def in_flight(world: World) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("method", [CREATE, DELETE, PUBLISH])
-async def test_an_ordinary_call_needs_no_task_in_the_hub(world: World, method: str) -> None:
+async def test_an_ordinary_call_needs_no_task_in_the_hub(world: Hub, method: str) -> None:
     await with_driver(world)
     link = await proxy(world)
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
@@ -109,7 +109,7 @@ async def test_an_ordinary_call_needs_no_task_in_the_hub(world: World, method: s
 
 
 async def test_a_detach_that_is_held_is_sent_to_nobody_and_is_no_failure_of_the_node_that_would_serve_it(
-    world: World,
+    world: Hub,
 ) -> None:
     await with_driver(world, asyncio.Event().wait)  # type: ignore[arg-type]  # it gets no call
     info = csi.NodeGetInfoResponse(node_id="i-n2").SerializeToString()
@@ -136,7 +136,7 @@ async def test_a_detach_that_is_held_is_sent_to_nobody_and_is_no_failure_of_the_
 
 
 @pytest.mark.parametrize("method", [CREATE, METADATA])
-async def test_the_caller_is_not_told_that_an_agent_sent_nothing_to_the_driver(world: World, method: str) -> None:
+async def test_the_caller_is_not_told_that_an_agent_sent_nothing_to_the_driver(world: Hub, method: str) -> None:
     async def refuses(stream: Stream) -> None:
         stream.end(Status(Code.UNAVAILABLE, "no driver", Origin.UNSENT))
 
@@ -144,7 +144,7 @@ async def test_the_caller_is_not_told_that_an_agent_sent_nothing_to_the_driver(w
     assert await answer(ask(await proxy(world), method)) == ([], Status(Code.UNAVAILABLE, "no driver", Origin.EDGE))
 
 
-async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for(world: World) -> None:
+async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for(world: Hub) -> None:
     gate = asyncio.Event()
 
     async def serve(stream: Stream) -> None:
@@ -164,7 +164,7 @@ async def test_a_node_that_sends_the_status_later_than_the_message_is_waited_for
 
 
 @pytest.mark.parametrize("how", ["cancels", "is cut off"])
-async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: World, how: str) -> None:
+async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: Hub, how: str) -> None:
     ended = asyncio.Event()
 
     async def serve(stream: Stream) -> None:
@@ -186,12 +186,12 @@ async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: World, h
     assert holder(world) == ["n1"]  # the volume may exist
 
 
-async def kept(world: World) -> list[tuple[str, str]]:
+async def kept(world: Hub) -> list[tuple[str, str]]:
     """The volumes that the claim store has, with their nodes."""
     return [(thing.id, node) for _, thing, node in await world.placement.claims.existing()]
 
 
-async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(world: World) -> None:
+async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(world: Hub) -> None:
     heard: list[str] = []
 
     async def serve(stream: Stream) -> None:
@@ -212,7 +212,7 @@ async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(w
     assert heard == ["second", "first"]
 
 
-async def test_a_node_that_is_lost_with_calls_under_way_fails_each_by_its_name(world: World) -> None:
+async def test_a_node_that_is_lost_with_calls_under_way_fails_each_by_its_name(world: Hub) -> None:
     await with_driver(world, forever)
     link = await proxy(world)
     streams = [ask(link, method) for method in (CREATE, DELETE, METADATA)]
@@ -226,7 +226,7 @@ async def test_a_node_that_is_lost_with_calls_under_way_fails_each_by_its_name(w
     assert holder(world) == ["n1"]
 
 
-async def test_a_deadline_that_passes_at_the_node_names_the_node(world: World) -> None:
+async def test_a_deadline_that_passes_at_the_node_names_the_node(world: Hub) -> None:
     await with_driver(world, forever)
     link = await proxy(world)
     stream = ask(link, timeout_s=60.0)
@@ -252,7 +252,7 @@ def placed(name: str = "pvc-1") -> bytes:
 class SlowClaims:
     """Holds up the claims of a hub until `go` is set."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go = asyncio.Event()
         self.asked = asyncio.Event()
         claim = world.placement.claims.claim
@@ -265,7 +265,7 @@ class SlowClaims:
         monkeypatch.setattr(world.placement.claims, "claim", slow)
 
 
-async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_its_record(world: World) -> None:
+async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_its_record(world: Hub) -> None:
     gate = asyncio.Event()
     gate.set()
     await with_driver(world, after(gate))
@@ -275,7 +275,7 @@ async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_i
 
 
 async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await with_driver(world, forever)
     slow = SlowClaims(world, monkeypatch)
@@ -291,7 +291,7 @@ async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
 
 
 async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_is_free(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await with_driver(world, forever)
     slow = SlowClaims(world, monkeypatch)
@@ -306,7 +306,7 @@ async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_
 
 
 async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await with_driver(world, forever)
     slow = SlowClaims(world, monkeypatch)
@@ -320,7 +320,7 @@ async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
 
 
 async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, recording, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
     gate.set()
@@ -346,7 +346,7 @@ async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop
 # -------------------- pace --------------------
 
 
-async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(world: World) -> None:
+async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(world: Hub) -> None:
     sent: list[int] = []
     count = 2_000
 
@@ -366,7 +366,7 @@ async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(worl
     assert status == Status(Code.OK)
 
 
-async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: World) -> None:
+async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: Hub) -> None:
     gate = asyncio.Event()
     await with_driver(world, after(gate))
     link = await proxy(world, stream_window_bytes=1_000)
@@ -385,7 +385,7 @@ def fail(*_what: object, **_more: object) -> None:
 
 
 async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await with_driver(world)
     link = await proxy(world)
@@ -398,7 +398,7 @@ async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
 
 
 async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = asyncio.Event()
     gate.set()
@@ -414,7 +414,7 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
 
 
 async def test_a_bug_while_a_task_waits_for_the_claim_ends_the_call_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await with_driver(world)
     link = await proxy(world, Mode.LOCAL)

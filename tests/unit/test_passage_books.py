@@ -15,7 +15,7 @@ from common.messages import Kind
 from common.reports import encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.kit.hub_world import CREATE, DRIVER, World, report, running
+from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
 
@@ -43,7 +43,7 @@ class Traffic:
     def __init__(self, seed: int, directory: Path) -> None:
         self.random = random.Random(seed)
         self.mode = self.random.choice([Mode.PINNED, Mode.LOCAL, Mode.AUTO])
-        self.world = World(directory)
+        self.world = Hub(directory)
         self.ends: list[Code | int] = []
         self.gate = asyncio.Event()
         """Until it is set, some calls do not end."""

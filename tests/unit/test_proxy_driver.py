@@ -93,7 +93,7 @@ class Sidecar:
             self.take(True)
 
 
-class World:
+class Proxy:
     """A proxy driver and its link to a hub."""
 
     def __init__(self, directory: Path, *, reopen_s: float = 0.0) -> None:
@@ -113,8 +113,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+async def world(tmp_path: Path) -> AsyncIterator[Proxy]:
+    world = Proxy(tmp_path)
     yield world
     cut(*(link for link in world.links if not link.over))
     await settle()
@@ -127,7 +127,7 @@ async def never_ends(_stream: Stream) -> None:
 # -------------------- lost links --------------------
 
 
-async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: World) -> None:
+async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: Proxy) -> None:
     link, sidecar = await world.link(never_ends), Sidecar(world.proxy)
     sidecar.call()  # its frames have not left
     cut(link)
@@ -158,7 +158,7 @@ class Answering:
         stream.end(Status(Code.OK), b"the answer")
 
 
-async def test_the_hub_hears_that_an_answer_was_delivered_once_the_sidecar_has_taken_it(world: World) -> None:
+async def test_the_hub_hears_that_an_answer_was_delivered_once_the_sidecar_has_taken_it(world: Proxy) -> None:
     hub = Answering()
     await world.link(hub.serve)
     sidecar = Sidecar(world.proxy, reads=False)
@@ -173,7 +173,7 @@ async def test_the_hub_hears_that_an_answer_was_delivered_once_the_sidecar_has_t
 
 @pytest.mark.parametrize("method", [CREATE, PROBE])
 async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_the_log(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, method: str
+    world: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     codes: list[int] = []
     monkeypatch.setattr(world.metrics, "observe_call", lambda _driver, _method, code, _s: codes.append(code))
@@ -189,7 +189,7 @@ async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_t
     assert hub.released == ([False] if method == CREATE else [])
 
 
-async def test_a_call_whose_caller_leaves_is_cancelled_at_the_hub(world: World) -> None:
+async def test_a_call_whose_caller_leaves_is_cancelled_at_the_hub(world: Proxy) -> None:
     cancelled: list[bool] = []
 
     async def serve(stream: Stream) -> None:
@@ -211,7 +211,9 @@ async def test_a_call_whose_caller_leaves_is_cancelled_at_the_hub(world: World) 
     assert call.finished
 
 
-async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_call_at_the_hub(world: World) -> None:
+async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_call_at_the_hub(
+    world: Proxy,
+) -> None:
     released: list[bool] = []
 
     async def serve(stream: Stream) -> None:
@@ -264,7 +266,7 @@ REFUSED = Status(Code.UNAVAILABLE, "no watches today", Origin.HUB)
 
 
 async def test_a_watch_that_the_hub_ends_is_opened_again_and_hears_of_the_driver(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub = Hub(REFUSED, REFUSED, RuntimeError("a bug"), REPORT)
     await world.link(hub.serve)
@@ -276,7 +278,7 @@ async def test_a_watch_that_the_hub_ends_is_opened_again_and_hears_of_the_driver
     ]
 
 
-async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_report_ends_no_watch(world: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     hub = Hub(b"no JSON", REPORT)
     await world.link(hub.serve)
     await until(lambda: world.cache.known)
@@ -284,7 +286,7 @@ async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.L
     assert "the hub sent an unreadable report" in caplog.text
 
 
-async def test_a_hub_that_drains_ends_the_watch_for_good(world: World) -> None:
+async def test_a_hub_that_drains_ends_the_watch_for_good(world: Proxy) -> None:
     hub = Hub(REFUSED, REFUSED)
     link = await world.link(hub.serve)
     await until(lambda: hub.watches == 3)

@@ -21,9 +21,9 @@ from common.reports import DriverReport
 from common.topology import NODE_SEGMENT
 from common.version import introduce
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.placed_nodes import Told
 from tests.kit.spoken_node import report
 from tests.kit.waiting import settle
-from tests.unit.placement.world import Told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

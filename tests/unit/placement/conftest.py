@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.placement.world import World, report
+from tests.kit.placed_nodes import Placed, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from common.reports import DriverReport
-    from tests.unit.placement.world import Placed
+    from tests.kit.placed_nodes import Placing
 
 
 @pytest.fixture
-async def placed(tmp_path: Path) -> AsyncIterator[Placed]:
+async def placed(tmp_path: Path) -> AsyncIterator[Placing]:
     """Makes nodes with placement over them, and closes it."""
-    made: list[World] = []
+    made: list[Placed] = []
 
-    def make(*reports: DriverReport, **how: Any) -> World:
-        made.append(World(tmp_path, *reports, **how))
+    def make(*reports: DriverReport, **how: Any) -> Placed:
+        made.append(Placed(tmp_path, *reports, **how))
         return made[-1]
 
     yield make
@@ -31,6 +31,6 @@ async def placed(tmp_path: Path) -> AsyncIterator[Placed]:
 
 
 @pytest.fixture
-async def world(placed: Placed) -> World:
+async def world(placed: Placing) -> Placed:
     """Three nodes whose vendor has no topology of its own."""
     return placed(report("n1"), report("n2"), report("n3"))

@@ -11,7 +11,7 @@ from cloud.placement.fleet import Fleet, Fleets
 from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, World, offers, report
+from tests.kit.placed_nodes import DRIVER, Placed, offers, report
 
 if TYPE_CHECKING:
     from common.reports import DriverReport
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 REF = Ref("PersistentVolume", "", "pv-1")
 
 
-class Nodes(World):
+class Nodes(Placed):
     """Nodes of whom nothing but their reports is asked."""
 
     def __init__(self, *reports: DriverReport) -> None:

@@ -18,7 +18,7 @@ from common.reports import (
     Answer,
     DriverReport,
 )
-from tests.unit.placement.world import DRIVER, OWN, RPC, controller, report
+from tests.kit.placed_nodes import DRIVER, OWN, RPC, controller, report
 
 SERVICE = csi.PluginCapability.Service
 CREATE, EXPAND, CLONE = RPC.CREATE_DELETE_VOLUME, RPC.EXPAND_VOLUME, RPC.CLONE_VOLUME

@@ -12,7 +12,7 @@ from cloud.placement.decisions import AskForLists, Decision, Keeping, Mode, Refu
 from cloud.placement.fleet import Fleets
 from cloud.placement.requests import VOLUME, Thing
 from common.errors import NameElsewhere, NoPlace
-from tests.unit.placement.world import CONTROLLER, DRIVER, RPC, Reported, create, delete, offers, on, report
+from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, Reported, create, delete, offers, on, report
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -10,21 +10,20 @@ from cloud.placement.requests import VOLUME, Thing
 from common.messages import Kind
 from common.reports import encode_reports
 from common.status import Code, Status
-from tests.kit.hub_world import World as HubWorld
-from tests.kit.hub_world import running
+from tests.kit.hub_in_memory import Hub, running
 from tests.kit.linked import cut
+from tests.kit.placed_nodes import DRIVER, Disk, Placing, create, report
 from tests.kit.waiting import settle, until
-from tests.unit.placement.world import DRIVER, Disk, Placed, create, report
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from tests.unit.placement.world import Asked
+    from tests.kit.placed_nodes import Asked
 
 
 async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(tmp_path: Path) -> None:
-    async with running(HubWorld(tmp_path)) as hub:
+    async with running(Hub(tmp_path)) as hub:
         agent = await hub.edge("n1")
         agent.open(Kind.REPORT, encode_reports([report("n1")]))
         await settle()
@@ -43,7 +42,7 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
         assert "the hub knows no such node" in (await hub.forget("n1")).message
 
 
-async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(placed: Placed) -> None:
+async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(placed: Placing) -> None:
     world = placed(report("n1"))
 
     def create_at_n1(name: str) -> Coroutine[Any, Any, Asked]:

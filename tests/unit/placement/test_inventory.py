@@ -10,7 +10,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.unit.placement.world import OK, RPC, Placed, Vendor, World, affinity, create, delete, on, report
+from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 
 
 @pytest.fixture
-async def world(placed: Placed) -> World:
+async def world(placed: Placing) -> Placed:
     """Two nodes whose vendor can list its volumes."""
     world = placed(report("n1", capabilities=CAN), report("n2", capabilities=CAN))
     world.vendors = dict.fromkeys(("n1", "n2"), lists())
@@ -38,7 +38,7 @@ def lists(*volumes: str) -> Vendor:
     return lambda call: (listing(*volumes) if call.method.endswith("ListVolumes") else b"", OK)
 
 
-async def asked_for(world: World, volume: str) -> None:
+async def asked_for(world: Placed, volume: str) -> None:
     """Somebody asks for a volume that nothing tells of, and the nodes have listed theirs."""
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete(volume))
@@ -46,13 +46,13 @@ async def asked_for(world: World, volume: str) -> None:
     world.monotonic += 61.0
 
 
-async def test_what_every_node_has_listed_is_found_again(world: World) -> None:
+async def test_what_every_node_has_listed_is_found_again(world: Placed) -> None:
     world.vendors = {"n1": lists("a"), "n2": lists("b", "both")}
     await asked_for(world, "b")
     assert (await world.ask("DeleteVolume", delete("b"))).node == "n2"
 
 
-async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(world: World) -> None:
+async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(world: Placed) -> None:
     world.vendors["n1"] = lists("lv-1")
     world.away = {"n2"}
     await asked_for(world, "lv-1")
@@ -60,7 +60,7 @@ async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(
         await world.ask("DeleteVolume", delete("lv-1"))
 
 
-async def test_a_node_is_asked_for_its_list_once_a_minute(world: World) -> None:
+async def test_a_node_is_asked_for_its_list_once_a_minute(world: Placed) -> None:
     for _ in range(2):
         with pytest.raises(NoPlace):
             await world.ask("DeleteVolume", delete("unknown"))
@@ -68,7 +68,7 @@ async def test_a_node_is_asked_for_its_list_once_a_minute(world: World) -> None:
     assert [node for node, _, _ in world.calls] == ["n1", "n2"]
 
 
-async def test_a_list_of_several_pages_is_read_to_its_end(world: World) -> None:
+async def test_a_list_of_several_pages_is_read_to_its_end(world: Placed) -> None:
     def pages(call: Call) -> tuple[bytes, Status]:
         token = csi.ListVolumesRequest.FromString(call.request).starting_token
         return (listing("b") if token else listing("a", token="1")), OK
@@ -80,7 +80,7 @@ async def test_a_list_of_several_pages_is_read_to_its_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["same", "cycle", "endless", "empty", "nonsense", "refused", "huge"])
-async def test_a_list_that_has_no_end_or_no_sense_is_none(world: World, kind: str) -> None:
+async def test_a_list_that_has_no_end_or_no_sense_is_none(world: Placed, kind: str) -> None:
     count = iter(range(10_000))
 
     def page(call: Call) -> tuple[bytes | None, Status]:
@@ -103,7 +103,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(world: World, kind: st
     assert next(count) <= 1_001
 
 
-async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: World) -> None:
+async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.make("n1", "v")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -120,7 +120,9 @@ async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: World
     assert (await world.ask("DeleteVolume", delete("v"))).node == "n1"
 
 
-async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_here_does_not(world: World) -> None:
+async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_here_does_not(
+    world: Placed,
+) -> None:
     world.make("n1", "made")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     world.vendors["n1"] = lists("made", "static")
@@ -133,7 +135,7 @@ async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_
     assert world.places("made") == ["n1"]
 
 
-async def test_a_list_that_cannot_be_written_down_is_taken_the_next_time(world: World) -> None:
+async def test_a_list_that_cannot_be_written_down_is_taken_the_next_time(world: Placed) -> None:
     world.vendors["n1"] = lists("a")
     with world.full_disk():
         await asked_for(world, "a")
@@ -143,7 +145,7 @@ async def test_a_list_that_cannot_be_written_down_is_taken_the_next_time(world: 
     assert world.places("a") == ["n1"]
 
 
-async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world: World) -> None:
+async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     with pytest.raises(NoPlace):
@@ -157,7 +159,7 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
     assert ("n1", "volume") not in world.standing().lists
 
 
-async def test_not_all_nodes_list_at_once(placed: Placed) -> None:
+async def test_not_all_nodes_list_at_once(placed: Placing) -> None:
     world = placed(*(report(f"n{number:02}", capabilities=CAN) for number in range(50)))
     under_way, most = 0, 0
 
@@ -175,7 +177,7 @@ async def test_not_all_nodes_list_at_once(placed: Placed) -> None:
     assert most <= 20
 
 
-async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(world: World) -> None:
+async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(world: Placed) -> None:
     """Storage that several nodes see: each lists what any of them made."""
     world.make("n1", "shared")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -187,7 +189,7 @@ async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(w
 
 @pytest.mark.parametrize("pv", [True, False])
 async def test_a_list_that_is_older_than_a_volume_does_not_outrank_what_says_where_that_is(
-    world: World, pv: bool
+    world: Placed, pv: bool
 ) -> None:
     """n2 has another volume of this id, and n1's list is from before n1 had one."""
     world.vendors["n2"] = lists("data")
@@ -199,7 +201,7 @@ async def test_a_list_that_is_older_than_a_volume_does_not_outrank_what_says_whe
         assert (await world.ask("DeleteVolume", delete("data"))).node == "n1"
 
 
-async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(placed: Placed) -> None:
+async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(placed: Placing) -> None:
     world = placed(*(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
     world.vendors = {"n1": lists("data"), "n2": lists(), "n3": lists()}
     await asked_for(world, "unknown")
@@ -211,7 +213,7 @@ async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume
         await world.ask("DeleteVolume", delete("data"))
 
 
-async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(world: World) -> None:
+async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(world: Placed) -> None:
     world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
     await asked_for(world, "lv")
     await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
@@ -223,7 +225,7 @@ async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(
 
 
 async def test_what_an_operator_deletes_where_the_nodes_own_list_lacks_it_leaves_the_others_volume(
-    world: World,
+    world: Placed,
 ) -> None:
     """n1 has it since it listed. By the lists the id was n2's all the time."""
     world.vendors["n2"] = lists("lv")
@@ -234,7 +236,7 @@ async def test_what_an_operator_deletes_where_the_nodes_own_list_lacks_it_leaves
 
 
 async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on_the_node_that_lists_such_an_id(
-    world: World,
+    world: Placed,
 ) -> None:
     """The volume's own deletion was refused, for want of n1's list; so it was done by hand, and is asked for again."""
     world.vendors |= {"n1": lambda _: (None, Status(Code.INTERNAL)), "n2": lists("lv")}
@@ -248,7 +250,7 @@ async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on
 
 
 async def test_the_retry_of_a_deletion_does_not_go_to_the_other_node_of_that_id_once_its_volume_is_gone(
-    world: World,
+    world: Placed,
 ) -> None:
     """A duplicate of a stale informer's, or of the provisioner's next leader."""
     world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
@@ -261,7 +263,7 @@ async def test_the_retry_of_a_deletion_does_not_go_to_the_other_node_of_that_id_
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
 
 
-async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_id_since(world: World) -> None:
+async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_id_since(world: Placed) -> None:
     world.vendors["n1"] = lists("lv")
     await asked_for(world, "lv")
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
@@ -272,7 +274,7 @@ async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
 
 
-async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: World) -> None:
+async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: Placed) -> None:
     world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
     await asked_for(world, "lv")
     with pytest.raises(IdConflict, match="volume lv on several edge nodes"):

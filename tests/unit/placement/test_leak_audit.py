@@ -23,14 +23,14 @@ from common.left_over import LeftOver
 from common.objects import Stamp
 from common.operator_orders import Audit, Audited
 from common.status import Code, Status
-from tests.unit.placement.world import DRIVER, OK, RPC, Placed, World, affinity, create, on, report
+from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, create, on, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from cloud.node_call import Call
-    from tests.unit.placement.world import Vendor
+    from tests.kit.placed_nodes import Vendor
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS)
 GRACE_S = 600.0
@@ -79,7 +79,7 @@ class Site:
         told: the mounts that agents tell of.
     """
 
-    world: World
+    world: Placed
     reading: References = field(default_factory=References)
     on_read: Callable[[int], None] = lambda _: None
     told: dict[str, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Site:
 
 
 @pytest.fixture
-async def site(placed: Placed) -> Site:
+async def site(placed: Placing) -> Site:
     """A site that has run for longer than the grace."""
     reports = [report(node, segments=on(node), capabilities=CAN) for node in ("n1", "n2")]
     world = placed(*reports)
@@ -511,7 +511,7 @@ async def test_an_audit_changes_nothing(site: Site) -> None:
 
 
 async def test_ten_thousand_volumes_on_a_hundred_nodes_leave_the_loop_its_turns_and_the_links_their_room(
-    placed: Placed,
+    placed: Placing,
 ) -> None:
     nodes = [f"n{i}" for i in range(100)]
     world = placed(*(report(node, segments=on(node), capabilities=CAN) for node in nodes))

@@ -26,9 +26,9 @@ from common.errors import (
     PlacementNotKept,
 )
 from common.status import Code, Origin, Status
+from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, Placed, Placing, Told, create, delete, on, report
 from tests.kit.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import CONTROLLER, DRIVER, OK, Placed, Told, World, create, delete, on, report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 GROUPS = "/csi.v1.GroupController/"
 
 
-async def until_sent(world: World, count: int) -> None:
+async def until_sent(world: Placed, count: int) -> None:
     """So many calls have been sent."""
     while len(world.calls) < count:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(0)
@@ -51,13 +51,13 @@ async def until_sent(world: World, count: int) -> None:
 
 
 @pytest.mark.parametrize("code", [Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED])
-async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_final(world: World, code: Code) -> None:
+async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_final(world: Placed, code: Code) -> None:
     world.refuse("n1", code)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_name_stays_with_a_node_that_left_with_the_call_under_way(world: World) -> None:
+async def test_a_name_stays_with_a_node_that_left_with_the_call_under_way(world: Placed) -> None:
     def lost(_: Call) -> tuple[bytes | None, Status]:
         raise LinkLost("edge node n1", "gone")
 
@@ -69,7 +69,7 @@ async def test_a_name_stays_with_a_node_that_left_with_the_call_under_way(world:
         await world.ask("CreateVolume", create("pvc-1", on("n2")))
 
 
-async def test_a_name_is_free_when_the_call_was_not_sent(world: World) -> None:
+async def test_a_name_is_free_when_the_call_was_not_sent(world: Placed) -> None:
     def unsent(_: Call) -> tuple[bytes | None, Status]:
         raise NodeOffline("n1", 0.0)
 
@@ -80,21 +80,21 @@ async def test_a_name_is_free_when_the_call_was_not_sent(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT, Code.INTERNAL, Code.UNKNOWN])
-async def test_a_name_is_free_after_the_vendors_final_word(world: World, code: Code) -> None:
+async def test_a_name_is_free_after_the_vendors_final_word(world: Placed, code: Code) -> None:
     world.refuse("n1", code)
     asked = await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert asked.status == Status(code, "no", Origin.VENDOR)
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
 
 
-async def test_a_final_code_of_another_hop_is_no_word_of_the_vendors(world: World) -> None:
+async def test_a_final_code_of_another_hop_is_no_word_of_the_vendors(world: Placed) -> None:
     world.refuse("n1", Code.UNIMPLEMENTED, Origin.EDGE)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert world.holder() == "n1"
 
 
 async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug, after the call was sent or before")
@@ -106,7 +106,7 @@ async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_final_word_counts_only_when_no_other_attempt_is_under_way(world: World) -> None:
+async def test_a_final_word_counts_only_when_no_other_attempt_is_under_way(world: Placed) -> None:
     gates = [asyncio.get_running_loop().create_future() for _ in range(2)]
     answers = iter(gates)
     world.vendors["n1"] = lambda _: next(answers)
@@ -121,7 +121,7 @@ async def test_a_final_word_counts_only_when_no_other_attempt_is_under_way(world
     assert world.holder() == "n1"
 
 
-async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world: World) -> None:
+async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world: Placed) -> None:
     """The vendor may have ended the one before it began the other, which joins nothing then."""
     first_ends = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: first_ends
@@ -135,7 +135,7 @@ async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world
 
 
 async def test_a_final_word_tells_of_an_attempt_that_was_sent_before_also_if_that_is_given_up_later(
-    world: World,
+    world: Placed,
 ) -> None:
     world.vendors["n1"] = lambda _: asyncio.get_running_loop().create_future()
     first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
@@ -149,14 +149,14 @@ async def test_a_final_word_tells_of_an_attempt_that_was_sent_before_also_if_tha
     assert not world.holder()
 
 
-async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: World) -> None:
+async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: Placed) -> None:
     asked = await asyncio.gather(
         world.ask("CreateVolume", create("pvc-1", on("n1"))), world.ask("CreateVolume", create("pvc-1", on("n2")))
     )
     assert len({each.node for each in asked}) == 1
 
 
-async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: World) -> None:
+async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: Placed) -> None:
     request = create("pvc-1", on("n1")).SerializeToString()
     call = Call(DRIVER, CONTROLLER + "CreateVolume", request, "c", None)
     reply = await world.send(call, Told())
@@ -164,21 +164,21 @@ async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: World) -
     assert world.holder() == "n1"
 
 
-async def test_names_and_volumes_outlive_the_hub(world: World) -> None:
+async def test_names_and_volumes_outlive_the_hub(world: Placed) -> None:
     await world.has_made("n1")
     await world.restart()
     assert world.holder() == "n1"
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
-async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_again(world: World) -> None:
+async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_again(world: Placed) -> None:
     await world.has_made("n1")
     await world.ask("DeleteVolume", delete())
     assert not world.holder()
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
-async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: World) -> None:
+async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: Placed) -> None:
     await world.has_made("n1")
     world.refuse("n1", Code.INTERNAL)
     await world.ask("DeleteVolume", delete())
@@ -187,27 +187,27 @@ async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: World
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.ALREADY_EXISTS])
-async def test_what_was_made_keeps_its_name_whatever_the_vendor_says_later(world: World, code: Code) -> None:
+async def test_what_was_made_keeps_its_name_whatever_the_vendor_says_later(world: Placed, code: Code) -> None:
     await world.has_made("n1")
     world.refuse("n1", code)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_name_that_exists_already_at_a_node_stays_with_it(world: World) -> None:
+async def test_a_name_that_exists_already_at_a_node_stays_with_it(world: Placed) -> None:
     world.refuse("n1", Code.ALREADY_EXISTS)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
 @pytest.mark.parametrize("answer", [b"", csi.CreateVolumeResponse(volume=csi.Volume()).SerializeToString()])
-async def test_a_success_that_names_no_volume_keeps_the_name_where_it_is(world: World, answer: bytes) -> None:
+async def test_a_success_that_names_no_volume_keeps_the_name_where_it_is(world: Placed, answer: bytes) -> None:
     world.vendors["n1"] = lambda _: (answer, OK)
     assert (await world.ask("CreateVolume", create("pvc-1", on("n1")))).status.ok
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(world: World) -> None:
+async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(world: Placed) -> None:
     world.vendors["n1"] = lambda _: (b"\xff", OK)
     with pytest.raises(AnswerRefused, match="with a message that the hub cannot read"):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -215,7 +215,7 @@ async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(wor
 
 
 async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves_the_name_where_it_is(
-    world: World,
+    world: Placed,
 ) -> None:
     await world.has_made("n1")
     answer = asyncio.get_running_loop().create_future()
@@ -229,7 +229,9 @@ async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_volume_is_gone(world: World) -> None:
+async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_volume_is_gone(
+    world: Placed,
+) -> None:
     await world.has_made("n1")
     world.refuse("n1", Code.ALREADY_EXISTS)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -238,7 +240,7 @@ async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_v
     assert not world.holder()
 
 
-async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: World) -> None:
+async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: Placed) -> None:
     world.refuse("n1", Code.UNAVAILABLE)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     await world.restart()
@@ -252,7 +254,7 @@ async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: Wor
     assert world.holder() == "n1"
 
 
-async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: World) -> None:
+async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: Placed) -> None:
     await world.has_made("n1")
     snapshots = [csi.Snapshot(snapshot_id="s-1"), csi.Snapshot(snapshot_id="s-2")]
     group = csi.VolumeGroupSnapshot(group_snapshot_id="g", snapshots=snapshots)
@@ -268,7 +270,7 @@ async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: Worl
     assert not world.holder("CreateVolumeGroupSnapshot group")
 
 
-async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world: World) -> None:
+async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world: Placed) -> None:
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
     while not world.holder():  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(0)
@@ -299,7 +301,7 @@ async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent
             is_written.set()
             return await asyncio.get_running_loop().create_future()
 
-    world = World(tmp_path, report("n1"), store=lambda: NeverReturns(shelf, "x"))
+    world = Placed(tmp_path, report("n1"), store=lambda: NeverReturns(shelf, "x"))
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
     await is_written.wait()
     assert shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
@@ -310,7 +312,7 @@ async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent
     assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
 
 
-async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: World) -> None:
+async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
@@ -329,7 +331,7 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
     assert not world.holder()
 
 
-async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: World) -> None:
+async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: Placed) -> None:
     with world.disk.slow():
         other = asyncio.create_task(world.ask("CreateVolume", create("pvc-2", on("n1"))))
         await until(lambda: not world.store._writer._once)  # type: ignore[attr-defined]  # its thread has it
@@ -347,14 +349,14 @@ async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: W
 
 
 @pytest.fixture
-async def zones(placed: Placed) -> World:
+async def zones(placed: Placing) -> Placed:
     """Two nodes whose vendor has a topology of its own."""
     return placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
 
 
 @pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT])
 async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_as_it_is(
-    zones: World, code: Code
+    zones: Placed, code: Code
 ) -> None:
     """n1 may have made it; that it makes nothing in zone b, where the pod is wanted now, says nothing of that.
 
@@ -375,7 +377,7 @@ async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_a
     assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
 
 
-async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_be_making_it(zones: World) -> None:
+async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_be_making_it(zones: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
     zones.vendors["n1"] = lambda _: answer
     first = asyncio.create_task(zones.ask("CreateVolume", create("pvc-1", {"zone": "a"})))
@@ -388,7 +390,7 @@ async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_b
     assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
 
 
-async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: World) -> None:
+async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: Placed) -> None:
     """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the claim store has it."""
     await zones.has_made("n1", {"zone": "a"})
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
@@ -397,7 +399,7 @@ async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is
     assert zones.places() == ["n1"]
 
 
-async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: World) -> None:
+async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: Placed) -> None:
     zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
@@ -407,7 +409,7 @@ async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: World) ->
     assert not zones.holder()
 
 
-async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_the_node(zones: World) -> None:
+async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_the_node(zones: Placed) -> None:
     """Its controller may serve every zone, and what it refuses is what was asked the first time."""
     zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode=Mode.PINNED, wanted="n1")
@@ -416,7 +418,7 @@ async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_th
     assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
 
 
-async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(placed: Placed) -> None:
+async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(placed: Placing) -> None:
     """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
     world = placed(report("n1", segments={}))
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
@@ -427,7 +429,7 @@ async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_i
 
 
 async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_wherever_the_pod_is_wanted(
-    world: World,
+    world: Placed,
 ) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -439,7 +441,7 @@ async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_where
 # -------------------- names of calls that are pinned to a node --------------------
 
 
-async def test_a_doubt_about_a_pinned_create_outlives_the_hub_and_the_placement(world: World) -> None:
+async def test_a_doubt_about_a_pinned_create_outlives_the_hub_and_the_placement(world: Placed) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
     await world.restart()
@@ -450,7 +452,7 @@ async def test_a_doubt_about_a_pinned_create_outlives_the_hub_and_the_placement(
 
 @pytest.mark.parametrize(("mode", "wanted"), [(Mode.PINNED, "n2"), (Mode.AUTO, "n2"), ("", "n2")])
 async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
-    world: World, mode: str, wanted: str
+    world: Placed, mode: str, wanted: str
 ) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
@@ -463,7 +465,7 @@ async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
     assert (await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n2")).node == "n2"
 
 
-async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Placed) -> None:
+async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Placing) -> None:
     """The vendor gets a topology of its own, and a second node comes."""
     world = placed(report("n1"))
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
@@ -473,7 +475,7 @@ async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Pl
     assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
 
 
-async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: World) -> None:
+async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: Placed) -> None:
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
     assert (world.places(), world.holder()) == ([], "")
@@ -481,7 +483,7 @@ async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: World) -> 
     assert not world.holder()
 
 
-async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is_deleted(world: World) -> None:
+async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is_deleted(world: Placed) -> None:
     world.make("n1")
     with world.full_disk():
         await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1", delivered=False)
@@ -495,7 +497,7 @@ async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retry(world: World, overlap: bool) -> None:
+async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retry(world: Placed, overlap: bool) -> None:
     """What was made is known: no error takes that back, whether it is heard before or after the success is given up."""
     world.make("n1")
     first = await begun(world)
@@ -510,7 +512,7 @@ async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retr
 
 @pytest.mark.parametrize("how", ["deleted", "forgotten"])
 async def test_what_was_deleted_or_forgotten_before_a_success_was_given_up_does_not_come_back(
-    world: World, how: str
+    world: Placed, how: str
 ) -> None:
     """The caller had the answer, and what says so was lost with its link."""
     world.make("n1")
@@ -526,7 +528,7 @@ async def test_what_was_deleted_or_forgotten_before_a_success_was_given_up_does_
 
 @pytest.mark.parametrize("later_first", [True, False])
 async def test_of_two_pinned_successes_of_one_name_that_were_taken_nothing_is_kept(
-    world: World, later_first: bool
+    world: Placed, later_first: bool
 ) -> None:
     world.make("n1")
     replies = [await begun(world), await begun(world)]
@@ -536,7 +538,7 @@ async def test_of_two_pinned_successes_of_one_name_that_were_taken_nothing_is_ke
     assert (world.places(), world.holder()) == ([], "")
 
 
-async def begun(world: World) -> Reply:
+async def begun(world: Placed) -> Reply:
     """A pinned create that has succeeded, and whose answer nobody has taken yet."""
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
     told = Told()
@@ -545,7 +547,7 @@ async def begun(world: World) -> Reply:
     return reply
 
 
-async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: World) -> None:
+async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: Placed) -> None:
     """The caller's own limits may refuse the answer."""
     world.make("n1")
     reply = await begun(world)
@@ -553,7 +555,7 @@ async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_t
     assert world.places() == ["n1"]
 
 
-async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_doubt(world: World) -> None:
+async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_doubt(world: Placed) -> None:
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1", delivered=False)
     assert world.holder() == "n1"
     world.make("n1")
@@ -561,7 +563,7 @@ async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_d
     assert not world.holder()
 
 
-async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: World) -> None:
+async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: Placed) -> None:
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
     reply = await world.send(call, Told(), mode=Mode.PINNED, wanted="n1")
     assert world.holder() == "n1"
@@ -570,7 +572,7 @@ async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(
     assert world.holder() == "n1"
 
 
-async def test_a_pinned_create_needs_no_disk(world: World) -> None:
+async def test_a_pinned_create_needs_no_disk(world: Placed) -> None:
     world.make("n1")
     with world.full_disk():
         assert (await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")).status.ok
@@ -583,7 +585,7 @@ async def test_a_pinned_create_needs_no_disk(world: World) -> None:
 
 
 async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_risk_until_then(
-    placed: Placed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    placed: Placing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for that write, and no other call brings the next one."""
     world = placed(report("n1"), store=lambda: SqliteClaims(tmp_path, retry_s=0.001))
@@ -599,7 +601,7 @@ async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_
     assert (world.holder(), world.store.lost()) == ("n1", ())
 
 
-async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world: World) -> None:
+async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world: Placed) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     with world.full_disk():
         await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
@@ -612,7 +614,7 @@ async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world
 
 
 async def test_a_doubt_that_the_disk_refused_does_not_stand_for_the_claim_of_a_create_that_the_hub_places(
-    world: World,
+    world: Placed,
 ) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     with world.full_disk():
@@ -636,7 +638,7 @@ async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again
                 await may_end.wait()
             return found
 
-    world = World(tmp_path, report("n1"), report("n2"), store=lambda: SlowLook(shelf, "x"))
+    world = Placed(tmp_path, report("n1"), report("n2"), store=lambda: SlowLook(shelf, "x"))
     answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
     world.vendors["n1"] = lambda _: answers[len(world.calls) - 1]
     first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
@@ -655,7 +657,9 @@ async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again
     assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
 
 
-async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(world: World) -> None:
+async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(
+    world: Placed,
+) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1"))
@@ -668,7 +672,9 @@ async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_ref
     assert world.holder() == "n1"
 
 
-async def test_a_pinned_deletion_ends_what_was_made_by_place_and_writes_nothing_of_what_was_not(world: World) -> None:
+async def test_a_pinned_deletion_ends_what_was_made_by_place_and_writes_nothing_of_what_was_not(
+    world: Placed,
+) -> None:
     await world.has_made("n1")
     await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     assert (world.places(), world.holder()) == ([], "")
@@ -679,14 +685,14 @@ async def test_a_pinned_deletion_ends_what_was_made_by_place_and_writes_nothing_
 # -------------------- what cannot be written down is not begun, and not told --------------------
 
 
-async def test_nothing_is_sent_before_the_name_is_on_the_disk(world: World) -> None:
+async def test_nothing_is_sent_before_the_name_is_on_the_disk(world: Placed) -> None:
     with world.full_disk(), pytest.raises(PlacementNotKept, match="disk is full"):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert not world.calls
     assert not world.holder()
 
 
-async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_its_node(world: World) -> None:
+async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_its_node(world: Placed) -> None:
     with ExitStack() as stack:
 
         def answer(_: Call) -> tuple[bytes | None, Status]:
@@ -701,7 +707,7 @@ async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_of_two_successes_that_cannot_be_written_down_nothing_is_known(world: World) -> None:
+async def test_of_two_successes_that_cannot_be_written_down_nothing_is_known(world: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     asking = [asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2)]
@@ -716,7 +722,7 @@ async def test_of_two_successes_that_cannot_be_written_down_nothing_is_known(wor
     assert world.places() == ["n1"]
 
 
-async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_is_full(world: World) -> None:
+async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_is_full(world: Placed) -> None:
     world.refuse("n1", Code.UNAVAILABLE)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     with world.full_disk(), contextlib.suppress(PlacementNotKept):
@@ -724,7 +730,7 @@ async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: World) -> None:
+async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: Placed) -> None:
     with world.full_disk():
         with world.disk.slow():
             asking = [asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2)]
@@ -737,7 +743,9 @@ async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: Wor
     assert len({node for node, _, _ in world.calls}) == 1
 
 
-async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_name(world: World) -> None:
+async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_name(
+    world: Placed,
+) -> None:
     await world.has_made("n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.ask("DeleteVolume", delete())
@@ -748,7 +756,7 @@ async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_
     assert not world.places()
 
 
-async def test_a_name_that_the_disk_believes_to_be_taken_is_given_away_all_the_same(world: World) -> None:
+async def test_a_name_that_the_disk_believes_to_be_taken_is_given_away_all_the_same(world: Placed) -> None:
     world.make("n1")
 
     def refuse(_: Call) -> tuple[bytes | None, Status]:
@@ -764,7 +772,7 @@ async def test_a_name_that_the_disk_believes_to_be_taken_is_given_away_all_the_s
     assert world.holder() == "n2"
 
 
-async def test_what_is_gone_is_remembered_for_an_hour_and_no_longer(world: World) -> None:
+async def test_what_is_gone_is_remembered_for_an_hour_and_no_longer(world: Placed) -> None:
     for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
         world.make(node, volume)
         await world.ask("CreateVolume", create(volume, on(node)))
@@ -779,7 +787,7 @@ async def test_what_is_gone_is_remembered_for_an_hour_and_no_longer(world: World
         await world.ask("DeleteVolume", delete("vol-1"))
 
 
-async def test_no_secret_reaches_the_disk(world: World, tmp_path: Path) -> None:
+async def test_no_secret_reaches_the_disk(world: Placed, tmp_path: Path) -> None:
     world.make("n1")
     request = create("pvc-1", on("n1"))
     request.secrets["password"] = "open sesame"
@@ -790,7 +798,7 @@ async def test_no_secret_reaches_the_disk(world: World, tmp_path: Path) -> None:
     assert not any(b"sesame" in file for file in files)
 
 
-async def test_what_a_forgotten_node_had_is_forgotten(world: World) -> None:
+async def test_what_a_forgotten_node_had_is_forgotten(world: Placed) -> None:
     await world.has_made("n1")
     await world.placement.forget("n1")
     await world.restart()
@@ -798,7 +806,7 @@ async def test_what_a_forgotten_node_had_is_forgotten(world: World) -> None:
     assert not world.places()
 
 
-async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: World) -> None:
+async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: Placed) -> None:
     await world.has_made("n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.placement.forget("n1")

@@ -10,7 +10,7 @@ from cloud.placement.claim_store import GONE_S
 from cloud.placement.decisions import Mode
 from common.errors import TooManyOpen
 from common.status import Code, Status
-from tests.unit.placement.world import OK, Placed, World, create, delete, on, report
+from tests.kit.placed_nodes import OK, Placed, Placing, create, delete, on, report
 
 MOST = 8
 
@@ -18,12 +18,12 @@ NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
-async def world(placed: Placed) -> World:
+async def world(placed: Placing) -> Placed:
     """Node n1 of a hub with a low limit."""
     return placed(report("n1"), most_open=MOST)
 
 
-async def fill(world: World, node: str, mode: str = Mode.LOCAL) -> int:
+async def fill(world: Placed, node: str, mode: str = Mode.LOCAL) -> int:
     """Let creates of new names at a node end in doubt, until the hub refuses one. Returns how many it took."""
     world.refuse(node, Code.UNAVAILABLE)
     for number in range(MOST + 1):
@@ -35,7 +35,7 @@ async def fill(world: World, node: str, mode: str = Mode.LOCAL) -> int:
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_restart(world: World, mode: str) -> None:
+async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_restart(world: Placed, mode: str) -> None:
     assert await fill(world, "n1", mode) == MOST
     await world.restart()
     with pytest.raises(TooManyOpen, match="--max-open-creates of the hub"):
@@ -44,7 +44,7 @@ async def test_a_driver_has_a_limited_number_of_creates_in_doubt_also_after_a_re
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_creates_that_run_at_once_count_as_those_in_doubt(world: World, mode: str) -> None:
+async def test_creates_that_run_at_once_count_as_those_in_doubt(world: Placed, mode: str) -> None:
     gate = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: gate
     asked = (world.ask("CreateVolume", create(f"pvc-{number}", on("n1")), mode=mode) for number in range(2 * MOST))
@@ -59,7 +59,7 @@ async def test_creates_that_run_at_once_count_as_those_in_doubt(world: World, mo
 
 
 @pytest.mark.parametrize("mode", [Mode.LOCAL, Mode.PINNED])
-async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(world: World, mode: str) -> None:
+async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(world: Placed, mode: str) -> None:
     await fill(world, "n1", mode)
     asked = await world.ask("CreateVolume", create("n1-0", on("n1")), mode=mode)
     assert (asked.node, asked.status.code) == ("n1", Code.UNAVAILABLE)
@@ -70,7 +70,7 @@ async def test_at_the_limit_retries_pass_and_each_that_ends_makes_room(world: Wo
 
 
 async def test_a_node_that_leaves_all_its_creates_in_doubt_leaves_room_for_the_others(
-    placed: Placed,
+    placed: Placing,
 ) -> None:
     world = placed(*map(report, NODES), most_open=MOST)
     assert MOST // 2 < await fill(world, "n1") < MOST
@@ -79,7 +79,7 @@ async def test_a_node_that_leaves_all_its_creates_in_doubt_leaves_room_for_the_o
         assert (await world.ask("CreateVolume", create(f"n2-{number}", on("n2")))).status == OK
 
 
-async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world: World) -> None:
+async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world: Placed) -> None:
     world.make("n1", "vol-1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     await fill(world, "n1")
@@ -89,7 +89,7 @@ async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world
 
 
 async def test_invented_ids_of_deleted_volumes_leave_a_limited_number_of_records_for_an_hour(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("memory_rows", "sqlite_rows"):
         monkeypatch.setattr(f"cloud.placement.{module}.MOST_GONE", MOST)

@@ -12,8 +12,8 @@ from cloud.placement.page_tokens import PageToken, read
 from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.status import Code, Status
+from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, create, on, report
 from tests.kit.waiting import settle
-from tests.unit.placement.world import DRIVER, OK, RPC, Placed, World, affinity, create, on, report
 
 NODES = ("n1", "n2", "n3")
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS, RPC.LIST_VOLUME_HEALTH)
@@ -52,30 +52,30 @@ def health(call: Any) -> tuple[bytes, Status]:
     return answer.SerializeToString(), OK
 
 
-def fleet(placed: Placed, *nodes: str) -> World:
+def fleet(placed: Placing, *nodes: str) -> Placed:
     world = placed(*(report(node, capabilities=CAN) for node in nodes))
     world.vendors = {node: Lister(node.replace("n", "v")) for node in nodes}
     return world
 
 
 @pytest.fixture
-async def three(placed: Placed) -> World:
+async def three(placed: Placing) -> Placed:
     """Three nodes with a volume each: v1, v2 and v3."""
     return fleet(placed, *NODES)
 
 
 @pytest.fixture
-async def hundred(placed: Placed) -> World:
+async def hundred(placed: Placing) -> Placed:
     return fleet(placed, *(f"n{number:03}" for number in range(100)))
 
 
-def lister(world: World, node: str) -> Lister:
+def lister(world: Placed, node: str) -> Lister:
     vendor = world.vendors[node]
     assert isinstance(vendor, Lister)
     return vendor
 
 
-async def page(world: World, token: str = "", *, most: int = 0, timeout_s: float = 10.0) -> csi.ListVolumesResponse:
+async def page(world: Placed, token: str = "", *, most: int = 0, timeout_s: float = 10.0) -> csi.ListVolumesResponse:
     """One page, as a sidecar gets it."""
     asked = csi.ListVolumesRequest(starting_token=token, max_entries=most)
     answer = await world.ask("ListVolumes", asked, timeout_s=timeout_s)
@@ -87,7 +87,7 @@ def ids(told: csi.ListVolumesResponse) -> list[str]:
     return [entry.volume.volume_id for entry in told.entries]
 
 
-async def walk(world: World, token: str = "", **how: Any) -> list[list[str]]:
+async def walk(world: Placed, token: str = "", **how: Any) -> list[list[str]]:
     """The ids of each page, from a token to the end of the list."""
     told = await page(world, token, **how)
     found = [ids(told)]
@@ -97,20 +97,20 @@ async def walk(world: World, token: str = "", **how: Any) -> list[list[str]]:
     return found
 
 
-def asked(world: World, node: str) -> int:
+def asked(world: Placed, node: str) -> int:
     return sum(each == node for each, *_ in world.calls)
 
 
 # -------------------- node by node --------------------
 
 
-async def test_each_page_has_the_volumes_of_one_node_with_their_place_in_the_order_of_names(three: World) -> None:
+async def test_each_page_has_the_volumes_of_one_node_with_their_place_in_the_order_of_names(three: Placed) -> None:
     first = await page(three)
     assert (ids(first), dict(first.entries[0].volume.accessible_topology[0].segments)) == (["v1"], on("n1"))
     assert await walk(three, first.next_token) == [["v2"], ["v3"]]
 
 
-async def test_each_list_is_asked_anew(three: World) -> None:
+async def test_each_list_is_asked_anew(three: Placed) -> None:
     await page(three)
     await settle()  # the others are asked ahead
     lister(three, "n2").volumes.append("new")
@@ -118,24 +118,24 @@ async def test_each_list_is_asked_anew(three: World) -> None:
 
 
 async def test_a_node_with_several_pages_gives_them_one_after_another_and_none_has_more_than_the_limit(
-    three: World,
+    three: Placed,
 ) -> None:
     lister(three, "n2").volumes = ["a", "b", "c", "d", "e"]
     assert await walk(three, most=2) == [["v1"], ["a", "b"], ["c", "d"], ["e"], ["v3"]]
 
 
-async def test_nodes_without_volumes_have_empty_pages_and_the_list_goes_on(three: World) -> None:
+async def test_nodes_without_volumes_have_empty_pages_and_the_list_goes_on(three: Placed) -> None:
     for node in ("n1", "n3"):
         lister(three, node).volumes.clear()
     assert await walk(three) == [[], ["v2"], []]
 
 
-async def test_a_page_can_be_asked_for_again(three: World) -> None:
+async def test_a_page_can_be_asked_for_again(three: Placed) -> None:
     token = (await page(three)).next_token
     assert [ids(await page(three, token)) for _ in range(2)] == [["v2"], ["v2"]]
 
 
-async def test_the_next_64_nodes_are_asked_ahead_and_each_of_them_once(hundred: World) -> None:
+async def test_the_next_64_nodes_are_asked_ahead_and_each_of_them_once(hundred: Placed) -> None:
     first = await page(hundred)
     await settle()
     assert len(hundred.calls) == 65
@@ -146,7 +146,7 @@ async def test_the_next_64_nodes_are_asked_ahead_and_each_of_them_once(hundred: 
     assert asked(hundred, "n050") == 1
 
 
-async def test_slow_nodes_answer_beside_each_other(hundred: World) -> None:
+async def test_slow_nodes_answer_beside_each_other(hundred: Placed) -> None:
     for vendor in hundred.vendors:
         lister(hundred, vendor).go.clear()
     walking = asyncio.create_task(walk(hundred))
@@ -156,7 +156,7 @@ async def test_slow_nodes_answer_beside_each_other(hundred: World) -> None:
     assert len(await walking) == 100
 
 
-async def test_two_lists_at_one_time_have_all_that_was_made_before_each(three: World) -> None:
+async def test_two_lists_at_one_time_have_all_that_was_made_before_each(three: Placed) -> None:
     first = await page(three)
     lister(three, "n3").volumes.append("new")
     second = await page(three)
@@ -164,14 +164,14 @@ async def test_two_lists_at_one_time_have_all_that_was_made_before_each(three: W
     assert await walk(three, second.next_token) == [["v2"], ["v3", "new"]]
 
 
-async def test_a_large_page_is_not_kept_ahead(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_page_is_not_kept_ahead(three: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_AHEAD_BYTES", 100)
     lister(three, "n2").volumes = [f"volume-{number}" for number in range(20)]
     assert [len(each) for each in await walk(three)] == [1, 20, 1]
     assert (asked(three, "n2"), asked(three, "n3")) == (2, 1)
 
 
-async def test_the_lists_whose_pages_are_kept_ahead_are_bounded(three: World) -> None:
+async def test_the_lists_whose_pages_are_kept_ahead_are_bounded(three: Placed) -> None:
     for most in range(1, 40):
         await page(three, most=most)
     await settle()
@@ -179,7 +179,7 @@ async def test_the_lists_whose_pages_are_kept_ahead_are_bounded(three: World) ->
     assert await walk(three) == [["v1"], ["v2"], ["v3"]]
 
 
-async def test_what_a_vendor_says_of_a_volume_beyond_its_id_passes(three: World) -> None:
+async def test_what_a_vendor_says_of_a_volume_beyond_its_id_passes(three: Placed) -> None:
     """Also an old driver's condition, which CSI 1.13 has no field for (`VolumeStatus`, field 2)."""
     entry = csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id="a", capacity_bytes=7))
     entry.status.published_node_ids.append("id-of-n1")
@@ -190,7 +190,7 @@ async def test_what_a_vendor_says_of_a_volume_beyond_its_id_passes(three: World)
     assert told.status.SerializeToString() == entry.status.SerializeToString()
 
 
-async def test_snapshots_and_health_are_listed_alike_and_secrets_go_to_each_node(three: World) -> None:
+async def test_snapshots_and_health_are_listed_alike_and_secrets_go_to_each_node(three: Placed) -> None:
     shot = csi.ListSnapshotsResponse.Entry(snapshot=csi.Snapshot(snapshot_id="s"))
     three.vendors = dict.fromkeys(
         NODES,
@@ -215,7 +215,7 @@ async def test_snapshots_and_health_are_listed_alike_and_secrets_go_to_each_node
         assert told == [key] * 3
 
 
-async def test_the_only_nodes_pages_pass_as_they_are(placed: Placed) -> None:
+async def test_the_only_nodes_pages_pass_as_they_are(placed: Placing) -> None:
     world = placed(report("n1", capabilities=CAN))
     world.vendors["n1"] = Lister("a", "b", "c")
     first = await page(world, most=2)
@@ -223,7 +223,7 @@ async def test_the_only_nodes_pages_pass_as_they_are(placed: Placed) -> None:
     assert ids(await page(world, "2")) == ["c"]
 
 
-async def test_an_operator_gets_the_pages_of_all_nodes_or_of_one(placed: Placed) -> None:
+async def test_an_operator_gets_the_pages_of_all_nodes_or_of_one(placed: Placing) -> None:
     world = placed(*(report(node, capabilities=CAN, segments={"zone": node}) for node in NODES))
     world.vendors = {"n1": Lister("a"), "n2": Lister("b"), "n3": Lister("c")}
     told = await world.ask("ListVolumes", mode="")
@@ -236,7 +236,7 @@ async def test_an_operator_gets_the_pages_of_all_nodes_or_of_one(placed: Placed)
 # -------------------- nodes that come and go --------------------
 
 
-async def test_a_list_goes_on_when_nodes_come_and_go(three: World) -> None:
+async def test_a_list_goes_on_when_nodes_come_and_go(three: Placed) -> None:
     first = await page(three)
     three.reports["n4"] = report("n4", capabilities=CAN)
     three.vendors["n4"] = Lister("v4")
@@ -249,13 +249,13 @@ async def test_a_list_goes_on_when_nodes_come_and_go(three: World) -> None:
     assert await walk(three, first.next_token) == [[]]
 
 
-async def test_a_list_goes_on_after_a_restart_of_the_hub(three: World) -> None:
+async def test_a_list_goes_on_after_a_restart_of_the_hub(three: Placed) -> None:
     first = await page(three)
     await three.restart()
     assert await walk(three, first.next_token) == [["v2"], ["v3"]]
 
 
-async def test_a_node_that_has_volumes_and_has_not_reported_the_driver_yet_is_missing(three: World) -> None:
+async def test_a_node_that_has_volumes_and_has_not_reported_the_driver_yet_is_missing(three: Placed) -> None:
     await three.has_made("n3")
     token = (await page(three)).next_token
     del three.reports["n3"]
@@ -269,7 +269,7 @@ async def test_a_node_that_has_volumes_and_has_not_reported_the_driver_yet_is_mi
         await page(three)
 
 
-async def test_after_a_loss_of_reports_no_list_is_known_to_be_whole(three: World) -> None:
+async def test_after_a_loss_of_reports_no_list_is_known_to_be_whole(three: Placed) -> None:
     token = (await page(three)).next_token
     three.lost = ("hub.db was damaged",)
     for each in ("", token):
@@ -277,7 +277,7 @@ async def test_after_a_loss_of_reports_no_list_is_known_to_be_whole(three: World
             await page(three, each)
 
 
-async def test_a_node_without_the_capability_is_missing(placed: Placed) -> None:
+async def test_a_node_without_the_capability_is_missing(placed: Placing) -> None:
     world = placed(report("n1", capabilities=CAN), report("n2", capabilities=CAN[:1]))
     world.vendors = {"n1": Lister("a"), "n2": Lister("b")}
     with pytest.raises(NotListed, match="edge node n2: its driver lacks the capability LIST_VOLUMES"):
@@ -295,12 +295,12 @@ async def test_a_node_without_the_capability_is_missing(placed: Placed) -> None:
         "csi-bridge-at:n9:1:7",
     ],
 )
-async def test_a_token_of_no_list_is_aborted(three: World, token: str) -> None:
+async def test_a_token_of_no_list_is_aborted(three: Placed, token: str) -> None:
     with pytest.raises(TokenUnknown):
         await page(three, token)
 
 
-async def test_a_token_that_its_driver_does_not_know_any_more_is_aborted(three: World) -> None:
+async def test_a_token_that_its_driver_does_not_know_any_more_is_aborted(three: Placed) -> None:
     lister(three, "n2").volumes = ["a", "b"]
     token = (await page(three, (await page(three, most=1)).next_token, most=1)).next_token
     three.refuse("n2", Code.ABORTED)
@@ -311,7 +311,7 @@ async def test_a_token_that_its_driver_does_not_know_any_more_is_aborted(three: 
 # -------------------- nodes that do not answer --------------------
 
 
-async def test_a_node_that_is_away_has_its_last_complete_list_of_the_last_hour(three: World) -> None:
+async def test_a_node_that_is_away_has_its_last_complete_list_of_the_last_hour(three: Placed) -> None:
     await walk(three)
     three.away = {"n2"}
     lister(three, "n1").volumes.append("new")
@@ -327,7 +327,7 @@ async def test_a_node_that_is_away_has_its_last_complete_list_of_the_last_hour(t
     assert not three.placement.conflicts("n2")
 
 
-async def test_a_last_list_counts_for_a_page_of_its_size(three: World) -> None:
+async def test_a_last_list_counts_for_a_page_of_its_size(three: Placed) -> None:
     lister(three, "n2").volumes = ["a", "b"]
     await walk(three, most=2)
     three.away = {"n2"}
@@ -336,7 +336,7 @@ async def test_a_last_list_counts_for_a_page_of_its_size(three: World) -> None:
         await walk(three, most=1)
 
 
-async def test_a_first_page_of_several_is_no_complete_list_and_ends_the_one_before(three: World) -> None:
+async def test_a_first_page_of_several_is_no_complete_list_and_ends_the_one_before(three: Placed) -> None:
     await walk(three, most=1)
     lister(three, "n2").volumes.append("b")
     await walk(three, most=1)
@@ -345,7 +345,7 @@ async def test_a_first_page_of_several_is_no_complete_list_and_ends_the_one_befo
         await walk(three, most=1)
 
 
-async def test_a_node_that_leaves_between_two_of_its_pages_refuses_the_list(three: World) -> None:
+async def test_a_node_that_leaves_between_two_of_its_pages_refuses_the_list(three: Placed) -> None:
     await walk(three, most=1)
     lister(three, "n2").volumes = ["a", "b"]
     token = (await page(three, (await page(three, most=1)).next_token, most=1)).next_token
@@ -354,7 +354,7 @@ async def test_a_node_that_leaves_between_two_of_its_pages_refuses_the_list(thre
         await page(three, token, most=1)
 
 
-async def test_no_last_list_counts_for_snapshots_or_health(three: World) -> None:
+async def test_no_last_list_counts_for_snapshots_or_health(three: Placed) -> None:
     three.vendors["n1"] = health
     request = csi.ControllerListVolumeHealthRequest(secrets={"key": "x"})
     await three.ask("ControllerListVolumeHealth", request)
@@ -363,19 +363,19 @@ async def test_no_last_list_counts_for_snapshots_or_health(three: World) -> None
         await three.ask("ControllerListVolumeHealth", request)
 
 
-async def test_a_last_list_finds_no_id(three: World) -> None:
+async def test_a_last_list_finds_no_id(three: Placed) -> None:
     await walk(three)
     assert not three.places("v2")
     assert not three.standing().lists
 
 
-async def test_a_slow_node_holds_nobody_longer_than_the_caller_waits(three: World) -> None:
+async def test_a_slow_node_holds_nobody_longer_than_the_caller_waits(three: Placed) -> None:
     lister(three, "n1").go.clear()
     with pytest.raises(NotListed, match="edge node n1: it did not answer in time"):
         await page(three, timeout_s=0.0)
 
 
-async def test_a_slow_node_with_a_last_list_has_little_time(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_node_with_a_last_list_has_little_time(three: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     await walk(three)
     monkeypatch.setattr(pages, "_PATIENCE_S", 0.0)
     for node in NODES:
@@ -384,7 +384,7 @@ async def test_a_slow_node_with_a_last_list_has_little_time(three: World, monkey
     assert "it did not answer in time" in three.placement.conflicts("n2")[0]
 
 
-async def test_a_vendors_error_is_a_node_that_does_not_list(three: World) -> None:
+async def test_a_vendors_error_is_a_node_that_does_not_list(three: Placed) -> None:
     await walk(three)
     three.refuse("n3", Code.INTERNAL)
     assert await walk(three) == [["v1"], ["v2"], ["v3"]]
@@ -393,7 +393,7 @@ async def test_a_vendors_error_is_a_node_that_does_not_list(three: World) -> Non
         await walk(three)
 
 
-async def test_a_forgotten_node_is_in_no_list_and_its_last_one_is_gone(three: World) -> None:
+async def test_a_forgotten_node_is_in_no_list_and_its_last_one_is_gone(three: Placed) -> None:
     await walk(three)
     three.away = {"n2"}
     await walk(three)
@@ -406,7 +406,7 @@ async def test_a_forgotten_node_is_in_no_list_and_its_last_one_is_gone(three: Wo
     assert await walk(three) == [["v1"], ["v3"]]
 
 
-async def test_a_caller_that_leaves_ends_its_question(three: World) -> None:
+async def test_a_caller_that_leaves_ends_its_question(three: Placed) -> None:
     lister(three, "n1").go.clear()
     asking = asyncio.create_task(page(three))
     await lister(three, "n1").asked.wait()
@@ -422,14 +422,14 @@ async def test_a_caller_that_leaves_ends_its_question(three: World) -> None:
 # -------------------- hostile nodes --------------------
 
 
-async def refused(world: World, why: str) -> None:
+async def refused(world: Placed, why: str) -> None:
     """The list is refused at n2, for this reason."""
     with pytest.raises(NotListed, match=why) as caught:
         await walk(world)
     assert caught.value.missing.keys() == {"n2"}
 
 
-async def test_a_list_without_an_end_is_refused(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_without_an_end_is_refused(three: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_PAGES", 5)
     token = iter(range(100))
     three.vendors["n2"] = lambda _: (csi.ListVolumesResponse(next_token=str(next(token))).SerializeToString(), OK)
@@ -437,24 +437,24 @@ async def test_a_list_without_an_end_is_refused(three: World, monkeypatch: pytes
     assert next(token) == 5
 
 
-async def test_a_huge_token_is_refused(three: World) -> None:
+async def test_a_huge_token_is_refused(three: Placed) -> None:
     huge = csi.ListVolumesResponse(next_token="x" * 5_000)
     three.vendors["n2"] = lambda _: (huge.SerializeToString(), OK)
     await refused(three, "has a token of 5000 bytes")
 
 
-async def test_an_answer_of_millions_of_empty_entries_is_refused(three: World) -> None:
+async def test_an_answer_of_millions_of_empty_entries_is_refused(three: Placed) -> None:
     three.vendors["n2"] = lambda _: (b"\x0a\x00" * (inventory._MOST_ENTRIES + 1), OK)
     await refused(three, "has 100001 entries")
 
 
-async def test_an_answer_that_does_not_parse_is_no_list(three: World) -> None:
+async def test_an_answer_that_does_not_parse_is_no_list(three: Placed) -> None:
     three.vendors["n2"] = lambda _: (b"\xff", OK)
     await refused(three, "its answer does not parse")
 
 
 async def test_the_last_lists_are_bounded_and_a_large_one_leaves_room_for_the_others(
-    three: World, monkeypatch: pytest.MonkeyPatch
+    three: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_LASTS_BYTES", 10_000)
     lister(three, "n2").volumes = [f"volume-{number}" for number in range(1_000)]
@@ -469,7 +469,7 @@ async def test_the_last_lists_are_bounded_and_a_large_one_leaves_room_for_the_ot
     assert kept._lasts_bytes == sum(len(last.body) for last in kept._lasts.values()) < 100
 
 
-async def test_lists_that_are_too_old_make_room(three: World) -> None:
+async def test_lists_that_are_too_old_make_room(three: Placed) -> None:
     await walk(three)
     three.now += 3_600.0
     three.away = {"n2", "n3"}
@@ -477,7 +477,7 @@ async def test_lists_that_are_too_old_make_room(three: World) -> None:
     assert len(three.placement._pages._lasts) == 1
 
 
-async def test_an_id_that_another_node_made_is_left_out_of_a_nodes_list_and_shown(three: World) -> None:
+async def test_an_id_that_another_node_made_is_left_out_of_a_nodes_list_and_shown(three: Placed) -> None:
     three.make("n1", "vol-1")
     await three.ask("CreateVolume", create("pvc-1", on("n1")))
     three.vendors["n1"] = Lister("vol-1")
@@ -491,7 +491,7 @@ async def test_an_id_that_another_node_made_is_left_out_of_a_nodes_list_and_show
     assert not three.placement.conflicts("n2")
 
 
-async def test_an_id_that_two_nodes_list_is_the_one_of_its_persistent_volumes_node(three: World) -> None:
+async def test_an_id_that_two_nodes_list_is_the_one_of_its_persistent_volumes_node(three: Placed) -> None:
     lister(three, "n1").volumes.append("lv")
     lister(three, "n2").volumes.append("lv")
     assert await walk(three) == [["v1", "lv"], ["v2", "lv"], ["v3"]]

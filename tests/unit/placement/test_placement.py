@@ -28,7 +28,7 @@ from common.errors import (
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, OK, Placed, Told, World, affinity, create, delete, on, report, volumes
+from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, Told, affinity, create, delete, on, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,45 +37,45 @@ if TYPE_CHECKING:
 # -------------------- where something new goes --------------------
 
 
-async def test_a_volume_is_made_where_its_topology_says(world: World) -> None:
+async def test_a_volume_is_made_where_its_topology_says(world: Placed) -> None:
     world.make("n2")
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
 
 
-async def test_of_several_terms_the_first_one_with_a_connected_node_is_taken(world: World) -> None:
+async def test_of_several_terms_the_first_one_with_a_connected_node_is_taken(world: Placed) -> None:
     world.away = {"n3"}
     assert (await world.ask("CreateVolume", create("pvc-1", on("n3"), on("n2"), on("n1")))).node == "n2"
 
 
-async def test_a_term_whose_only_node_is_away_is_waited_for_and_nothing_is_claimed(world: World) -> None:
+async def test_a_term_whose_only_node_is_away_is_waited_for_and_nothing_is_claimed(world: Placed) -> None:
     world.away = {"n2"}
     with pytest.raises(NodeOffline):
         await world.ask("CreateVolume", create("pvc-1", on("n2")))
     assert not world.holder()
 
 
-async def test_a_topology_that_no_node_has_is_named(world: World) -> None:
+async def test_a_topology_that_no_node_has_is_named(world: Placed) -> None:
     with pytest.raises(NoNodeFits, match=r"none of the nodes that run it \(n1, n2, n3\)"):
         await world.ask("CreateVolume", create("pvc-1", on("n9")))
 
 
-async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: World) -> None:
+async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: Placed) -> None:
     with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer, or name the node with --node"):
         await world.ask("CreateVolume", create("pvc-1"))
 
 
-async def test_the_only_node_needs_no_topology(placed: Placed) -> None:
+async def test_the_only_node_needs_no_topology(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("CreateVolume", create("pvc-1"))).node == "n1"
 
 
-async def test_a_node_whose_name_is_no_label_value_gets_no_volume(placed: Placed) -> None:
+async def test_a_node_whose_name_is_no_label_value_gets_no_volume(placed: Placing) -> None:
     world = placed(report("n" * 64))
     with pytest.raises(NoNodeFits, match="cannot be the value of a label"):
         await world.ask("CreateVolume", create("pvc-1"))
 
 
-async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(placed: Placed) -> None:
+async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(placed: Placing) -> None:
     world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     asked = create("pvc-1", {"zone": "b"})
     assert (await world.ask("CreateVolume", asked, mode=Mode.AUTO)).node == "n2"
@@ -100,20 +100,20 @@ async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(placed: Placed) 
         ("CreateVolume", create("pvc-2", source="vol-1")),
     ],
 )
-async def test_a_call_goes_where_its_volume_is(world: World, method: str, request_: object) -> None:
+async def test_a_call_goes_where_its_volume_is(world: Placed, method: str, request_: object) -> None:
     await world.has_made("n2")
     world.vendors.clear()
     assert (await world.ask(method, request_)).node == "n2"
 
 
-async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(world: World) -> None:
+async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(world: Placed) -> None:
     await world.has_made("n2")
     with pytest.raises(SourceElsewhere, match=r"volume vol-1 of driver d\.example is on edge node n2"):
         await world.ask("CreateVolume", create("pvc-2", on("n1"), source="vol-1"))
     assert not world.holder("pvc-2")
 
 
-async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
+async def test_a_snapshot_is_found_where_it_was_taken(world: Placed) -> None:
     await world.has_made("n2")
     answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
     world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
@@ -123,7 +123,7 @@ async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
 
 
 @pytest.mark.parametrize("method", ["DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"])
-async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: World, method: str) -> None:
+async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: Placed, method: str) -> None:
     """The snapshotter always names the snapshots, and groups cannot be listed."""
     for snapshot in ("s-1", "s-2"):
         world.store.record_later(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
@@ -135,7 +135,7 @@ async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: W
             await world.ask(path, kind(group_snapshot_id="other", snapshot_ids=snapshots))
 
 
-async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
+async def test_volumes_on_several_nodes_are_no_group(world: Placed) -> None:
     for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
         world.make(node, volume)
         await world.ask("CreateVolume", create(volume, on(node)))
@@ -144,7 +144,9 @@ async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
         await group(world, asked)
 
 
-async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another_one_is_not_known(world: World) -> None:
+async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another_one_is_not_known(
+    world: Placed,
+) -> None:
     for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
         world.make(node, volume)
         await world.ask("CreateVolume", create(volume, on(node)))
@@ -156,13 +158,13 @@ async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another
     assert not world.holder("CreateVolumeGroupSnapshot g")
 
 
-async def group(world: World, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
+async def group(world: Placed, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
     method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
     call = Call(DRIVER, method, request.SerializeToString(), "c", None)
     await world.send(call, Told())
 
 
-async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: World) -> None:
+async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: Placed) -> None:
     for node in ("n1", "n2"):
         world.know(node, "lv-1", f"CreateVolume pvc-{node}")
     with pytest.raises(IdConflict, match="volume lv-1 on several edge nodes"):
@@ -171,7 +173,7 @@ async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(wor
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
 
 
-async def test_an_operators_word_settles_what_cannot_be_decided(world: World) -> None:
+async def test_an_operators_word_settles_what_cannot_be_decided(world: Placed) -> None:
     for node in ("n1", "n2"):
         world.know(node, "lv-1", f"CreateVolume pvc-{node}")
     await world.ask("DeleteVolume", delete("lv-1"), mode="", wanted="n1")
@@ -183,7 +185,7 @@ async def test_an_operators_word_settles_what_cannot_be_decided(world: World) ->
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n3"
 
 
-async def test_what_an_operator_makes_by_hand_is_found(world: World) -> None:
+async def test_what_an_operator_makes_by_hand_is_found(world: Placed) -> None:
     world.make("n2", "by-hand")
     await world.ask("CreateVolume", create("mine"), mode="", wanted="n2")
     await world.restart()
@@ -191,7 +193,7 @@ async def test_what_an_operator_makes_by_hand_is_found(world: World) -> None:
     assert (await world.ask("DeleteVolume", delete("by-hand"))).node == "n2"
 
 
-async def test_an_operator_may_send_what_nobody_can_read(world: World) -> None:
+async def test_an_operator_may_send_what_nobody_can_read(world: Placed) -> None:
     assert (await world.ask("CreateVolume", Raw(), mode="", wanted="n2")).node == "n2"
 
 
@@ -200,24 +202,26 @@ class Raw:
         return b"\xff"
 
 
-async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone(world: World) -> None:
+async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone(world: Placed) -> None:
     with pytest.raises(NoPlace, match="n1, n2, n3 sent no list"):
         await world.ask("DeleteVolume", delete("unknown"))
 
 
-async def test_an_unknown_id_goes_by_the_calls_node(world: World) -> None:
+async def test_an_unknown_id_goes_by_the_calls_node(world: Placed) -> None:
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n3"
 
 
-async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node(world: World) -> None:
+async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node(world: Placed) -> None:
     world.placement.affinity = affinity("n2", handle="static")
     assert (await world.ask("DeleteVolume", delete("static"))).node == "n2"
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
 
 
-async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_is_a_conflict(world: World) -> None:
+async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_is_a_conflict(
+    world: Placed,
+) -> None:
     await world.has_made("n1")
     world.placement.affinity = affinity("n2", "n3", handle="vol-1")
     with pytest.raises(IdConflict, match="n1; n2; n3"):
@@ -226,20 +230,22 @@ async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
-async def test_an_affinity_to_nodes_that_nobody_knows_rules_out_nothing(world: World) -> None:
+async def test_an_affinity_to_nodes_that_nobody_knows_rules_out_nothing(world: Placed) -> None:
     await world.has_made("n1")
     world.placement.affinity = affinity("n9", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
-async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere_is_the_other_one(world: World) -> None:
+async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere_is_the_other_one(
+    world: Placed,
+) -> None:
     await world.has_made("n1")
     await world.ask("DeleteVolume", delete())
     world.placement.affinity = affinity("n2", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n2"
 
 
-async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: World) -> None:
+async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: Placed) -> None:
     world.placement.affinity = affinity("n2", "n3", handle="static")
     asked = csi.ControllerUnpublishVolumeRequest(volume_id="static", node_id="id-of-n1")
     with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and n2, n3 sent no list"):
@@ -258,7 +264,7 @@ async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: 
     ],
 )
 async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persistent_volume_is_for(
-    placed: Placed, key: str, method: str, request_: object
+    placed: Placing, key: str, method: str, request_: object
 ) -> None:
     """Agents are rolled out one by one, or the hub's state directory is a new one."""
     world = placed(report("n1", segments={key: "n1"} if key == "zone" else None))
@@ -267,7 +273,7 @@ async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persist
         await world.ask(method, request_)
 
 
-async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_named(world: World) -> None:
+async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_named(world: Placed) -> None:
     objects = volumes("r1", handle="static", key="rack")
     world.placement.affinity = Affinity(objects)
     with pytest.raises(
@@ -283,7 +289,7 @@ async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_nam
         await world.ask("DeleteVolume", delete("static"))
 
 
-async def test_the_only_node_waits_until_every_persistent_volume_is_known(placed: Placed) -> None:
+async def test_the_only_node_waits_until_every_persistent_volume_is_known(placed: Placing) -> None:
     world = placed(report("n1"))
     world.placement.affinity = affinity("n2", handle="another", ready=False)
     with pytest.raises(NoPlace, match="has not read every PersistentVolume yet"):
@@ -295,14 +301,14 @@ async def test_the_only_node_waits_until_every_persistent_volume_is_known(placed
 
 
 async def test_a_persistent_volume_bound_by_labels_that_the_hub_knows_nothing_of_leaves_the_only_node(
-    placed: Placed,
+    placed: Placing,
 ) -> None:
     world = placed(report("n1"))
     world.placement.affinity = affinity("z1", handle="static", key="topology.kubernetes.io/zone")
     assert (await world.ask("DeleteVolume", delete("static"))).node == "n1"
 
 
-async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(world: World) -> None:
+async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(world: Placed) -> None:
     await world.has_made("n2")
     for gone in ("n2", "n3"):
         del world.reports[gone]
@@ -313,7 +319,7 @@ async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
 
 
-async def without_node_info(world: World, node: str) -> None:
+async def without_node_info(world: Placed, node: str) -> None:
     """The vendor of a node does not answer NodeGetInfo for the moment."""
     told = world.reports[node].answers
     world.reports[node] = DriverReport(
@@ -322,7 +328,7 @@ async def without_node_info(world: World, node: str) -> None:
     world.placement.changed(DRIVER)
 
 
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(placed: Placed) -> None:
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(placed: Placing) -> None:
     """Both would be final: a conflict, and the advice to schedule the pod anew."""
     zone = {"zone": "z1"}
     world = placed(report("n1", segments=zone), report("n2", segments=zone))
@@ -336,7 +342,7 @@ async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_
     assert (await world.ask("CreateVolume", create("copy", zone, source="vol-1"))).node == "n1"
 
 
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(placed: Placed) -> None:
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(placed: Placing) -> None:
     world = placed(*(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
     await without_node_info(world, "n1")
     world.placement.affinity = affinity("z1", handle="static", key="zone")
@@ -344,14 +350,14 @@ async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_on
         await world.ask("DeleteVolume", delete("static"))
 
 
-async def test_two_nodes_of_one_node_id_are_named(placed: Placed) -> None:
+async def test_two_nodes_of_one_node_id_are_named(placed: Placing) -> None:
     world = placed(report("n1", node_id="copied"), report("n2", node_id="copied"))
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="copied")
     with pytest.raises(NoPlace, match="n1, n2 all have the node id copied"):
         await world.ask("ControllerPublishVolume", asked)
 
 
-async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(placed: Placed) -> None:
+async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(placed: Placing) -> None:
     world = placed()
     with pytest.raises(NoRoute, match="no edge node has reported driver"):
         await world.ask("DeleteVolume", delete())
@@ -368,19 +374,19 @@ async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(place
     ],
 )
 async def test_a_request_without_the_field_that_any_vendor_needs_goes_to_no_node(
-    world: World, method: str, request_: object, field: str
+    world: Placed, method: str, request_: object, field: str
 ) -> None:
     with pytest.raises(FieldMissing, match=f"^{method} needs the field {field}, which is empty$"):
         await world.ask(method, request_)
     assert not world.calls
 
 
-async def test_the_only_nodes_vendor_says_itself_what_is_missing(placed: Placed) -> None:
+async def test_the_only_nodes_vendor_says_itself_what_is_missing(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("DeleteVolume", delete(""))).node == "n1"
 
 
-async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(placed: Placed) -> None:
+async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
     world.lost = ("hub.db was damaged",)
@@ -391,7 +397,7 @@ async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotte
 # -------------------- what concerns every node --------------------
 
 
-async def test_one_nodes_part_is_never_given_for_the_whole(world: World) -> None:
+async def test_one_nodes_part_is_never_given_for_the_whole(world: Placed) -> None:
     with pytest.raises(NotWhole, match="all 3 edge nodes"):
         await world.ask("Imagined")
 
@@ -399,7 +405,7 @@ async def test_one_nodes_part_is_never_given_for_the_whole(world: World) -> None
 # -------------------- the bridge's own segment --------------------
 
 
-async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_node(world: World) -> None:
+async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_node(world: Placed) -> None:
     world.make("n2")
     asked = await world.ask("CreateVolume", create("pvc-1", on("n2")))
     assert world.calls[0][2] == create("pvc-1").SerializeToString()
@@ -408,7 +414,7 @@ async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_no
     assert (volume.volume_id, volume.capacity_bytes) == ("vol-1", 7)
 
 
-async def test_snapshots_are_treated_as_volumes(world: World) -> None:
+async def test_snapshots_are_treated_as_volumes(world: Placed) -> None:
     await world.has_made("n2")
     answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
     world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
@@ -422,7 +428,7 @@ async def test_snapshots_are_treated_as_volumes(world: World) -> None:
 
 @pytest.mark.parametrize("told", [None, {"zone": "b"}])
 async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_it_told(
-    placed: Placed, told: dict[str, str] | None
+    placed: Placing, told: dict[str, str] | None
 ) -> None:
     """docs/csi-contract.md#a-local-volume-says-where-it-is: without a nodeAffinity the pod lands anywhere."""
     world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
@@ -439,19 +445,19 @@ async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_
 # -------------------- modes --------------------
 
 
-async def test_without_a_topology_of_the_vendors_auto_guesses_no_node(world: World) -> None:
+async def test_without_a_topology_of_the_vendors_auto_guesses_no_node(world: Placed) -> None:
     with pytest.raises(NoRoute):
         await world.ask("CreateVolume", create("pvc-1", on("n2")), mode=Mode.AUTO)
 
 
-async def test_pinned_goes_to_the_node_that_is_named_and_changes_nothing(world: World) -> None:
+async def test_pinned_goes_to_the_node_that_is_named_and_changes_nothing(world: Placed) -> None:
     asked = create("pvc-1", on("n2"))
     assert (await world.ask("CreateVolume", asked, mode=Mode.PINNED, wanted="n1")).node == "n1"
     assert world.calls[0][2] == asked.SerializeToString()
     assert not world.holder()
 
 
-async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_them(placed: Placed) -> None:
+async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_them(placed: Placing) -> None:
     """One whose vendor has no topology yet, and one whose vendor describes itself in more than can be reported."""
     world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     world.make("n1")
@@ -464,12 +470,14 @@ async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_t
     assert told.answers.keys() >= set(ESSENTIAL_METHODS)
 
 
-async def test_of_a_driver_known_by_its_name_alone_nothing_is_told(placed: Placed) -> None:
+async def test_of_a_driver_known_by_its_name_alone_nothing_is_told(placed: Placing) -> None:
     world = placed(DriverReport(DRIVER, "n1", {}))
     assert world.placement.report(DRIVER, "", Mode.LOCAL) is None
 
 
-async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing_is_known_of_it(placed: Placed) -> None:
+async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing_is_known_of_it(
+    placed: Placing,
+) -> None:
     """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
     world = placed(report("n1", segments={}))
     assert (await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)).node == "n1"
@@ -479,12 +487,12 @@ async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing
 # -------------------- losses --------------------
 
 
-def sqlite(world: World) -> SqliteClaims:
+def sqlite(world: Placed) -> SqliteClaims:
     assert isinstance(world.store, SqliteClaims)
     return world.store
 
 
-async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_allowed(world: World) -> None:
+async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_allowed(world: Placed) -> None:
     sqlite(world).losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
@@ -492,7 +500,7 @@ async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_a
 
 
 async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_though_one_node_alone_is_back(
-    placed: Placed,
+    placed: Placing,
 ) -> None:
     world = placed(report("n1"), lost=("hub.db was damaged",))
     sqlite(world).losses.add("placement.db was damaged")
@@ -500,7 +508,9 @@ async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_thoug
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
 
 
-async def test_a_database_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:
+async def test_a_database_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(
+    world: Placed, tmp_path: Path
+) -> None:
     await world.placement.close()
     (tmp_path / "placement.db").write_bytes(b"no database" * 500)
     await world.restart()

@@ -41,14 +41,12 @@ from common.errors import CODES, CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
 from tests.kit.examples import examples
-from tests.kit.waiting import settle
-from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import (
+from tests.kit.placed_nodes import (
     DRIVER,
     OK,
     Asked,
+    Placed,
     Reported,
-    World,
     affinity,
     at_once,
     create,
@@ -57,6 +55,8 @@ from tests.unit.placement.world import (
     on,
     report,
 )
+from tests.kit.waiting import settle
+from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 
 if TYPE_CHECKING:
     from cloud.node_call import Call
@@ -113,7 +113,7 @@ class Node:
 class Attempt:
     """One CreateVolume of a caller's."""
 
-    hub: World
+    hub: Placed
     name: str
     how: str
     task: asyncio.Task[Asked]
@@ -143,9 +143,9 @@ class Play:
         """The volumes whose creation was told ever: somebody wants each deleted in the end."""
         self.wrong: list[str] = []
 
-    def open(self) -> list[World]:
+    def open(self) -> list[Placed]:
         """The hubs."""
-        return [World(self.directory, *self.reports())]
+        return [Placed(self.directory, *self.reports())]
 
     def reports(self) -> list[DriverReport]:
         """What the nodes tell."""
@@ -203,11 +203,11 @@ class Play:
             and not any(self.knows(hub, volumes[node.name]).has(node.name) for hub in self.hubs)
         ]
 
-    def knows(self, hub: World, volume: str) -> IdEntry:
+    def knows(self, hub: Placed, volume: str) -> IdEntry:
         """What a hub knows of a volume."""
         return self.standing(hub, "", volume).ids[Thing(VOLUME, volume)]
 
-    def standing(self, hub: World, name: str, *volumes: str) -> Standing:
+    def standing(self, hub: Placed, name: str, *volumes: str) -> Standing:
         """What a hub knows."""
         return hub.standing(name, *volumes)
 
@@ -236,11 +236,11 @@ class Play:
         link = asyncio.get_running_loop().create_future()
         self.attempts.append(Attempt(hub, name, how, asyncio.create_task(self.create(hub, name, node, how)), link))
 
-    def at_hub(self, name: str, how: str, number: int) -> tuple[str, World]:
+    def at_hub(self, name: str, how: str, number: int) -> tuple[str, Placed]:
         """The name and the hub of a create."""
         return name, self.hubs[number % len(self.hubs)]
 
-    async def create(self, hub: World, name: str, node: str, how: str) -> Asked:
+    async def create(self, hub: Placed, name: str, node: str, how: str) -> Asked:
         if how == "placed":
             asked = await hub.ask("CreateVolume", create(name, self.at(node)))
             if asked.status.code == Code.RESOURCE_EXHAUSTED and (there := self.unknown(name)):
@@ -318,7 +318,7 @@ class Play:
         await hub.restart()
         self.do_disk(False)
 
-    def dies(self, hub: World) -> set[str]:
+    def dies(self, hub: Placed) -> set[str]:
         """From now on the hub writes nothing. Returns the names that the disk lacks."""
         hub.disk.fill()
         with contextlib.closing(sqlite3.connect(self.directory / "placement.db")) as database:
@@ -396,16 +396,16 @@ class PlayOfTwo(Play):
         self.shelf = Shelf(turns)
         super().__init__(directory, own=own)
 
-    def open(self) -> list[World]:
+    def open(self) -> list[Placed]:
         return [
-            World(self.directory, *self.reports(), store=partial(MemoryClaims, self.shelf, owner)) for owner in "xy"
+            Placed(self.directory, *self.reports(), store=partial(MemoryClaims, self.shelf, owner)) for owner in "xy"
         ]
 
-    def standing(self, hub: World, name: str, *volumes: str) -> Standing:
+    def standing(self, hub: Placed, name: str, *volumes: str) -> Standing:
         known = self.shelf.rows.standing(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes])
         return hub.placement._pending.over(known, DRIVER, name)
 
-    def at_hub(self, name: str, how: str, number: int) -> tuple[str, World]:
+    def at_hub(self, name: str, how: str, number: int) -> tuple[str, Placed]:
         """Creates of the name b may be pinned: they are all the first hub's."""
         name = "b" if how != "placed" else name
         return name, self.hubs[0 if name == "b" else number]
@@ -413,7 +413,7 @@ class PlayOfTwo(Play):
     def do_disk(self, full: bool) -> None:
         """It has none."""
 
-    def dies(self, hub: World) -> set[str]:
+    def dies(self, hub: Placed) -> set[str]:
         assert isinstance(hub.store, MemoryClaims)
         return {name.removeprefix("CreateVolume ") for name in hub.store.crash()}
 

@@ -24,13 +24,13 @@ from common.errors import (
     TokenUnknown,
 )
 from common.status import Code, Origin, Status
-from tests.unit.placement.world import DRIVER, LEASE_S, OK, Placed, World, report
+from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloud.node_call import Call
-    from tests.unit.placement.world import Asked
+    from tests.kit.placed_nodes import Asked
 
 FIRST = 1_000_000
 """The epoch of the first election: its time."""
@@ -42,14 +42,14 @@ CREATED = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).Seriali
 
 
 @pytest.fixture
-async def world(placed: Placed) -> World:
+async def world(placed: Placing) -> Placed:
     world = placed(*(report(node, serves=True) for node in ("n1", "n2", "n3")))
     world.placement.elections.want(DRIVER)
     await world.placement.elections.look()
     return world
 
 
-async def ask(world: World, method: str, request: Any = None, *, mode: str = Mode.SHARED, **how: Any) -> Asked:
+async def ask(world: Placed, method: str, request: Any = None, *, mode: str = Mode.SHARED, **how: Any) -> Asked:
     return await world.ask(method, request, mode=mode, **how)
 
 
@@ -74,7 +74,7 @@ def loses(call: Call) -> tuple[bytes | None, Status]:
     raise LinkLost("edge node n1", "cut")
 
 
-async def lost(world: World, method: str, request: Any) -> None:
+async def lost(world: Placed, method: str, request: Any) -> None:
     """A call at n1 whose link is lost."""
     world.vendors["n1"] = loses
     with pytest.raises(LinkLost):
@@ -89,32 +89,32 @@ def makes(_call: Call) -> tuple[bytes | None, Status]:
     return CREATED, OK
 
 
-async def leave(world: World, node: str, *, for_s: float = 15.0) -> None:
+async def leave(world: Placed, node: str, *, for_s: float = 15.0) -> None:
     """A node leaves, and the hub looks again after some time."""
     world.away.add(node)
     world.left_at[node] = world.monotonic
     await later(world, for_s)
 
 
-async def later(world: World, seconds: float) -> None:
+async def later(world: Placed, seconds: float) -> None:
     world.monotonic += seconds
     world.now += seconds
     await world.placement.elections.look()
 
 
-def elected(world: World) -> tuple[str, int]:
+def elected(world: Placed) -> tuple[str, int]:
     election = world.placement.elections.of(DRIVER)
     return election.elected.node, election.elected.epoch
 
 
-def held(world: World, key: str) -> list[str]:
+def held(world: Placed, key: str) -> list[str]:
     return sorted(world.standing(key).name.open_at)
 
 
 # -------------------- who serves --------------------
 
 
-async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) -> None:
+async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: Placed) -> None:
     world.vendors["n1"] = makes
     for method, request in (
         ("CreateVolume", create()),
@@ -127,14 +127,14 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: World) 
     assert world.epochs == [FIRST] * 5
 
 
-async def test_calls_of_drivers_without_an_election_have_no_epoch(placed: Placed) -> None:
+async def test_calls_of_drivers_without_an_election_have_no_epoch(placed: Placing) -> None:
     world = placed(report("n1", serves=True))
     await ask(world, "DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     assert world.epochs == [0]
 
 
 @pytest.mark.parametrize("mode", [Mode.PINNED, Mode.AUTO, ""])
-async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_node(world: World, mode: str) -> None:
+async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_node(world: Placed, mode: str) -> None:
     await lost(world, "DeleteVolume", delete())
     with pytest.raises(OpenElsewhere):
         await ask(world, "DeleteVolume", delete(), mode=mode, wanted="n2")
@@ -143,7 +143,7 @@ async def test_another_placement_of_the_driver_runs_nothing_beside_the_elected_n
     assert (await ask(world, "ControllerPublishVolume", publish("vol-3"), mode=mode)).node == "n1"
 
 
-async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(world: World) -> None:
+async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(world: Placed) -> None:
     await lost(world, "DeleteVolume", delete())
     await world.restart()
     await world.placement.elections.look()
@@ -162,12 +162,12 @@ def lists(call: Call) -> tuple[bytes | None, Status]:
     return csi.ListVolumesResponse(entries=[entry], next_token="" if token else "7").SerializeToString(), OK
 
 
-async def page(world: World, token: str = "", **how: Any) -> csi.ListVolumesResponse:
+async def page(world: Placed, token: str = "", **how: Any) -> csi.ListVolumesResponse:
     asked = await ask(world, "ListVolumes", csi.ListVolumesRequest(max_entries=1, starting_token=token), **how)
     return csi.ListVolumesResponse.FromString(asked.body)
 
 
-async def test_a_list_goes_on_at_its_node_and_is_aborted_after_a_takeover(world: World) -> None:
+async def test_a_list_goes_on_at_its_node_and_is_aborted_after_a_takeover(world: Placed) -> None:
     world.vendors["n1"] = world.vendors["n2"] = lists
     token = (await page(world)).next_token
     last = await page(world, token)
@@ -180,7 +180,7 @@ async def test_a_list_goes_on_at_its_node_and_is_aborted_after_a_takeover(world:
     assert (await page(world, token)).entries == last.entries
 
 
-async def test_a_list_goes_on_after_a_restart_of_the_hub(world: World) -> None:
+async def test_a_list_goes_on_after_a_restart_of_the_hub(world: Placed) -> None:
     world.vendors["n1"] = lists
     token = (await page(world)).next_token
     await world.restart()
@@ -190,18 +190,18 @@ async def test_a_list_goes_on_after_a_restart_of_the_hub(world: World) -> None:
 
 
 @pytest.mark.parametrize("token", ["7", "csi-bridge-at:", "csi-bridge-at:n1"])
-async def test_a_token_that_no_hub_made_is_for_the_driver_to_judge(world: World, token: str) -> None:
+async def test_a_token_that_no_hub_made_is_for_the_driver_to_judge(world: Placed, token: str) -> None:
     world.vendors["n1"] = answers(Code.ABORTED)
     asked = await ask(world, "ListVolumes", csi.ListVolumesRequest(starting_token=token))
     assert asked.status.code == Code.ABORTED
 
 
-async def test_a_list_that_cannot_be_read_passes_as_it_is(world: World) -> None:
+async def test_a_list_that_cannot_be_read_passes_as_it_is(world: Placed) -> None:
     world.vendors["n1"] = lambda _: (b"\xff", OK)
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).body == b"\xff"
 
 
-async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(placed: Placed) -> None:
+async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(placed: Placing) -> None:
     world = placed(report("n1", serves=True), report("n2"))
     world.unfit["n1"] = "drains"
     with pytest.raises(NobodyServes, match=r"n1 drains; edge node n2 has the driver without a controller"):
@@ -211,7 +211,7 @@ async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_
         await ask(world, "CreateVolume", create())
 
 
-async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world: World) -> None:
+async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world: Placed) -> None:
     await leave(world, "n1", for_s=14.0)
     with pytest.raises(NodeOffline):
         await ask(world, "CreateVolume", create())
@@ -221,14 +221,14 @@ async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world
     assert world.epochs == [FIRST + 15]
 
 
-async def test_the_first_node_does_not_serve_again_when_it_is_back(world: World) -> None:
+async def test_the_first_node_does_not_serve_again_when_it_is_back(world: Placed) -> None:
     await leave(world, "n1")
     world.away.clear()
     await later(world, 1.0)
     assert elected(world)[0] == "n2"
 
 
-async def test_a_restarted_hub_goes_on_with_the_last_election(world: World) -> None:
+async def test_a_restarted_hub_goes_on_with_the_last_election(world: Placed) -> None:
     await leave(world, "n1")
     world.away.clear()
     world.now += 2.0
@@ -239,13 +239,13 @@ async def test_a_restarted_hub_goes_on_with_the_last_election(world: World) -> N
 
 
 async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_lost(
-    world: World, tmp_path_factory: pytest.TempPathFactory
+    world: Placed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     world.now -= 500.0
     await leave(world, "n1")
     assert elected(world) == ("n2", FIRST + 1)
     world.now += 600.0
-    empty = World(tmp_path_factory.mktemp("empty"), report("n1", serves=True))
+    empty = Placed(tmp_path_factory.mktemp("empty"), report("n1", serves=True))
     empty.now = world.now
     empty.placement.elections.want(DRIVER)
     await empty.placement.elections.look()
@@ -253,7 +253,7 @@ async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_l
     await empty.placement.close()
 
 
-async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: World) -> None:
+async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: Placed) -> None:
     world.store.losses.add("placement.db was damaged")  # type: ignore[attr-defined]  # it is the one in SQLite
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await ask(world, "ControllerPublishVolume", publish())
@@ -262,7 +262,7 @@ async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
-async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(placed: Placed) -> None:
+async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(placed: Placing) -> None:
     world = placed(*(report(node, serves=True) for node in ("a", "gw-1", "gw-2")))
     world.rules = ElectionRules(candidates=("gw-*",), prefer=("gw-2",))
     world.placement.elections.want(DRIVER)
@@ -270,7 +270,7 @@ async def test_candidates_and_preferred_nodes_come_from_the_operators_rules(plac
     assert elected(world) == ("gw-2", FIRST)
 
 
-async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(placed: Placed) -> None:
+async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_that_at_once(placed: Placing) -> None:
     world = placed(*(report(node, serves=True) for node in ("a", "b", "c")))
     world.rules, world.labels = ElectionRules(candidates=("label:storage=nfs",)), None
     world.placement.elections.want(DRIVER)
@@ -293,7 +293,7 @@ async def test_a_label_of_its_node_makes_a_node_a_candidate_and_its_loss_ends_th
     assert election.describe().unfit == {"a": "is not among --candidates", "b": "is not among --candidates"}
 
 
-async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_none(world: World) -> None:
+async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_none(world: Placed) -> None:
     told: list[str] = []
 
     def listen() -> None:
@@ -310,7 +310,7 @@ async def test_each_election_is_announced_and_a_new_epoch_for_the_same_node_is_n
     assert len(told) == 1
 
 
-async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) -> None:
+async def test_an_election_that_cannot_be_recorded_does_not_count(world: Placed) -> None:
     world.disk.fill()
     await leave(world, "n1")
     assert elected(world) == ("n1", FIRST)
@@ -319,18 +319,20 @@ async def test_an_election_that_cannot_be_recorded_does_not_count(world: World) 
     assert elected(world)[0] == "n2"
 
 
-async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_with_a_node_there(world: World) -> None:
+async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_with_a_node_there(
+    world: Placed,
+) -> None:
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="")).node == "n1"
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="", wanted="n3")).node == "n3"
 
 
-async def test_before_the_first_election_the_reason_says_so(placed: Placed) -> None:
+async def test_before_the_first_election_the_reason_says_so(placed: Placing) -> None:
     world = placed(report("n1", serves=True))
     with pytest.raises(NobodyServes, match="edge node n1 is not elected yet"):
         await ask(world, "CreateVolume", create())
 
 
-async def test_sidecars_get_the_report_of_the_elected_node(world: World) -> None:
+async def test_sidecars_get_the_report_of_the_elected_node(world: Placed) -> None:
     told = world.placement.report(DRIVER, "", Mode.SHARED)
     assert told.node == "n1"
 
@@ -338,7 +340,7 @@ async def test_sidecars_get_the_report_of_the_elected_node(world: World) -> None
 # -------------------- nothing runs twice --------------------
 
 
-async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer(world: World) -> None:
+async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer(world: Placed) -> None:
     at_vendor: list[list[str]] = []
 
     def vendor(_call: Call) -> tuple[bytes | None, Status]:
@@ -351,14 +353,14 @@ async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_a_call_that_cannot_be_claimed_is_not_sent(world: World) -> None:
+async def test_a_call_that_cannot_be_claimed_is_not_sent(world: Placed) -> None:
     world.disk.fill()
     with pytest.raises(PlacementNotKept):
         await ask(world, "DeleteVolume", delete())
     assert not world.calls
 
 
-async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: World) -> None:
+async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: Placed) -> None:
     await lost(world, "DeleteVolume", delete())
     await leave(world, "n1")
     with pytest.raises(OpenElsewhere, match=r"DeleteVolume vol-1 .* on edge node n1") as caught:
@@ -370,7 +372,7 @@ async def test_an_open_deletion_blocks_its_volume_and_no_other_one(world: World)
 
 
 async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_the_old_node_answers(
-    world: World,
+    world: Placed,
 ) -> None:
     await lost(world, "ControllerPublishVolume", publish())
     await leave(world, "n1")
@@ -385,21 +387,21 @@ async def test_an_open_publication_to_one_node_blocks_one_to_another_node_until_
 
 
 @pytest.mark.parametrize("days", [1, 30])
-async def test_an_open_deletion_never_goes_on_elsewhere_by_time_alone(world: World, days: int) -> None:
+async def test_an_open_deletion_never_goes_on_elsewhere_by_time_alone(world: Placed, days: int) -> None:
     await lost(world, "DeleteVolume", delete())
     await leave(world, "n1", for_s=days * 86_400.0)
     with pytest.raises(OpenElsewhere):
         await ask(world, "DeleteVolume", delete())
 
 
-async def test_an_operator_settles_an_open_deletion_by_forgetting_the_node(world: World) -> None:
+async def test_an_operator_settles_an_open_deletion_by_forgetting_the_node(world: Placed) -> None:
     await lost(world, "DeleteVolume", delete())
     await leave(world, "n1")
     await world.placement.forget("n1")
     assert (await ask(world, "DeleteVolume", delete())).node == "n2"
 
 
-async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped_it(world: World) -> None:
+async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped_it(world: Placed) -> None:
     await lost(world, "CreateVolume", create())
     await leave(world, "n1", for_s=BOUND_S - 0.1)
     with pytest.raises(OpenElsewhere, match=r"or at \d{4}-\d\d-\d\dT[\d:]+Z, when it has surely stopped") as first:
@@ -413,7 +415,7 @@ async def test_an_open_create_goes_on_elsewhere_once_its_node_has_surely_stopped
     assert held(world, "CreateVolume pvc-1") == []
 
 
-async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: World) -> None:
+async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: Placed) -> None:
     await lost(world, "CreateVolume", create())
     await leave(world, "n1", for_s=BOUND_S - 1.0)
     world.left_at["n1"] = world.monotonic  # as `Nodes` does
@@ -427,7 +429,7 @@ async def test_after_a_restart_of_the_hub_the_bound_counts_from_there(world: Wor
     assert (await ask(world, "CreateVolume", create())).node == "n2"
 
 
-async def another_machine(world: World, node: str) -> None:
+async def another_machine(world: Placed, node: str) -> None:
     """The node left with a call under way, and another machine has its name now."""
     await leave(world, node, for_s=1.0)
     world.machines[node] = "another"
@@ -437,7 +439,7 @@ async def another_machine(world: World, node: str) -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call(
-    world: World, *, is_restarted: bool
+    world: Placed, *, is_restarted: bool
 ) -> None:
     await lost(world, "DeleteVolume", delete())
     await another_machine(world, "n1")
@@ -455,7 +457,7 @@ async def test_another_machine_of_the_nodes_name_is_not_asked_about_an_open_call
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
-async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name_now(world: World) -> None:
+async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name_now(world: Placed) -> None:
     await lost(world, "DeleteVolume", delete())
     await another_machine(world, "n1")
     world.vendors.clear()
@@ -463,7 +465,7 @@ async def test_an_operator_settles_an_open_call_at_the_machine_that_has_the_name
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_stopped_it(world: World) -> None:
+async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_stopped_it(world: Placed) -> None:
     await lost(world, "CreateVolume", create())
     await another_machine(world, "n1")
     world.vendors["n1"] = makes
@@ -474,7 +476,7 @@ async def test_an_open_create_of_another_machine_goes_on_once_that_has_surely_st
     assert held(world, "CreateVolume pvc-1") == []
 
 
-async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> None:
+async def test_an_open_create_goes_to_its_node_if_that_is_back(world: Placed) -> None:
     await lost(world, "CreateVolume", create())
     await leave(world, "n1")
     world.away.clear()
@@ -483,7 +485,7 @@ async def test_an_open_create_goes_to_its_node_if_that_is_back(world: World) -> 
     assert world.epochs[-1] == FIRST + 15
 
 
-async def test_a_create_is_free_if_its_agent_says_that_it_runs_nothing_of_it(world: World) -> None:
+async def test_a_create_is_free_if_its_agent_says_that_it_runs_nothing_of_it(world: Placed) -> None:
     world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.EDGE)
     assert (await ask(world, "CreateVolume", create())).status.code == Code.UNAVAILABLE
     assert held(world, "CreateVolume pvc-1") == []
@@ -501,7 +503,7 @@ async def test_a_create_is_free_if_its_agent_says_that_it_runs_nothing_of_it(wor
     ],
 )
 async def test_a_create_stays_with_its_node_after_an_answer_that_is_not_final(
-    world: World, code: Code, origin: Origin
+    world: Placed, code: Code, origin: Origin
 ) -> None:
     world.vendors["n1"] = answers(code, origin)
     await ask(world, "CreateVolume", create())
@@ -509,21 +511,21 @@ async def test_a_create_stays_with_its_node_after_an_answer_that_is_not_final(
 
 
 @pytest.mark.parametrize("code", [Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED, Code.INTERNAL])
-async def test_a_final_error_of_the_vendor_frees_the_key(world: World, code: Code) -> None:
+async def test_a_final_error_of_the_vendor_frees_the_key(world: Placed, code: Code) -> None:
     world.vendors["n1"] = answers(code)
     await ask(world, "CreateVolume", create())
     await ask(world, "DeleteVolume", delete())
     assert held(world, "CreateVolume pvc-1") == held(world, "DeleteVolume vol-1") == []
 
 
-async def test_a_deletion_stays_with_its_node_if_the_agent_cannot_say_what_the_vendor_does(world: World) -> None:
+async def test_a_deletion_stays_with_its_node_if_the_agent_cannot_say_what_the_vendor_does(world: Placed) -> None:
     world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.EDGE)
     await ask(world, "DeleteVolume", delete())
     assert held(world, "DeleteVolume vol-1") == ["n1"]
 
 
 @pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.ABORTED])
-async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: World, code: Code) -> None:
+async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: Placed, code: Code) -> None:
     world.vendors["n1"] = answers(code, Origin.UNSENT)
     told = await ask(world, "DeleteVolume", delete())
     assert told.status == Status(code, "no", Origin.UNSENT)
@@ -534,7 +536,7 @@ async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_w
     assert held(world, "DeleteVolume vol-1") == ["n1"]
 
 
-async def test_a_node_whose_driver_is_gone_holds_nothing_that_came_meanwhile(world: World) -> None:
+async def test_a_node_whose_driver_is_gone_holds_nothing_that_came_meanwhile(world: Placed) -> None:
     world.vendors["n1"] = answers(Code.UNAVAILABLE, Origin.UNSENT)
     await ask(world, "ControllerPublishVolume", publish())
     world.unfit["n1"] = "has lost the driver"
@@ -542,14 +544,14 @@ async def test_a_node_whose_driver_is_gone_holds_nothing_that_came_meanwhile(wor
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
 
 
-async def test_nodes_that_come_and_go_in_turn_are_elected_once_a_second_at_most(world: World) -> None:
+async def test_nodes_that_come_and_go_in_turn_are_elected_once_a_second_at_most(world: Placed) -> None:
     for number in range(10):
         world.unfit = {"n1": "drains", "n3": "drains"} if number % 2 else {"n2": "drains", "n3": "drains"}
         await later(world, 0.25)
     assert elected(world)[1] <= FIRST + 3
 
 
-async def test_an_id_with_the_words_of_a_key_is_another_volume(world: World) -> None:
+async def test_an_id_with_the_words_of_a_key_is_another_volume(world: Placed) -> None:
     await lost(world, "ControllerPublishVolume", publish(node_id="x to node y"))
     await leave(world, "n1")
     with pytest.raises(OpenElsewhere):
@@ -557,13 +559,13 @@ async def test_an_id_with_the_words_of_a_key_is_another_volume(world: World) -> 
     assert (await ask(world, "DeleteVolume", delete("vol-1 to node x"))).node == "n2"
 
 
-async def test_a_call_with_endless_ids_is_not_sent(world: World) -> None:
+async def test_a_call_with_endless_ids_is_not_sent(world: Placed) -> None:
     with pytest.raises(NoNodeFits, match="a call whose id has"):
         await ask(world, "ControllerPublishVolume", publish("v" * 3_000))
     assert not world.calls
 
 
-async def test_a_call_that_was_not_sent_holds_nothing(world: World) -> None:
+async def test_a_call_that_was_not_sent_holds_nothing(world: Placed) -> None:
     def never(_call: Call) -> tuple[bytes | None, Status]:
         raise NodeOffline("n1", 0.0)
 
@@ -573,7 +575,7 @@ async def test_a_call_that_was_not_sent_holds_nothing(world: World) -> None:
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_a_caller_who_leaves_keeps_the_call_open_and_a_retry_settles_it(world: World) -> None:
+async def test_a_caller_who_leaves_keeps_the_call_open_and_a_retry_settles_it(world: Placed) -> None:
     answer: asyncio.Future[tuple[bytes, Status]] = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     asking = asyncio.create_task(ask(world, "DeleteVolume", delete()))
@@ -587,7 +589,7 @@ async def test_a_caller_who_leaves_keeps_the_call_open_and_a_retry_settles_it(wo
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settles_all(world: World) -> None:
+async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settles_all(world: Placed) -> None:
     world.vendors["n1"] = answers(Code.UNAVAILABLE)
     for node_id in ("a", "b"):
         await ask(world, "ControllerPublishVolume", publish(node_id=node_id))
@@ -599,13 +601,13 @@ async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settle
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_open_calls_are_open_after_a_restart_of_the_hub(world: World) -> None:
+async def test_open_calls_are_open_after_a_restart_of_the_hub(world: Placed) -> None:
     await lost(world, "ControllerPublishVolume", publish())
     await world.restart()
     assert held(world, "DeleteVolume vol-1") == ["n1"]
 
 
-async def test_a_request_that_cannot_be_read_is_not_sent(world: World) -> None:
+async def test_a_request_that_cannot_be_read_is_not_sent(world: Placed) -> None:
     class Garbage:
         def SerializeToString(self) -> bytes:  # noqa: N802  # protobuf's name
             return b"\xff"
@@ -615,7 +617,7 @@ async def test_a_request_that_cannot_be_read_is_not_sent(world: World) -> None:
     assert not world.calls
 
 
-async def test_many_calls_about_one_volume_run_beside_each_other(world: World) -> None:
+async def test_many_calls_about_one_volume_run_beside_each_other(world: Placed) -> None:
     asked = await asyncio.gather(
         *(ask(world, "ControllerPublishVolume", publish(node_id=str(number))) for number in range(20))
     )
@@ -623,7 +625,7 @@ async def test_many_calls_about_one_volume_run_beside_each_other(world: World) -
     assert held(world, "DeleteVolume vol-1") == []
 
 
-async def test_a_volume_that_one_node_made_is_attached_deleted_and_copied_by_the_next_one(world: World) -> None:
+async def test_a_volume_that_one_node_made_is_attached_deleted_and_copied_by_the_next_one(world: Placed) -> None:
     world.vendors["n1"] = makes
     await ask(world, "CreateVolume", create(), delivered=False)
     await leave(world, "n1")

@@ -15,8 +15,8 @@ from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.errors import PlacementNotKept
 from tests.kit.examples import examples
+from tests.kit.placed_nodes import Disk, at_once
 from tests.kit.waiting import settle
-from tests.unit.placement.world import Disk, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -15,12 +15,12 @@ from common.csi import csi_pb2 as csi
 from common.errors import CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
 from common.reports import CONTROLLER_GET_CAPABILITIES, GET_PLUGIN_CAPABILITIES
 from common.status import Code
-from tests.unit.placement.world import (
+from tests.kit.placed_nodes import (
     DRIVER,
     OWN,
     RPC,
     Placed,
-    World,
+    Placing,
     create,
     delete,
     on,
@@ -51,18 +51,18 @@ def zoned(node: str, *capabilities: int) -> DriverReport:
 
 
 @pytest.fixture
-async def zone(placed: Placed) -> World:
+async def zone(placed: Placing) -> Placed:
     """Three nodes in one zone."""
     return placed(*(zoned(node) for node in ("n1", "n2", "n3")))
 
 
-def refuse(world: World, node: str) -> None:
+def refuse(world: Placed, node: str) -> None:
     """The hub refuses the reports of a node from now on."""
     world.refused[node] = "so it is"
     world.placement.changed(DRIVER)
 
 
-def told(world: World) -> set[int]:
+def told(world: Placed) -> set[int]:
     """The controller's capabilities that sidecars are told."""
     found = world.placement.report(DRIVER, "", Mode.AUTO)
     body = found.answers[CONTROLLER_GET_CAPABILITIES].body
@@ -72,7 +72,7 @@ def told(world: World) -> set[int]:
 # -------------------- refused reports --------------------
 
 
-async def test_a_create_goes_past_a_refused_node(zone: World) -> None:
+async def test_a_create_goes_past_a_refused_node(zone: Placed) -> None:
     refuse(zone, "n1")
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).node == "n2"
     zone.away = {"n2", "n3"}
@@ -80,7 +80,7 @@ async def test_a_create_goes_past_a_refused_node(zone: World) -> None:
         await zone.ask("CreateVolume", create("pvc-2", ZONE))
 
 
-async def test_a_create_whose_name_a_refused_node_holds_waits_for_it(zone: World) -> None:
+async def test_a_create_whose_name_a_refused_node_holds_waits_for_it(zone: Placed) -> None:
     zone.refuse("n1", Code.UNAVAILABLE)
     await zone.ask("CreateVolume", create("pvc-1", ZONE))
     refuse(zone, "n1")
@@ -90,7 +90,7 @@ async def test_a_create_whose_name_a_refused_node_holds_waits_for_it(zone: World
     assert zone.holder() == "n1"
 
 
-async def test_a_call_about_a_volume_of_a_refused_node_goes_nowhere(zone: World) -> None:
+async def test_a_call_about_a_volume_of_a_refused_node_goes_nowhere(zone: Placed) -> None:
     await zone.has_made("n1", ZONE)
     refuse(zone, "n1")
     with pytest.raises(ReportRefused):
@@ -98,7 +98,7 @@ async def test_a_call_about_a_volume_of_a_refused_node_goes_nowhere(zone: World)
     assert zone.places() == ["n1"]
 
 
-async def test_a_refused_node_is_still_a_reason_not_to_guess(placed: Placed) -> None:
+async def test_a_refused_node_is_still_a_reason_not_to_guess(placed: Placing) -> None:
     world = placed(report("n1"), report("n2"))
     refuse(world, "n2")
     with pytest.raises(NoRoute):
@@ -109,13 +109,13 @@ async def test_a_refused_node_is_still_a_reason_not_to_guess(placed: Placed) -> 
     assert {node for node, *_ in world.calls} <= {"n1"}
 
 
-async def test_of_a_refused_node_no_proxy_driver_is_told_anything(zone: World) -> None:
+async def test_of_a_refused_node_no_proxy_driver_is_told_anything(zone: Placed) -> None:
     refuse(zone, "n1")
     assert zone.placement.report(DRIVER, "n1", Mode.AUTO) is None
     assert zone.placement.report(DRIVER, "n2", Mode.AUTO) == zoned("n2")
 
 
-async def test_a_capacity_is_that_of_the_only_node_that_is_not_refused(zone: World) -> None:
+async def test_a_capacity_is_that_of_the_only_node_that_is_not_refused(zone: Placed) -> None:
     for node in ("n1", "n3"):
         refuse(zone, node)
     asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=ZONE))
@@ -127,7 +127,7 @@ async def test_a_capacity_is_that_of_the_only_node_that_is_not_refused(zone: Wor
 
 
 async def test_a_create_hands_on_no_id_that_another_node_has_made(
-    zone: World, caplog: pytest.LogCaptureFixture
+    zone: Placed, caplog: pytest.LogCaptureFixture
 ) -> None:
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     zone.make("n1", "vol-1")
@@ -143,7 +143,7 @@ async def test_a_create_hands_on_no_id_that_another_node_has_made(
     assert (zone.placement.conflicts("n1"), zone.places("vol-2")) == ([], ["n1"])
 
 
-async def test_a_conflict_ends_when_its_node_is_forgotten_or_answers_with_a_final_error(zone: World) -> None:
+async def test_a_conflict_ends_when_its_node_is_forgotten_or_answers_with_a_final_error(zone: Placed) -> None:
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     zone.make("n1", "vol-1")
     for name in ("pvc-1", "pvc-2"):
@@ -157,7 +157,7 @@ async def test_a_conflict_ends_when_its_node_is_forgotten_or_answers_with_a_fina
 
 
 async def test_of_a_node_that_answers_with_foreign_ids_again_and_again_the_newest_conflicts_are_kept(
-    zone: World,
+    zone: Placed,
 ) -> None:
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     zone.make("n1", "vol-1")
@@ -168,7 +168,7 @@ async def test_of_a_node_that_answers_with_foreign_ids_again_and_again_the_newes
     assert (len(kept), "CreateVolume pvc-6 " in kept[0], "CreateVolume pvc-25 " in kept[-1]) == (20, True, True)
 
 
-async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zone: World) -> None:
+async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zone: Placed) -> None:
     things = [Thing(VOLUME, "vol-1")]
     await zone.store.listed(DRIVER, "n2", VOLUME, things, began=zone.now)
     zone.know("n3", "vol-1", "CreateVolume pvc-0")
@@ -177,14 +177,14 @@ async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zo
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).status.ok
 
 
-async def test_a_retry_of_a_create_gets_its_own_id_even_if_another_node_has_the_same(zone: World) -> None:
+async def test_a_retry_of_a_create_gets_its_own_id_even_if_another_node_has_the_same(zone: Placed) -> None:
     zone.make("n1", "vol-1")
     await zone.ask("CreateVolume", create("pvc-1", ZONE))
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).status.ok
 
 
-async def test_with_shared_storage_two_nodes_may_name_one_volume(placed: Placed) -> None:
+async def test_with_shared_storage_two_nodes_may_name_one_volume(placed: Placing) -> None:
     world = placed(report("n1"), report("n2"))
     world.know("n2", "vol-1", "CreateVolume pvc-0")
     world.make("n1", "vol-1")
@@ -192,7 +192,7 @@ async def test_with_shared_storage_two_nodes_may_name_one_volume(placed: Placed)
         assert (await world.ask("CreateVolume", create(), mode=mode, wanted="n1")).status.ok
 
 
-async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: World) -> None:
+async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: Placed) -> None:
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     zone.make("n1", "vol-1")
     with pytest.raises(ForeignId):
@@ -200,7 +200,7 @@ async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: Worl
     assert zone.places() == ["n2"]
 
 
-async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(world: World) -> None:
+async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(world: Placed) -> None:
     world.placement.affinity = Affinity(volumes("n2", handle="vol-1"))
     world.make("n1", "vol-1")
     with pytest.raises(ForeignId, match="which edge node n2 has"):
@@ -212,7 +212,7 @@ async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_no
 # -------------------- capabilities --------------------
 
 
-async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart(placed: Placed) -> None:
+async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart(placed: Placing) -> None:
     world = placed(zoned("n1"))
     assert told(world) == set(MORE)
     world.reports["a-late"] = zoned("a-late", *BASIC)
@@ -225,7 +225,7 @@ async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart
     assert told(world) == set(BASIC)
 
 
-async def test_once_no_node_has_a_driver_its_offer_is_forgotten(zone: World) -> None:
+async def test_once_no_node_has_a_driver_its_offer_is_forgotten(zone: Placed) -> None:
     assert told(zone) == set(MORE)
     zone.reports.clear()
     zone.placement.changed(DRIVER)
@@ -233,14 +233,14 @@ async def test_once_no_node_has_a_driver_its_offer_is_forgotten(zone: World) -> 
     assert zone.offers.kept == {}
 
 
-async def test_a_refused_node_and_one_that_tells_its_name_alone_have_no_vote(zone: World) -> None:
+async def test_a_refused_node_and_one_that_tells_its_name_alone_have_no_vote(zone: Placed) -> None:
     zone.reports["n2"] = zoned("n2", *BASIC)
     zone.reports["n3"] = replace(zoned("n3"), answers={})
     refuse(zone, "n2")
     assert told(zone) == set(MORE)
 
 
-async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed: Placed) -> None:
+async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("CreateVolume", create(), mode=Mode.AUTO)).node == "n1"
     world.reports["a-liar"] = report("a-liar", segments=ZONE)
@@ -249,7 +249,7 @@ async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed:
         await world.ask("CreateVolume", create("pvc-2", ZONE), mode=Mode.AUTO)
 
 
-async def test_one_node_without_a_topology_does_not_take_it_from_the_others(zone: World) -> None:
+async def test_one_node_without_a_topology_does_not_take_it_from_the_others(zone: Placed) -> None:
     zone.reports["a-liar"] = report("a-liar")
     zone.placement.changed(DRIVER)
     found = zone.placement.report(DRIVER, "", Mode.AUTO)
@@ -279,7 +279,7 @@ def requests() -> list[tuple[str, Message, str]]:
 
 @pytest.mark.parametrize(("method", "request_", "needed"), requests())
 async def test_a_node_that_lacks_an_offered_capability_is_not_asked_for_it_and_the_code_is_not_final(
-    zone: World, method: str, request_: Message, needed: str
+    zone: Placed, method: str, request_: Message, needed: str
 ) -> None:
     zone.know("n1", "vol-1", "CreateVolume pvc-0")
     zone.refuse("n1", Code.UNAVAILABLE)
@@ -294,7 +294,7 @@ async def test_a_node_that_lacks_an_offered_capability_is_not_asked_for_it_and_t
 
 
 @pytest.mark.parametrize("method", ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"])
-async def test_deletions_and_unpublications_always_reach_the_node(zone: World, method: str) -> None:
+async def test_deletions_and_unpublications_always_reach_the_node(zone: Placed, method: str) -> None:
     zone.know("n1", "vol-1", "CreateVolume pvc-0")
     zone.store.record_later(DRIVER, "n1", Thing("snapshot", "s-1"), "CreateSnapshot s")
     zone.reports["n1"] = report("n1", segments=ZONE, capabilities=())
@@ -304,13 +304,13 @@ async def test_deletions_and_unpublications_always_reach_the_node(zone: World, m
     assert (await zone.ask(method, request)).node == "n1"
 
 
-async def test_a_create_goes_past_a_node_that_lacks_a_capability_for_it(zone: World) -> None:
+async def test_a_create_goes_past_a_node_that_lacks_a_capability_for_it(zone: Placed) -> None:
     zone.reports["n1"] = report("n1", segments=ZONE, capabilities=())
     zone.placement.changed(DRIVER)
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).node == "n2"
 
 
-async def test_a_pinned_call_is_sent_whatever_the_node_lacks(zone: World) -> None:
+async def test_a_pinned_call_is_sent_whatever_the_node_lacks(zone: Placed) -> None:
     zone.reports["n1"] = zoned("n1", *BASIC)
     zone.placement.changed(DRIVER)
     asked = csi.ControllerExpandVolumeRequest(volume_id="vol-1")
@@ -318,7 +318,7 @@ async def test_a_pinned_call_is_sent_whatever_the_node_lacks(zone: World) -> Non
         assert (await zone.ask("ControllerExpandVolume", asked, mode=mode, wanted="n1")).node == "n1"
 
 
-async def test_a_lacking_node_is_told_once_and_shown(zone: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lacking_node_is_told_once_and_shown(zone: Placed, caplog: pytest.LogCaptureFixture) -> None:
     zone.reports["n1"] = zoned("n1", *BASIC)
     for _ in range(3):
         zone.placement.changed(DRIVER)

@@ -13,7 +13,7 @@ from common.status import Code
 from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.version import introduce
-from tests.kit.hub_world import NETWORK, SOCKET, World, running
+from tests.kit.hub_in_memory import NETWORK, SOCKET, Hub, running
 from tests.kit.linked import cut
 from tests.kit.waiting import settle
 
@@ -59,13 +59,13 @@ def server() -> Server:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, server: Server) -> AsyncIterator[World]:
+async def hub(tmp_path: Path, server: Server) -> AsyncIterator[Hub]:
     """A hub with a source."""
-    async with running(World(tmp_path, SyncPart(sync=server))) as world:
+    async with running(Hub(tmp_path, SyncPart(sync=server))) as world:
         yield world
 
 
-async def opened(hub: World, role: str, name: str, kind: Kind) -> Stream:
+async def opened(hub: Hub, role: str, name: str, kind: Kind) -> Stream:
     """A stream that somebody has opened at the hub."""
     link = await hub.come(introduce(role, name, instance="i", boot=1), NETWORK if role == "edge" else SOCKET)
     stream = link.open(kind, DIGEST)
@@ -73,7 +73,7 @@ async def opened(hub: World, role: str, name: str, kind: Kind) -> Stream:
     return stream
 
 
-async def test_an_agents_streams_are_about_its_own_node(hub: World, server: Server) -> None:
+async def test_an_agents_streams_are_about_its_own_node(hub: Hub, server: Server) -> None:
     for kind in (Kind.SYNC, Kind.FACTS, Kind.OBSERVE):
         await opened(hub, "edge", "n1", kind)
     assert server.served == [("sync", "n1"), ("facts", "n1"), ("observe", "n1")]
@@ -81,7 +81,7 @@ async def test_an_agents_streams_are_about_its_own_node(hub: World, server: Serv
 
 @pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS, Kind.OBSERVE])
 async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(tmp_path: Path, kind: Kind) -> None:
-    async with running(World(tmp_path)) as hub:
+    async with running(Hub(tmp_path)) as hub:
         stream = await opened(hub, "edge", "n1", kind)
         assert stream.status is None
         assert not stream._inbox
@@ -89,13 +89,13 @@ async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize("role", ["driver", "operator"])
 @pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS, Kind.OBSERVE])
-async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: World, kind: Kind, role: str) -> None:
+async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: Hub, kind: Kind, role: str) -> None:
     stream = await opened(hub, role, "d.example" if role == "driver" else "", kind)
     assert stream.status.code == Code.UNIMPLEMENTED
 
 
 async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_its_drivers(
-    hub: World, server: Server
+    hub: Hub, server: Server
 ) -> None:
     await hub.edge("n1")
     assert (await hub.forget("n1")).code == Code.UNAVAILABLE  # it is connected

@@ -24,7 +24,7 @@ from common.sync_messages import (
     put,
 )
 from common.sync_messages import Digest as DigestSaid
-from tests.unit.sync.world import MAX_MESSAGE_BYTES, World
+from tests.kit.synced_sides import MAX_MESSAGE_BYTES, Synced
 
 EMPTY = Digest().sums()
 
@@ -33,9 +33,9 @@ def pod(name: str, version: int = 1, *, uid: str = "u", size: int = 100, kind: s
     return Object(Ref(kind, "ns", name), Stamp(uid, str(version)), b"x" * size)
 
 
-def synced(*objects: Object, budget_bytes: int = 10_000) -> World:
+def synced(*objects: Object, budget_bytes: int = 10_000) -> Synced:
     """A world where the learner holds all that the teller knows."""
-    world = World(budget_bytes=budget_bytes)
+    world = Synced(budget_bytes=budget_bytes)
     for item in objects:
         world.put(item)
     world.connect()
@@ -45,7 +45,7 @@ def synced(*objects: Object, budget_bytes: int = 10_000) -> World:
     return world
 
 
-def told(world: World) -> list[SyncMessage]:
+def told(world: Synced) -> list[SyncMessage]:
     """What the teller says now."""
     before = len(world.down)
     while world.tell():
@@ -181,9 +181,9 @@ def test_a_key_that_the_wire_cannot_carry_is_named() -> None:
     assert isinstance(event, Untold)
 
 
-def connected_anew(*objects: Object, held: tuple[Object, ...] = ()) -> World:
+def connected_anew(*objects: Object, held: tuple[Object, ...] = ()) -> Synced:
     """A new stream to a learner that holds other objects."""
-    world = World(budget_bytes=10_000)
+    world = Synced(budget_bytes=10_000)
     for item in objects:
         world.put(item)
     world.copy.objects = {item.ref: item for item in held}
@@ -257,7 +257,7 @@ def test_the_owner_hears_what_the_learner_had_and_what_it_has_stored() -> None:
 
 def teller_that_asks() -> Teller:
     """A teller that has asked what is in the bucket of its one object."""
-    world = World(budget_bytes=500)
+    world = Synced(budget_bytes=500)
     world.put(pod("a"))
     teller = Teller(world.truth, max_message_bytes=3_000)
     teller.receive(encode(DigestSaid(500, EMPTY)))
@@ -290,7 +290,7 @@ def test_a_learner_that_speaks_out_of_turn_is_refused(said: SyncMessage, why: st
 
 
 def test_a_digest_of_another_size_is_refused() -> None:
-    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    teller = Teller(Synced(budget_bytes=0).truth, max_message_bytes=9_000)
     with pytest.raises(RemoteProtocolError, match=r"a digest of 7 bytes, not 2048"):
         teller.receive(encode(DigestSaid(500, b"1234567")))
 
@@ -310,7 +310,7 @@ def test_what_was_stored_stays_stored() -> None:
 
 def test_a_learner_that_lists_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.sync._MOST_HELD_BYTES", 50 * 109)
-    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    teller = Teller(Synced(budget_bytes=0).truth, max_message_bytes=9_000)
     teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
     for number in range(50):
         teller.receive(encode(Held("Pod", "ns", str(10 + number), "u", "1")))
@@ -319,7 +319,7 @@ def test_a_learner_that_lists_without_an_end_is_refused(monkeypatch: pytest.Monk
 
 
 def test_a_learner_cannot_fill_the_tellers_memory_with_long_names() -> None:
-    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    teller = Teller(Synced(budget_bytes=0).truth, max_message_bytes=9_000)
     teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
     long = "x" * 1_000
     with pytest.raises(RemoteProtocolError, match="bytes of names"):  # noqa: PT012  # one of them is too much
@@ -329,7 +329,7 @@ def test_a_learner_cannot_fill_the_tellers_memory_with_long_names() -> None:
 
 
 def learner(budget_bytes: int = 500) -> Learner:
-    found = Learner(World(budget_bytes=0).copy, budget_bytes=budget_bytes)
+    found = Learner(Synced(budget_bytes=0).copy, budget_bytes=budget_bytes)
     assert found.next_message()
     return found
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from common.objects import Object, Ref, Stamp
 from tests.kit.examples import examples
-from tests.unit.sync.world import World
+from tests.kit.synced_sides import Synced
 
 KINDS = ("Pod", "Secret", "Event")
 REFS = [Ref(kind, "default", f"{kind.lower()}-{number}") for kind in KINDS for number in range(4)]
@@ -33,13 +33,13 @@ class SyncModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world: World
+        self.world: Synced
         self.version = 0
         self.seen: Counter[str] = Counter()
 
     @initialize(budget=st.sampled_from([0, 100, 500, 10_000]), wanted=st.sampled_from([None, 50, 2_000]))
     def begin(self, budget: int, wanted: int | None) -> None:
-        self.world = World(budget_bytes=budget, wanted_bytes=wanted)
+        self.world = Synced(budget_bytes=budget, wanted_bytes=wanted)
         self.world.connect()
 
     @rule(ref=st.sampled_from(REFS), uid=st.integers(0, 1), size=st.sampled_from(SIZES), refused=st.integers(0, 9))
@@ -118,7 +118,7 @@ ACTIONS = {
 """What happens to a busy sync, and how often."""
 
 
-def happen(world: World, action: str, chance: Random, version: int) -> None:
+def happen(world: Synced, action: str, chance: Random, version: int) -> None:
     ref = chance.choice(REFS)
     match action:
         case "put":
@@ -146,7 +146,7 @@ def test_the_same_holds_in_a_long_and_busy_sync() -> None:
     @examples(40, shrink=False)
     def run(budget: int, seed: int) -> None:
         chance = Random(seed)
-        world = World(budget_bytes=budget)
+        world = Synced(budget_bytes=budget)
         for version, action in enumerate(chance.choices(list(ACTIONS), list(ACTIONS.values()), k=2_000), 1):
             happen(world, action, chance, version)
         world.connect()
@@ -167,7 +167,7 @@ def test_states_that_come_back_are_told_again() -> None:
     @given(changes=st.lists(st.tuples(st.sampled_from(REFS[:3]), st.integers(0, 2), st.integers(0, 6)), max_size=40))
     @examples(100)
     def run(changes: list[tuple[Ref, int, int]]) -> None:
-        world = World(budget_bytes=200, monotonic=False)
+        world = Synced(budget_bytes=200, monotonic=False)
         world.connect()
         steps = [world.tell, world.learn, world.deliver_down, world.deliver_up, lambda: world.store(1), world.restart]
         for ref, state, step in changes:

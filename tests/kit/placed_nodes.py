@@ -1,4 +1,4 @@
-"""A world of nodes in memory, each with a vendor that is told what to answer, and the placement over them."""
+"""Nodes in memory, each with a vendor that is told what to answer, and placement over them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waited")
 
 
-class World:
+class Placed:
     """Nodes, and placement over them.
 
     Attributes:
@@ -402,8 +402,8 @@ class World:
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
 
 
-Placed = Callable[..., World]
-"""Makes a world in the test's directory, as `World` does."""
+Placing = Callable[..., Placed]
+"""Makes a world in the test's directory, as `Placed` does."""
 
 
 class Reported:

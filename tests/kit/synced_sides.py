@@ -94,7 +94,7 @@ class Known:
     unknown: set[Ref]
 
 
-class World:
+class Synced:
     """Both sides, their disks, and what is on the wire."""
 
     def __init__(self, *, budget_bytes: int, wanted_bytes: int | None = None, monotonic: bool = True) -> None:

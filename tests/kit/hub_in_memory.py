@@ -35,7 +35,7 @@ CREATE = "/csi.v1.Controller/CreateVolume"
 NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
 
 
-class World:
+class Hub:
     """A hub in memory, and the links of those who came."""
 
     def __init__(self, directory: Path, part: SyncPart | None = None) -> None:
@@ -93,7 +93,7 @@ class World:
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[World]:
+async def running(world: Hub) -> AsyncIterator[Hub]:
     """End a hub and its links with the block."""
     yield world
     cut(*(link for link in world.links if not link.over))
@@ -108,7 +108,7 @@ def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> 
     return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
 
 
-async def with_driver(world: World, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
+async def with_driver(world: Hub, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
     """Node n1 with the driver; its stream of reports."""
     reports = (await world.edge(serve=serve)).open(Kind.REPORT, encode_reports([report()]))
     await settle()
