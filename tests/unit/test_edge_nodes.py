@@ -514,16 +514,6 @@ async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(wor
     assert list(told) == []
 
 
-async def test_a_lower_limit_forgets_no_node_that_is_known(world: Known) -> None:
-    for name in ("n1", "n2"):
-        await world.come(hello(name))
-    again = await world.restart(max_nodes=1)
-    for name in ("n1", "n2"):
-        await again.come(hello(name))
-    assert again.nodes.connected == 2
-    await again.close()
-
-
 # -------------------- reports --------------------
 
 
@@ -545,23 +535,6 @@ async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_a
     assert world.nodes.find_report(DRIVER, "n1") == replace(
         whole, answers={**whole.answers, **report(version=b"2").answers}
     )
-
-
-async def test_of_several_drivers_only_those_that_changed_are_told(world: Known) -> None:
-    await world.connected()
-    world.changes.clear()
-    world.nodes.report("n1", [report(), report("e.example")])
-    assert world.changes == ["e.example"]
-    world.nodes.report("n1", [report(version=b"2"), report("e.example")])
-    assert world.changes == ["e.example", DRIVER]
-
-
-async def test_a_driver_that_a_restarted_agent_does_not_mention_yet_stays_a_candidate(world: Known) -> None:
-    await world.connected()
-    world.nodes.report("n1", [])
-    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
-    assert world.nodes.find_report(DRIVER, "n1") is not None
-    assert world.changes == [DRIVER]
 
 
 async def test_what_a_node_says_of_other_nodes_is_dropped(world: Known) -> None:
@@ -626,13 +599,6 @@ async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_a
         assert again.described().drivers == ["e.example"]
         assert not again.nodes.with_driver(DRIVER)
     await restarted.close()
-
-
-async def test_a_driver_of_a_node_away_can_be_forgotten(world: Known) -> None:
-    at_hub, _ = await world.connected()
-    world.nodes.disconnect("n1", at_hub)
-    world.nodes.forget("n1", DRIVER)
-    assert world.described().drivers == []
 
 
 @pytest.mark.parametrize(

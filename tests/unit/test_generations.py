@@ -125,17 +125,6 @@ async def test_a_replaced_certificate_is_shown_until_the_next_one_is_in_use_or_a
     assert list(hub.generations.problems()) == []
 
 
-async def test_a_thief_who_renews_first_locks_the_owner_out_until_the_node_joins_again(hub: GenerationsOfHub) -> None:
-    owner = await hub.issue("k1")
-    hub.come(owner)
-    thief = await hub.issue("k2")
-    hub.come(thief)
-    hub.refusal(owner)
-    joined = await hub.issue("k3", token="5f")
-    hub.come(joined)
-    hub.refusal(thief)
-
-
 async def test_a_generation_above_all_known_ones_becomes_the_current_one(hub: GenerationsOfHub) -> None:
     """The hub was restored from a backup, and the node has renewed since then."""
     hub.come(await hub.issue("k1"))

@@ -452,32 +452,6 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     assert (await node_of(world)).last_error is None
 
 
-@pytest.mark.parametrize("success", [CREATE, "/csi.v1.Controller/DeleteVolume"])
-async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(world: Hub, success: str) -> None:
-    await with_driver(world)
-    cut(world.links[0])
-    await settle()
-    operator = await world.operator()
-    await called(operator, CREATE)
-    await with_driver(world)
-    assert await called(operator, success) == Status(Code.OK)
-    assert (await node_of(world)).last_error is None
-
-
-@pytest.mark.parametrize("failed", [CREATE, GET_CAPACITY])
-async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_method(world: Hub, failed: str) -> None:
-    ends = [Status(Code.INTERNAL, "no"), Status(Code.OK)]
-
-    async def serve(stream: Stream) -> None:
-        stream.end(ends.pop(0))
-
-    await with_driver(world, serve)
-    operator = await world.operator()
-    await called(operator, failed)
-    await called(operator, GET_CAPACITY)
-    assert ((await node_of(world)).last_error is None) == (failed == GET_CAPACITY)
-
-
 async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: Hub) -> None:
     operator = await world.operator()
     stream = operator.open(Kind.CALL, b"", subject=DRIVER, method=CREATE, node="made-up", call="c-1")
@@ -521,14 +495,6 @@ async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[
         assert fact.node == "n1"
         assert fact.object == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     assert list(await world.pages.facts("n2")) == []
-
-
-async def test_a_node_too_many_is_refused_and_the_log_says_so(world: Hub, caplog: pytest.LogCaptureFixture) -> None:
-    for number in range(4):
-        await world.edge(f"n{number}")
-    assert "refused edge n3 from 10.0.0.1:7: the hub knows 3 nodes, which is its limit (--max-nodes)" in messages(
-        caplog
-    )
 
 
 async def test_the_audit_log_tells_admissions_refusals_and_calls_by_hand(audit_lines: list[Line], world: Hub) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -230,15 +229,6 @@ async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_
     assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
 
 
-async def test_two_nodes_that_join_at_once_with_one_use_are_one_node(enrolling: EnrollingHub) -> None:
-    token = await enrolling.token("n*")
-    links = [await enrolling.dial() for _ in range(8)]
-    asked = [Join(*token, f"n{number}", NodeKey().request) for number in range(8)]
-    answers = await asyncio.gather(*(answer(open_stream(link, one)) for link, one in zip(links, asked, strict=True)))
-    assert sorted(type(one).__name__ for one in answers) == ["Issued"] + ["Refused"] * 7
-    assert enrolling.store.tokens[token[0]].used == 1
-
-
 async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exists(enrolling: EnrollingHub) -> None:
     token = await enrolling.token("*", uses=9)
     await enrolling.join(token, "n1")
@@ -261,13 +251,6 @@ async def test_only_a_token_that_replaces_lets_a_machine_join_as_a_node_that_exi
 @pytest.mark.parametrize("name", ["", "N1", "../../etc", "a/b", "n1\x1b[2J", "n" * 254, "-n", "a..b"])
 async def test_a_node_joins_only_under_a_name_of_kubernetes(enrolling: EnrollingHub, name: str) -> None:
     assert await enrolling.refusal(Join(*await enrolling.token("*"), name, NodeKey().request)) == "request"
-
-
-async def test_a_denied_node_does_not_join(enrolling: EnrollingHub) -> None:
-    enrolling.denied.add("n1")
-    token = await enrolling.token()
-    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "denied"
-    assert enrolling.store.tokens[token[0]].used == 0
 
 
 async def test_a_request_that_is_none_costs_no_use(enrolling: EnrollingHub) -> None:
@@ -420,23 +403,10 @@ async def test_after_the_grace_the_node_has_to_join_again(enrolling: EnrollingHu
     assert await enrolling.refusal(node.late_renewal(NodeKey())) == "certificate"
 
 
-async def test_a_denied_node_or_certificate_is_not_renewed(enrolling: EnrollingHub) -> None:
+async def test_a_denied_certificate_is_not_renewed(enrolling: EnrollingHub) -> None:
     node = await enrolling.joined()
-    enrolling.denied = {"n1"}
-    assert await enrolling.refusal(node.late_renewal(NodeKey())) == "denied"
     enrolling.denied = {node.peer().serial}
     assert await enrolling.refusal(node.late_renewal(NodeKey())) == "denied"
-
-
-async def test_a_void_key_at_the_join_listener_is_refused_and_the_node_goes_on(
-    audit_lines: list[Line], enrolling: EnrollingHub
-) -> None:
-    first = await enrolling.joined()
-    second = await enrolling.renew(first)
-    enrolling.connect(second)
-    assert await enrolling.refusal(first.late_renewal(NodeKey())) == "copy"
-    assert Event.COPY in [event for event, *_ in audit_lines]
-    assert isinstance(await enrolling.ask(second.late_renewal(NodeKey())), Issued)
 
 
 async def test_a_request_that_the_void_key_has_not_signed_is_no_copy(
@@ -479,13 +449,6 @@ async def test_noise_is_refused_in_a_sentence(
     assert await stream.receive() is None
     assert stream.status.code == Code.UNIMPLEMENTED
     assert "Traceback" not in caplog.text
-
-
-async def test_only_edge_nodes_may_use_the_join_listener(enrolling: EnrollingHub) -> None:
-    peer = Peer(accepts=False)
-    link_pair(enrolling.strangers, peer, introduce("operator", "", instance="i"), identity=STRANGER)
-    await settle()
-    assert peer.ends[0][0] == "role"
 
 
 async def test_one_address_does_not_keep_the_others_out(enrolling: EnrollingHub) -> None:

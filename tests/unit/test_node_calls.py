@@ -45,14 +45,28 @@ def test_a_call_that_went_nowhere_takes_no_other_call_out_of_the_count(counts: N
     assert counts.under_way("n1") == 1
 
 
-def test_a_failure_stays_until_a_success_that_means_as_much(counts: NodeCalls) -> None:
+def test_a_failure_is_told_in_its_own_words(counts: NodeCalls) -> None:
     end(counts, BROKEN)
-    end(counts, Status(Code.OK), method=LIST)
-    end(counts, Status(Code.OK), node="n2")
     failure = counts.last_error("n1")
     assert (failure.code, failure.message, failure.by) == ("INTERNAL", "the array is broken", "vendor")
-    end(counts, Status(Code.OK))
-    assert counts.last_error("n1") is None
+
+
+@pytest.mark.parametrize(
+    ("failed", "later", "node", "ends"),
+    [
+        (CREATE, LIST, "n1", False),
+        (CREATE, CREATE, "n2", False),
+        (CREATE, CREATE, "n1", True),
+        (CREATE, "/csi.v1.Controller/DeleteVolume", "n1", True),
+        (LIST, LIST, "n1", True),
+    ],
+)
+def test_a_failure_stays_until_a_success_that_means_as_much(
+    counts: NodeCalls, failed: str, later: str, node: str, *, ends: bool
+) -> None:
+    end(counts, BROKEN, method=failed)
+    end(counts, Status(Code.OK), node=node, method=later)
+    assert (counts.last_error("n1") is None) is ends
 
 
 def test_a_call_that_its_caller_left_says_nothing_of_the_node(counts: NodeCalls) -> None:

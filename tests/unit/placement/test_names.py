@@ -19,7 +19,6 @@ from common.csi import csi_pb2 as csi
 from common.errors import (
     AnswerRefused,
     KnowledgeLost,
-    LinkLost,
     NameElsewhere,
     NodeOffline,
     NoPlace,
@@ -55,18 +54,6 @@ async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_final(worl
     world.refuse("n1", code)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
-
-
-async def test_a_name_stays_with_a_node_that_left_with_the_call_under_way(world: Placed) -> None:
-    def lost(_: Call) -> tuple[bytes | None, Status]:
-        raise LinkLost("edge node n1", "gone")
-
-    world.vendors["n1"] = lost
-    with pytest.raises(LinkLost):
-        await world.ask("CreateVolume", create("pvc-1", on("n1")))
-    world.away = {"n1"}
-    with pytest.raises(NodeOffline):
-        await world.ask("CreateVolume", create("pvc-1", on("n2")))
 
 
 async def test_a_name_is_free_when_the_call_was_not_sent(world: Placed) -> None:
@@ -176,14 +163,6 @@ async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_
     await world.ask("DeleteVolume", delete())
     assert not world.holder()
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
-
-
-async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: Placed) -> None:
-    await world.has_made("n1")
-    world.refuse("n1", Code.INTERNAL)
-    await world.ask("DeleteVolume", delete())
-    assert world.holder() == "n1"
-    assert world.places() == ["n1"]
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.ALREADY_EXISTS])
