@@ -1,4 +1,4 @@
-"""Who may be what: roles, names and certificates, row by row."""
+"""Who may be what: the rows that tests/intrusion does not show with certificates of its own."""
 
 from __future__ import annotations
 
@@ -93,22 +93,15 @@ def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer
         (hello("edge"), PLAIN),
         (hello("edge", "n2"), EDGE_N1),
         (hello("edge"), DRIVER_D),
-        (hello("driver", "n1"), EDGE_N1),
         (hello("driver", "other.example"), DRIVER_D),
         (hello("edge"), certificate("system:node:n1", "system:masters")),
         (hello("edge"), certificate("system:node:n1")),
         (hello("edge"), certificate(None, "system:nodes")),
         (hello("edge", "d.example"), certificate("csi-bridge:driver:d.example", "system:nodes")),
-        (hello("edge"), replace(EDGE_N1, common_names=("system:node:n1", "system:node:n2"))),
-        (hello("edge"), replace(EDGE_N1, common_names=("system:node:n2", "system:node:n1"))),
         (hello("edge"), replace(EDGE_N1, common_names=("system:node:n1", "system:node:n1"))),
-        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n2")),
-        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:node:n2")),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:driver:d.example")),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:driver:n1")),
         (hello("edge"), with_uris(EDGE_N1, "csi-bridge:hub:n1")),
-        (hello("edge"), replace(EDGE_N1, purposes=None)),
-        (hello("edge"), replace(EDGE_N1, purposes=("1.3.6.1.5.5.7.3.1",))),
         (hello("edge"), replace(EDGE_N1, purposes=("2.5.29.37.0",))),
     ],
 )
@@ -130,15 +123,11 @@ def test_a_name_that_is_none_is_refused(role: str, name: str) -> None:
     assert (refusal.reason, str(refusal)) == (Reason.NAME, f"the {role} gave no usable name ({len(name)} characters)")
 
 
-@pytest.mark.parametrize(
-    "name", ["../../etc", "N1", "n_1", "-n1", "n1-", "n1.", ".n1", "n..1", "n 1", "\N{KELVIN SIGN}1"]
-)
-@pytest.mark.parametrize("insecure", [False, True])
-def test_a_node_has_the_name_of_a_kubernetes_node(name: str, insecure: bool) -> None:
-    refusal = refusal_of(hello("edge", name), certificate(f"system:node:{name}", "system:nodes"), insecure=insecure)
+def test_a_node_has_the_name_of_a_kubernetes_node() -> None:
+    refusal = refusal_of(hello("edge", "n..1"), PLAIN, insecure=True)
     assert (refusal.reason, str(refusal)) == (
         Reason.NAME,
-        f"{name!r} is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",
+        "'n..1' is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",
     )
 
 
