@@ -9,7 +9,7 @@ import pytest
 from edge.manager.call_inputs import CallInputs, Waiting
 from edge.volume_errors import NotReady
 from edge.volumes import Claim, DriverRules, Pod, PodVolume, SecretRef, Volume
-from tests.kit.volume_world import DRIVER, GI, NODE, FakeClock, FakeStore, attachment, persistent_claim, secret
+from tests.kit.edge_volumes import DRIVER, GI, NODE, FakeClock, FakeStore, attachment, persistent_claim, secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

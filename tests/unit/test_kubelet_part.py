@@ -24,7 +24,7 @@ from edge.disk import mounts
 from edge.kubelet_part import LOOK_S, TRY_AGAIN_S, KubeletPart
 from edge.manager.states import Device
 from edge.volume_errors import NotReady
-from tests.kit.volume_world import attachment, persistent_claim, persistent_volume, pod
+from tests.kit.edge_volumes import attachment, persistent_claim, persistent_volume, pod
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:

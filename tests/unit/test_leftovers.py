@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,8 @@ from edge.disk.volume_data import of_block, of_staging, of_target
 from edge.manager.states import Device, Publication
 from edge.volume_errors import NotReady
 from edge.volumes import Pod, PodVolume, Volume
-from tests.kit.volume_world import DRIVER, World
+from tests.kit.edge_volumes import DRIVER, MOUNTED, EdgeVolumes
 from tests.kit.waiting import settle
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 MISSING = "there is no vol_data.json"
 STAGING = Unreadable(path=Path("/root") / handle_hash("h-data"), reason=MISSING, driver=DRIVER, bare=True)
@@ -30,121 +27,120 @@ IN_POD = Unreadable(path=Path("/root/pod"), reason=MISSING, pod_uid="web-uid", n
 DAMAGED = Unreadable(path=STAGING.path, reason="it is no JSON", driver=DRIVER)
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    made = World()
-    yield made
-    await made.manager.close(0.0)
+def shown(edge: EdgeVolumes) -> list[str]:
+    return [one["error"] for one in edge.manager.describe() if one["state"] == "left over"]
 
 
-def shown(world: World) -> list[str]:
-    return [one["error"] for one in world.manager.describe() if one["state"] == "left over"]
+async def test_a_bare_directory_that_nobody_accounts_for_goes_at_once_also_without_a_hub(edge: EdgeVolumes) -> None:
+    edge.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    edge.store.in_step = edge.store.ever_in_step = False
+    await edge.start()
+    assert edge.plugin.cleaned == [STAGING, IN_POD]
+    assert shown(edge) == []
 
 
-async def test_a_bare_directory_that_nobody_accounts_for_goes_at_once_also_without_a_hub(world: World) -> None:
-    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
-    world.store.in_step = world.store.ever_in_step = False
-    await world.start()
-    assert world.plugin.cleaned == [STAGING, IN_POD]
-    assert shown(world) == []
-
-
-async def test_a_row_explains_a_bare_directory_for_good(world: World) -> None:
+async def test_a_row_explains_a_bare_directory_for_good(edge: EdgeVolumes) -> None:
     device = Device(driver=DRIVER, handle="h-data", name="pv-data", boot="boot-1")
     publication = Publication(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid", boot="boot-1")
-    await world.states.put(device)
-    await world.states.put(publication)
-    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
-    world.plugin.fails("unpublish", NotReady("not now"))
-    await world.start()
-    assert (shown(world), world.plugin.cleaned) == ([], [])
-    await world.clock.turn(1.0)
-    assert world.plugin.calls == ["unpublish h-data web-uid", "unpublish h-data web-uid", "unstage h-data"]
-    assert [one for one in world.plugin.cleaned if isinstance(one, Unreadable)] == []
-    assert world.manager.describe() == []
+    await edge.states.put(device)
+    await edge.states.put(publication)
+    edge.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    edge.plugin.fails("unpublish", NotReady("not now"))
+    await edge.start()
+    assert (shown(edge), edge.plugin.cleaned) == ([], [])
+    await edge.clock.turn(1.0)
+    assert edge.plugin.calls == ["unpublish h-data web-uid", "unpublish h-data web-uid", "unstage h-data"]
+    assert [one for one in edge.plugin.cleaned if isinstance(one, Unreadable)] == []
+    assert edge.manager.describe() == []
 
 
-async def test_what_a_pod_wants_is_neither_shown_nor_touched_until_the_pod_is_gone(world: World) -> None:
-    world.drivers.by_name[DRIVER].registered = False
-    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
-    pod = world.add_pod()
-    await world.start()
-    assert (shown(world), world.plugin.cleaned) == ([], [])
-    world.store.drop(pod)
+async def test_what_a_pod_wants_is_neither_shown_nor_touched_until_the_pod_is_gone(edge: EdgeVolumes) -> None:
+    edge.drivers.by_name[DRIVER].registered = False
+    edge.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    pod = edge.add_pod()
+    await edge.start()
+    assert (shown(edge), edge.plugin.cleaned) == ([], [])
+    edge.store.drop(pod)
     await settle()
-    assert world.plugin.cleaned == [STAGING, IN_POD]
-    assert shown(world) == []
+    assert edge.plugin.cleaned == [STAGING, IN_POD]
+    assert shown(edge) == []
 
 
-async def test_a_staging_that_may_have_been_made_stays_and_is_shown_until_somebody_removed_it(world: World) -> None:
-    world.plugin.found = Found(unreadable=(DAMAGED,))
-    await world.start()
-    await world.clock.turn(600.0)
-    assert (shown(world), world.plugin.cleaned) == (["it is no JSON"], [])
-    world.plugin.found = Found()
-    await world.clock.turn(60.0)
-    assert shown(world) == []
-    assert world.clock.waiting == 0
+async def test_a_staging_that_may_have_been_made_stays_and_is_shown_until_somebody_removed_it(
+    edge: EdgeVolumes,
+) -> None:
+    edge.plugin.found = Found(unreadable=(DAMAGED,))
+    await edge.start()
+    await edge.clock.turn(600.0)
+    assert (shown(edge), edge.plugin.cleaned) == (["it is no JSON"], [])
+    edge.plugin.found = Found()
+    await edge.clock.turn(60.0)
+    assert shown(edge) == []
+    assert edge.clock.waiting == 0
 
 
-async def test_what_came_to_lie_there_later_is_no_leftover(world: World) -> None:
-    world.plugin.found = Found(unreadable=(DAMAGED,))
-    await world.start()
-    world.plugin.found = Found(unreadable=(DAMAGED, IN_POD))
-    await world.clock.turn(60.0)
-    assert (shown(world), world.plugin.cleaned) == (["it is no JSON"], [])
+async def test_what_came_to_lie_there_later_is_no_leftover(edge: EdgeVolumes) -> None:
+    edge.plugin.found = Found(unreadable=(DAMAGED,))
+    await edge.start()
+    edge.plugin.found = Found(unreadable=(DAMAGED, IN_POD))
+    await edge.clock.turn(60.0)
+    assert (shown(edge), edge.plugin.cleaned) == (["it is no JSON"], [])
 
 
 async def test_a_disk_that_does_not_answer_is_looked_at_later(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    edge: EdgeVolumes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.plugin.found = Found(unreadable=(DAMAGED,))
-    await world.start()
+    edge.plugin.found = Found(unreadable=(DAMAGED,))
+    await edge.start()
 
     async def refuse() -> Found:
         raise NotReady("input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.plugin, "scan", refuse)
-        await world.clock.turn(60.0)
+        patch.setattr(edge.plugin, "scan", refuse)
+        await edge.clock.turn(60.0)
     assert "directories left from an earlier run cannot be cleaned up now: input/output error" in caplog.messages
-    world.plugin.found = Found()
-    await world.clock.turn(60.0)
-    assert shown(world) == []
+    edge.plugin.found = Found()
+    await edge.clock.turn(60.0)
+    assert shown(edge) == []
 
 
-async def test_a_pod_that_comes_while_the_hub_is_away_gets_its_directory_in_place_of_a_leftover(world: World) -> None:
-    world.plugin.found = Found(unreadable=(STAGING,))
-    world.store.in_step = False
-    world.add_volume(pv={"accessModes": ["ReadWriteMany"]})  # one writer's waits for the hub
-    world.add_pod()
-    await world.start()
-    assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
-    assert Ref("Pod", "default", "web") in world.store.objects
-    assert (shown(world), world.plugin.cleaned) == ([], [])
+async def test_a_pod_that_comes_while_the_hub_is_away_gets_its_directory_in_place_of_a_leftover(
+    edge: EdgeVolumes,
+) -> None:
+    edge.plugin.found = Found(unreadable=(STAGING,))
+    edge.store.in_step = False
+    edge.add_volume(pv={"accessModes": ["ReadWriteMany"]})  # one writer's waits for the hub
+    edge.add_pod()
+    await edge.start()
+    assert edge.plugin.calls == MOUNTED
+    assert Ref("Pod", "default", "web") in edge.store.objects
+    assert (shown(edge), edge.plugin.cleaned) == ([], [])
 
 
-async def test_what_lies_in_a_directory_that_cannot_be_read_for_a_while_is_not_taken_for_gone(world: World) -> None:
+async def test_what_lies_in_a_directory_that_cannot_be_read_for_a_while_is_not_taken_for_gone(
+    edge: EdgeVolumes,
+) -> None:
     inside = Unreadable(path=Path("/root/pod/pv-data"), reason="it is no JSON", pod_uid="web-uid", name="pv-data")
     around = Unreadable(path=Path("/root/pod"), reason="input/output error", pod_uid="web-uid")
-    world.plugin.found = Found(unreadable=(inside, DAMAGED))
-    world.store.in_step = False
-    await world.start()
-    world.plugin.found = Found(unreadable=(around,))
-    await world.clock.turn(60.0)
-    assert shown(world) == ["it is no JSON"]
-    world.plugin.found = Found(unreadable=(inside,))
-    world.store.in_step = True
-    world.store.tell()
+    edge.plugin.found = Found(unreadable=(inside, DAMAGED))
+    edge.store.in_step = False
+    await edge.start()
+    edge.plugin.found = Found(unreadable=(around,))
+    await edge.clock.turn(60.0)
+    assert shown(edge) == ["it is no JSON"]
+    edge.plugin.found = Found(unreadable=(inside,))
+    edge.store.in_step = True
+    edge.store.tell()
     await settle()
-    assert world.plugin.cleaned == [inside]
+    assert edge.plugin.cleaned == [inside]
 
 
-async def test_a_directory_of_several_volumes_stays_also_if_its_pod_is_gone(world: World) -> None:
-    world.plugin.found = Found(unreadable=(Unreadable(path=Path("/root/pod"), reason="bad", pod_uid="web-uid"),))
-    await world.start()
-    await world.clock.turn(60.0)
-    assert (shown(world), world.plugin.cleaned) == (["bad"], [])
+async def test_a_directory_of_several_volumes_stays_also_if_its_pod_is_gone(edge: EdgeVolumes) -> None:
+    edge.plugin.found = Found(unreadable=(Unreadable(path=Path("/root/pod"), reason="bad", pod_uid="web-uid"),))
+    await edge.start()
+    await edge.clock.turn(60.0)
+    assert (shown(edge), edge.plugin.cleaned) == (["bad"], [])
 
 
 def lay(root: Path, name: str, *, block: bool) -> None:

@@ -13,7 +13,7 @@ from edge.manager.states import Publication
 from edge.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
-from tests.kit.volume_world import FakeStore, World
+from tests.kit.edge_volumes import EdgeVolumes, FakeStore
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -184,93 +184,93 @@ def test_after_the_close_nothing_is_told() -> None:
 # -------------------- how a pod stands, as the volume manager sees it --------------------
 
 
-def pod_state(world: World) -> PodState:
-    (found,) = world.manager.pod_states()
+def pod_state(edge: EdgeVolumes) -> PodState:
+    (found,) = edge.manager.pod_states()
     return found
 
 
 async def test_a_pod_has_its_volumes_when_all_are_published() -> None:
-    world = World()
-    world.plugin.fails("publish", Refused("no room"))
-    world.add_pod()
-    await world.start()
-    assert pod_state(world).volumes == volumes("data", why="no room")
-    await world.clock.turn(5)
-    assert pod_state(world).volumes == HAS_ALL
+    edge = EdgeVolumes()
+    edge.plugin.fails("publish", Refused("no room"))
+    edge.add_pod()
+    await edge.start()
+    assert pod_state(edge).volumes == volumes("data", why="no room")
+    await edge.clock.turn(5)
+    assert pod_state(edge).volumes == HAS_ALL
 
 
 async def test_a_mount_that_is_uncertain_and_cannot_be_resolved_any_more_is_not_told_as_mounted() -> None:
-    world = World()
+    edge = EdgeVolumes()
     hang = asyncio.Event()
-    world.plugin.fails("publish", hang)
-    world.add_pod()
-    await world.start()
-    world.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
+    edge.plugin.fails("publish", hang)
+    edge.add_pod()
+    await edge.start()
+    edge.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
     await settle()
-    (found,) = pod_state(world).volumes
+    (found,) = pod_state(edge).volumes
     assert (found.name, found.state) == ("data", VolumeState.UNKNOWN)
     assert "data" in found.reason
 
 
 async def test_a_mount_stays_told_when_its_claim_cannot_be_resolved_any_more() -> None:
-    world = World()
-    world.add_pod()
-    await world.start()
-    world.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
+    edge = EdgeVolumes()
+    edge.add_pod()
+    await edge.start()
+    edge.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
     await settle()
-    (found,) = pod_state(world).volumes
+    (found,) = pod_state(edge).volumes
     assert (found.name, found.state) == ("data", VolumeState.MOUNTED)
 
 
 async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished() -> None:
-    world = World()
-    ref = world.add_pod()
-    await world.start()
+    edge = EdgeVolumes()
+    ref = edge.add_pod()
+    await edge.start()
     deleted = {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 10}
-    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deleted})
+    edge.change(ref, metadata={**edge.store.body(ref)["metadata"], **deleted})
     await settle()
-    assert (pod_state(world).deleted, pod_state(world).pod.gone, pod_state(world).is_released) == (True, False, False)
-    world.plugin.fails("unpublish", Refused("busy"))
-    await world.clock.turn(10.1)
-    assert (pod_state(world).pod.gone, pod_state(world).left, pod_state(world).is_released) == (True, True, False)
-    await world.clock.turn(5)
-    assert "unpublish h-data web-uid" in world.plugin.calls
-    assert pod_state(world).is_released
+    assert (pod_state(edge).deleted, pod_state(edge).pod.gone, pod_state(edge).is_released) == (True, False, False)
+    edge.plugin.fails("unpublish", Refused("busy"))
+    await edge.clock.turn(10.1)
+    assert (pod_state(edge).pod.gone, pod_state(edge).left, pod_state(edge).is_released) == (True, True, False)
+    await edge.clock.turn(5)
+    assert "unpublish h-data web-uid" in edge.plugin.calls
+    assert pod_state(edge).is_released
 
 
 @pytest.mark.parametrize("where", ["in the driver", "on the disk before"])
 async def test_a_publish_under_way_keeps_a_pod_that_is_over(where: str) -> None:
-    world = World()
-    ref = world.add_pod()
+    edge = EdgeVolumes()
+    ref = edge.add_pod()
     hang = asyncio.Event()
     if where == "in the driver":
-        world.plugin.fails("publish", hang)
+        edge.plugin.fails("publish", hang)
     else:
-        put = world.states.put
+        put = edge.states.put
 
         async def put_late(row: Row) -> None:
             if isinstance(row, Publication):
                 await hang.wait()
             await put(row)
 
-        world.states.put = put_late  # type: ignore[method-assign]  # a slow disk
-    await world.start()
+        edge.states.put = put_late  # type: ignore[method-assign]  # a slow disk
+    await edge.start()
     deleted = {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 1}
-    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deleted})
-    await world.clock.turn(2)
-    assert (pod_state(world).pod.gone, pod_state(world).is_released) == (True, False)
+    edge.change(ref, metadata={**edge.store.body(ref)["metadata"], **deleted})
+    await edge.clock.turn(2)
+    assert (pod_state(edge).pod.gone, pod_state(edge).is_released) == (True, False)
     hang.set()
     await settle()
-    await world.clock.turn(5)
-    assert pod_state(world).is_released
+    await edge.clock.turn(5)
+    assert pod_state(edge).is_released
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_pod_that_has_ended_is_not_released_before_it_is_deleted(phase: str) -> None:
-    world = World()
-    ref = world.add_pod()
-    await world.start()
-    world.change(ref, status={"phase": phase})
+    edge = EdgeVolumes()
+    ref = edge.add_pod()
+    await edge.start()
+    edge.change(ref, status={"phase": phase})
     await settle()
-    await world.clock.turn(5)
-    assert (pod_state(world).pod.gone, pod_state(world).left, pod_state(world).is_released) == (True, False, False)
+    await edge.clock.turn(5)
+    assert (pod_state(edge).pod.gone, pod_state(edge).left, pod_state(edge).is_released) == (True, False, False)

@@ -11,7 +11,7 @@ from common.objects import Object, Ref, Stamp, encode_body
 from edge.pod_facts import PodFacts
 from edge.volume_errors import Refused
 from tests.kit.cluster_objects import claim, entries, pod, volume
-from tests.kit.volume_world import World
+from tests.kit.edge_volumes import EdgeVolumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,14 +31,14 @@ class Told:
 
 async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     """By volume: its state and error in the hub's report, after a driver refused to publish some of a pod's two."""
-    world = World()
-    world.plugin.fails("publish", *(Refused(error) for error in errors))
-    world.add_pod(claims=("data", "logs"))
-    await world.start()
+    edge = EdgeVolumes()
+    edge.plugin.fails("publish", *(Refused(error) for error in errors))
+    edge.add_pod(claims=("data", "logs"))
+    await edge.start()
     waiting: list[Callable[[], None]] = []
-    PodFacts(world.store, world.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
+    PodFacts(edge.store, edge.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
     waiting.pop()()
-    sent = Object(WEB, Stamp("", "1"), encode_body(world.store.facts[WEB]))
+    sent = Object(WEB, Stamp("", "1"), encode_body(edge.store.facts[WEB]))
     facts = Told({WEB: Fact(sent.stamp, read_fact(sent))})
     web = pod("web", claims=("data", "logs"))
     web["metadata"]["uid"] = "web-uid"

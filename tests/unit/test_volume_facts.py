@@ -6,7 +6,7 @@ from common.objects import Ref
 from edge.manager.expansion import ClaimSize
 from edge.manager.facts import VolumeFacts
 from edge.volumes import Claim, Pod
-from tests.kit.volume_world import FakeClock, FakeStore
+from tests.kit.edge_volumes import FakeClock, FakeStore
 
 POD = Pod(uid="u", namespace="ns", name="web")
 CLAIM = Claim(namespace="ns", name="data", uid="c", volume="pv")

@@ -19,8 +19,8 @@ from edge.disk.found_volumes import Found, Published, Staged
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
+from tests.kit.edge_volumes import DRIVER, NODE, EdgeVolumes, FakePlugin, FakeStates, persistent_volume
 from tests.kit.examples import examples
-from tests.kit.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -125,15 +125,15 @@ def _what(row: Any) -> Published | Staged:
 
 
 class Model:
-    """A world, and what happens to it."""
+    """A node, and what happens to it."""
 
     def __init__(self, *, attach: bool) -> None:
         done: set[Published | Staged] = set()
         self.done, self.attach = done, attach
         self.plugin = Plugin(done)
-        self.world = World(states=States(done), plugin=self.plugin)
-        self.world.add_driver(attachRequired=attach)
-        self.world.add_volume()
+        self.edge = EdgeVolumes(states=States(done), plugin=self.plugin)
+        self.edge.add_driver(attachRequired=attach)
+        self.edge.add_volume()
         self.wanted: dict[str, str] = {}
         self.hanging: list[asyncio.Event] = []
         self.uids = 0
@@ -144,44 +144,44 @@ class Model:
             case ("come", pod):
                 self.uids += 1
                 self.wanted[pod] = self.last[pod] = f"{pod}-{self.uids}"
-                self.world.add_pod(pod, uid=self.wanted[pod])
+                self.edge.add_pod(pod, uid=self.wanted[pod])
             case ("go", pod) if pod in self.wanted:
                 del self.wanted[pod]
-                self.world.store.drop(Ref("Pod", "default", pod))
+                self.edge.store.drop(Ref("Pod", "default", pod))
             case ("back", pod) if pod in self.last:  # the hub had lost it for a moment
                 self.wanted[pod] = self.last[pod]
-                self.world.add_pod(pod, uid=self.last[pod])
+                self.edge.add_pod(pod, uid=self.last[pod])
             case ("attach", uid) if self.attach:
                 if uid:
-                    self.world.attach(metadata={"uid": uid})
-                elif ATTACHMENT in self.world.store.objects:
-                    self.world.store.drop(ATTACHMENT)
+                    self.edge.attach(metadata={"uid": uid})
+                elif ATTACHMENT in self.edge.store.objects:
+                    self.edge.store.drop(ATTACHMENT)
             case ("rewrite", option):
-                self.world.store.put(persistent_volume(mountOptions=[option]))
+                self.edge.store.put(persistent_volume(mountOptions=[option]))
             case ("fail", step, how):
                 self.plugin.fails(step, self._outcome(how))
             case ("turn", seconds):
-                await self.world.clock.turn(seconds)
+                await self.edge.clock.turn(seconds)
             case ("restart",):
-                await self.world.restart(boot=self.world.boot)
+                await self.edge.restart(boot=self.edge.boot)
             case ("reboot",):
-                await self.world.manager.close(0.0)
+                await self.edge.manager.close(0.0)
                 self.plugin.mounted.clear()
                 self.done.clear()
-                await self.world.restart(boot=self.world.boot + "'")
+                await self.edge.restart(boot=self.edge.boot + "'")
             case ("lose states",):
-                await self.world.manager.close(0.0)
-                self.world.states.kept.clear()
+                await self.edge.manager.close(0.0)
+                self.edge.states.kept.clear()
                 self.done.clear()
-                await self.world.restart(boot=self.world.boot)
+                await self.edge.restart(boot=self.edge.boot)
             case ("disk", full):
-                self.world.states.trouble = "full" if full else ""
+                self.edge.states.trouble = "full" if full else ""
             case ("driver", here):
-                self.world.drivers.by_name[DRIVER].registered = here
-                self.world.drivers.tell()
+                self.edge.drivers.by_name[DRIVER].registered = here
+                self.edge.drivers.tell()
             case ("step", in_step):
-                self.world.store.in_step = in_step
-                self.world.store.tell()
+                self.edge.store.in_step = in_step
+                self.edge.store.tell()
         await settle()
 
     def _outcome(self, how: str) -> VolumeError | asyncio.Event:
@@ -208,15 +208,15 @@ class Model:
         assert max(self.plugin.at_once.values(), default=0) <= 1
         published = {one.pod_uid for one in self.plugin.mounted if isinstance(one, Published)}
         assert published == set(self.wanted.values())
-        assert {row.pod_uid for row in self.world.states.publications()} == published
-        assert all(row.state is State.DONE for row in self.world.states.kept.values())
+        assert {row.pod_uid for row in self.edge.states.publications()} == published
+        assert all(row.state is State.DONE for row in self.edge.states.kept.values())
         assert len(self.plugin.mounted) == (len(published) + 1 if published else 0)
-        assert {one["state"] for one in self.world.manager.describe()} <= {"published"}
+        assert {one["state"] for one in self.edge.manager.describe()} <= {"published"}
 
 
 async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
     model = Model(attach=attach)
-    await model.world.start()
+    await model.edge.start()
     try:
         for action in actions:
             await model.do(action)
@@ -226,9 +226,9 @@ async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
             await model.do(("go", pod))
         await model.heal()
         model.check()
-        assert model.world.states.kept == {}
+        assert model.edge.states.kept == {}
     finally:
-        await model.world.manager.close(0.0)
+        await model.edge.manager.close(0.0)
 
 
 @examples(120)

@@ -10,7 +10,7 @@ import pytest
 from common.objects import Object, Ref, Stamp
 from edge.manager.wanted import Wanted
 from edge.volumes import Claim, DriverRules, PodVolume, SecretRef, Volume, inline_handle
-from tests.kit.volume_world import (
+from tests.kit.edge_volumes import (
     DRIVER,
     GI,
     NODE,

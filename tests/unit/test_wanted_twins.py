@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge.manager.wanted import Wanted
-from tests.kit.volume_world import FakeStore, pod
+from tests.kit.edge_volumes import FakeStore, pod
 
 
 def test_of_pods_with_one_uid_the_last_counts_and_the_others_when_it_goes() -> None:

@@ -1,9 +1,9 @@
 """The surroundings of a node's volume manager, in memory: a store, a plugin, drivers, rows and a clock.
 
-    world = World()
-    world.add_pod("web", claims=("data",))
-    await world.start()
-    assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
+    edge = EdgeVolumes()
+    edge.add_pod("web", claims=("data",))
+    await edge.start()
+    assert edge.plugin.calls == ["stage h-data", "publish h-data web-uid"]
 
 Nothing waits: the clock stands still until a test advances it.
 """
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 NODE = "n1"
 DRIVER = "d.csi"
 GI = 1 << 30
+
+MOUNTED = ["stage h-data", "publish h-data web-uid"]
+TAKEN_DOWN = ["unpublish h-data web-uid", "unstage h-data"]
+"""The steps on the volume of `add_pod`."""
 
 
 class FakeClock:
@@ -410,7 +414,7 @@ class FakePlugin:
 
 
 @dataclass
-class World:
+class EdgeVolumes:
     """A node with one driver that stages and needs no attachment, unless a test changes that."""
 
     clock: FakeClock = field(default_factory=FakeClock)
@@ -438,6 +442,13 @@ class World:
         """Start the manager, and let it do everything that is possible now."""
         await self.manager.start()
         await settle()
+
+    async def mount(self) -> Ref:
+        """Start the manager with a pod that gets its volume."""
+        ref = self.add_pod()
+        await self.start()
+        assert self.take_calls() == MOUNTED
+        return ref
 
     async def restart(self, *, boot: str = "boot-1") -> None:
         """End the agent in the middle of its work, and start another one."""
