@@ -57,14 +57,7 @@ class Progress:
 
 
 def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -> int:
-    """List the objects, or release them. Returns the exit code: 0, or 1 with the reason on standard error.
-
-    Args:
-        settings: the hub's socket and the time limit for each of its answers.
-        node: the node.
-        kubeconfig: a file, or `-` for standard input.
-        sure: release them.
-    """
+    """List the objects, or release them (`sure`). Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
         with _readable(kubeconfig) as path:
             asyncio.run(_run(settings, node, path, sure=sure))

@@ -115,11 +115,7 @@ class Option(click.Option):
         return record and (record[0].rstrip(), f"{self.help}  [{'; '.join(filter(None, facts))}]")
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value of a text.
-
-        Raises:
-            SettingsError: it is missing.
-        """
+        """The value of a text. Raises SettingsError if it is missing."""
         try:
             return super().process_value(ctx, value)
         except click.MissingParameter:
@@ -127,11 +123,7 @@ class Option(click.Option):
             raise SettingsError(self.label, None, f"required: {what[:1].lower()}{what[1:]}") from None
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
-        """The value of a text, or of each text of a repeatable option.
-
-        Raises:
-            SettingsError: one is wrong.
-        """
+        """The value of a text, or of each text of a repeatable option. Raises SettingsError if one is wrong."""
         if self.multiple:
             return tuple(self._read(text, ctx) for text in value or ())
         return None if value is None else self._read(value, ctx)

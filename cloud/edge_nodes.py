@@ -324,13 +324,6 @@ class Nodes:
         """The drivers that some node has reported, in order."""
         return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
 
-    def drivers_of(self, name: str) -> list[str]:
-        """The drivers that a node has reported, refused ones, too; none if the hub does not know the node."""
-        node = self._nodes.get(name)
-        if node is None:
-            return []
-        return list(dict.fromkeys([*(report.driver for report in node.stored.reports), *node.refused]))
-
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """The report of a driver by a node; None if there is none."""
         node = self._nodes.get(name)

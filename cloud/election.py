@@ -191,11 +191,7 @@ def why_nobody(seats: Mapping[str, Seat], rules: ElectionRules) -> str:
 
 
 def node_set(text: str) -> NodeSet:
-    """A value of `--candidates` or `--prefer`: `DRIVER=PATTERN,PATTERN`.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A value of `--candidates` or `--prefer`: `DRIVER=PATTERN,PATTERN`. Raises ValueError if it is none."""
     driver, _, rest = text.partition("=")
     patterns = tuple(rest.split(","))
     if not (is_driver_name(driver) and all(map(_is_pattern, patterns))):

@@ -362,11 +362,7 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
 
 
 async def find(kube: Kube, resource: Resource, name: str, namespace: str = "") -> Body | None:
-    """An object; None if there is none.
-
-    Raises:
-        KubeError: the API server refused, or did not answer.
-    """
+    """An object; None if there is none. Raises KubeError if the API server refused, or did not answer."""
     try:
         return await kube.get(resource, name, namespace)
     except KubeError as error:

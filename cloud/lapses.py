@@ -16,8 +16,9 @@ Rules:
 import logging
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
+from cloud.edge_nodes import Nodes
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import name_in_use
 from cloud.trust import audit
@@ -40,20 +41,10 @@ _MOST_NOTED: Final = 10_000
 """Volumes whose lapse is noted in the log once. Above that, the notes begin anew."""
 
 
-class Links(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that knows when links ended."""
-
-    def knows(self, name: str) -> bool:
-        """Whether a node has ever connected."""
-
-    def left(self, name: str) -> tuple[float, float] | None:
-        """When a node left, in seconds of the monotonic clock and since the epoch; None while a link of it lives."""
-
-
 class Lapses:
     """The lapses of all nodes' volumes."""
 
-    def __init__(self, links: Links, mounts: Mounts, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, links: Nodes, mounts: Mounts, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._links, self._mounts, self._monotonic = links, mounts, monotonic
         self._noted: set[tuple[str, str, float]] = set()
 

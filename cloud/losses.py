@@ -103,11 +103,7 @@ class Losses:
             return cleared
 
     def create(self) -> None:
-        """Write the file, which reserves the room that it will need.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the file, which reserves the room that it will need. Raises OSError if it cannot be written."""
         self._save(self.recorded)
 
     def _read(self) -> tuple[str, ...]:

@@ -20,18 +20,19 @@ Rules:
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from cloud.absences import Absences
+from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.lapses import Lapses
 from cloud.mounts import Mounts
 from cloud.sync.fact_kinds import name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.errors import VolumeHeld
-from common.reports import NODE_GET_INFO, DriverReport
+from common.reports import NODE_GET_INFO
 
 UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
 """The one method that the guard sees."""
@@ -91,19 +92,6 @@ def why_held(view: View) -> str:
     if view.is_mounted:
         return "" if view.is_wanted else "it still has it mounted"
     return "it has not told whether it has it mounted" if view.is_mounted is None and view.tells_all else ""
-
-
-class Nodes(Protocol):
-    """The part of `cloud.edge_nodes.Nodes` that the guard needs."""
-
-    def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is connected."""
-
-    def with_driver(self, driver: str) -> Iterable[str]:
-        """The nodes that have reported a driver, connected or not."""
-
-    def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """The report of a driver by a node; None if there is none."""
 
 
 class MountGuard:

@@ -166,11 +166,7 @@ class UniqueSegments:
 
 
 def unique_keys(text: str) -> UniqueKeys:
-    """The keys in a text, such as `KEY,KEY`. An empty text has none.
-
-    Raises:
-        ValueError: one of them is not the key of a label.
-    """
+    """The keys in a text `KEY,KEY`, which may be empty. Raises ValueError if one is not the key of a label."""
     keys = tuple(dict.fromkeys(key.strip() for key in text.split(","))) if text.strip() else ()
     if wrong := [key for key in keys if not is_label_key(key)]:
         raise ValueError(f"{wrong[0]!r} is not the key of a label")

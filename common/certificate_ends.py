@@ -52,11 +52,7 @@ class Term:
 
 
 def terms_in(pem: bytes) -> list[Term]:
-    """The terms of all certificates in a PEM file.
-
-    Raises:
-        ValueError: it has none, or one cannot be read.
-    """
+    """The terms of all certificates in a PEM file. Raises ValueError if it has none, or one cannot be read."""
     return [term_of(certificate) for certificate in x509.load_pem_x509_certificates(pem)]
 
 

@@ -39,11 +39,7 @@ def hub_endpoint(text: str) -> Endpoint:
 
 
 def hub_endpoint_with_tls(text: str) -> Endpoint:
-    """The endpoint of a text, with TLS.
-
-    Raises:
-        ValueError: it is none, or has no TLS.
-    """
+    """The endpoint of a text. Raises ValueError if it is none, or has no TLS."""
     endpoint = hub_endpoint(text)
     if not endpoint.tls:
         raise ValueError("must be wss://HOST:PORT")

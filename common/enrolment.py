@@ -194,21 +194,12 @@ def decode(data: bytes) -> Request | Answer:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """The SHA-256 of a public key, as 64 hex digits.
-
-    Args:
-        public_key: its SubjectPublicKeyInfo (DER).
-    """
+    """The SHA-256 of a public key (its SubjectPublicKeyInfo in DER), as 64 hex digits."""
     return hashlib.sha256(public_key).hexdigest()
 
 
 def renewal_text(certificate: bytes, request: bytes) -> bytes:
-    """The bytes that the present key signs when a node renews at the join listener.
-
-    Args:
-        certificate: the present certificate (DER).
-        request: the certificate request for the next key (DER).
-    """
+    """The bytes that the present key signs when a node renews at the join listener. Both are DER."""
     return _RENEWAL + hashlib.sha256(certificate).digest() + hashlib.sha256(request).digest()
 
 

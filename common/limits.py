@@ -70,15 +70,9 @@ def flaw(allowed: Allowance) -> str:
 
 
 def has_room(own: int, together: int, most: int, *, sharers: int) -> bool:
-    """Whether one of several sharers of a limit may have one more.
+    """Whether one of several sharers of a limit, which has `own` places, may have one more.
 
     The last quarter is for those with few: a sharer gets a place there while it has less than three times the rest.
-
-    Args:
-        own: how many it has.
-        together: how many all sharers have.
-        most: the limit of all together.
-        sharers: how many there are.
     """
     rest = most - together
     return rest > 0 and (sharers < 2 or rest > most // 4 or own < 3 * rest)

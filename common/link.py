@@ -161,11 +161,7 @@ class Stream(Receiver):
         self.queue(message)
 
     def queue(self, message: bytes) -> None:
-        """Queue a message without waiting: for small and rare ones.
-
-        Raises:
-            MessageTooLarge: the peer does not accept it.
-        """
+        """Queue a small and rare message without waiting. Raises MessageTooLarge if the peer does not accept it."""
         self._link.send(self.id, message)
 
     def end(self, status: Status, message: bytes | None = None) -> None:

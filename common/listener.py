@@ -368,11 +368,7 @@ def _give_memory_back() -> None:
 
 
 def listen_tcp(address: HostPort, *, flag: str = "--listen") -> socket.socket:
-    """A listening TCP socket, for the address of a flag.
-
-    Raises:
-        SettingsError: the system refuses the address.
-    """
+    """A listening TCP socket, for the address of a flag. Raises SettingsError if the system refuses the address."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)

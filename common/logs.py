@@ -60,11 +60,7 @@ def bind(about: About) -> None:
 
 
 def of_peer(peer: str) -> dict[str, str]:
-    """The `extra` of a line that this peer can provoke.
-
-    Args:
-        peer: `edge n1` once the hub has admitted it. Before that its host, without the port.
-    """
+    """The `extra` of a line that this peer can provoke: `edge n1` once it is admitted, before that its host."""
     return {"peer": peer}
 
 

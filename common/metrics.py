@@ -200,14 +200,7 @@ class Metrics:
         self.gauges = (connected, in_flight, self._ends, self._epochs, self._served)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
-        """Count one finished call.
-
-        Args:
-            driver: the CSI driver's name; empty if the call never got that far (csi-lib-utils' `unknown-driver`).
-            method: its path, `/csi.v1.Controller/CreateVolume`.
-            code: the caller's gRPC code.
-            duration_s: from the call's arrival here to its answer.
-        """
+        """Count one finished call; an empty `driver` is one that the call never got as far as (`unknown-driver`)."""
         durations = self._kept.get((driver, method, code))
         if durations is None:
             durations = self._find(driver, method, code)

@@ -36,12 +36,7 @@ Texts = Mapping[str, str]
 
 
 def is_fence(annotations: Texts | None, parameters: Texts | None = None) -> bool:
-    """Whether a volume asks for `fence`.
-
-    Args:
-        annotations: of its PersistentVolume.
-        parameters: of its StorageClass.
-    """
+    """Whether a volume asks for `fence`, in its PersistentVolume's annotations or its StorageClass's parameters."""
     return _asked(annotations, parameters)[1] == FENCE
 
 

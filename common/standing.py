@@ -34,7 +34,7 @@ class Standing:
         priority: Priority = Priority.CONTROL,
         reopen: Backoff = REOPEN,
     ) -> None:
-        """`use` sends and receives on the stream until it has ended; it is cancelled when the link goes."""
+        """`use` serves the stream until it has ended; it is cancelled when the link goes."""
         self._kind = kind
         self._use = use
         self._subject = subject

@@ -45,11 +45,7 @@ def with_topology(capabilities: bytes) -> bytes:
 
 
 def segment_of(node: str) -> dict[str, str]:
-    """A node's segment: its key and value.
-
-    Raises:
-        ValueError: the node has no segment (`why_no_segment`).
-    """
+    """A node's segment: its key and value. Raises ValueError if the node has no segment (`why_no_segment`)."""
     if why := why_no_segment(node):
         raise ValueError(why)
     return {NODE_SEGMENT: node}

@@ -127,11 +127,7 @@ class Identity:
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 
     def dates(self) -> Term:
-        """The certificate's own dates.
-
-        Raises:
-            OSError, ValueError: there is no certificate.
-        """
+        """The certificate's own dates. Raises OSError, ValueError if there is no certificate."""
         return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
     def request(self, token: str = "") -> bytes:

@@ -78,14 +78,7 @@ TRY_AGAIN_S = 5.0
 class KubeletPart:
     """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        *,
-        changed: Callable[[], None],
-        look_s: float = LOOK_S,
-        try_again_s: float = TRY_AGAIN_S,
-    ) -> None:
+    def __init__(self, settings: AgentSettings, *, changed: Callable[[], None]) -> None:
         """Open the files. `changed` is called when the drivers, or a driver's answers, have changed.
 
         Raises:
@@ -93,7 +86,6 @@ class KubeletPart:
         """
         own = settings.registration == "own"
         self._tell = changed
-        self._look_s = look_s
         self._root_dir = settings.root_dir
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = ""
@@ -105,7 +97,7 @@ class KubeletPart:
                 raise SettingsError("--state-dir", str(settings.state_dir), why)
             self._home.disown()
         self.fencing = _make_fencing(settings) if own else None
-        self.volumes = Volumes(settings, self.fencing, try_again_s=try_again_s) if self.fencing is not None else None
+        self.volumes = Volumes(settings, self.fencing) if self.fencing is not None else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
@@ -172,7 +164,7 @@ class KubeletPart:
             for problem in sorted((now & before) - named):
                 log.warning("%s", problem)
             named, before = now & (named | before), now
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(LOOK_S)
 
     def up(self, link: Link) -> None:
         """Use a new link to the hub."""
@@ -204,10 +196,7 @@ class KubeletPart:
     def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
         """Return the pods and their volumes, for the status socket. Contains no secret.
 
-        Args:
-            node: the node's name.
-            connected: whether the agent has a link.
-            since: when it got or lost the link.
+        `since` is when the agent got or lost its link.
         """
         if self.volumes is None:
             return NodeVolumes(node=node, connected=connected, since=since, observing=True)
@@ -223,14 +212,13 @@ class Volumes:
         count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
     """
 
-    def __init__(self, settings: AgentSettings, fencing: Fencing, *, try_again_s: float) -> None:
+    def __init__(self, settings: AgentSettings, fencing: Fencing) -> None:
         """Open the files in the state directory.
 
         Raises:
             SettingsError: they cannot be used.
         """
         self._settings, self._fencing = settings, fencing
-        self._try_again_s = try_again_s
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
         self._states = self._open_states()
@@ -267,7 +255,7 @@ class Volumes:
 
     async def _manage_later(self, registry: DriverRegistry) -> None:
         while True:
-            await asyncio.sleep(self._try_again_s)
+            await asyncio.sleep(TRY_AGAIN_S)
             if self._states is None:
                 self._states = await asyncio.to_thread(self._open_states)
             if self._states is not None and await self._manage(registry, self._states):

@@ -162,11 +162,7 @@ class Metastore:
         return self.objects.refs(kind)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` on the loop after each transaction of objects, and when `in_step` changes.
-
-        Returns:
-            The function that ends this.
-        """
+        """Call `subscriber` after each transaction of objects, and when `in_step` changes. Returns its end."""
         return self.objects.subscribe(subscriber)
 
     @property

@@ -228,11 +228,7 @@ def why_not_valid(answer: bytes) -> str | None:
 
 
 def expanded_bytes(answer: bytes) -> int:
-    """Return the size in a NodeExpandVolumeResponse; 0 if it has none.
-
-    Raises:
-        ValueError: it is no such answer.
-    """
+    """Return the size in a NodeExpandVolumeResponse; 0 if it has none. Raises ValueError if it is no such answer."""
     response = pb.NodeExpandVolumeResponse()
     _decode(response, answer)
     return response.capacity_bytes

@@ -49,7 +49,6 @@ class Registrar:
         *,
         own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
-        look_s: float = LOOK_S,
     ) -> None:
         """If not `own`, it observes the plugins of a kubelet. `is_relay`: the agent itself serves a socket."""
         self.directory = root / _REGISTRY
@@ -57,7 +56,6 @@ class Registrar:
         self._registry = registry
         self._own = own
         self._is_relay = is_relay
-        self._look_s = look_s
         self._served: dict[Path, _Plugin] = {}
         self._tried: dict[Path, float] = {}
         self._others: Mapping[Path, str] = {}
@@ -134,7 +132,7 @@ class Registrar:
             for path in seen - now:
                 self._registry.lost(str(path))
             seen = now
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(LOOK_S)
 
 
 class _Plugin:

@@ -56,12 +56,7 @@ _THE_HUB = "the hub"
 
 
 def due_at(term: Term, *, spread: float) -> float:
-    """The time at which a certificate is renewed, in seconds since the epoch.
-
-    Args:
-        term: the time of its validity.
-        spread: from -1, as early as allowed, to 1, as late.
-    """
+    """When a certificate is renewed. `spread` is from -1, as early as allowed, to 1, as late."""
     return term.begins_at + (term.ends_at - term.begins_at) * (RENEW_AT + spread * _SPREAD)
 
 

@@ -262,11 +262,7 @@ class VolumeManager:
         return [key for key, volume in self._volumes.items() if volume.use.is_reported and volume.use.is_sole]
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever the result of `describe` may have changed, but for usage and health.
-
-        Returns:
-            A function that ends this.
-        """
+        """Call `callback` whenever `describe` may return something else, but for usage and health. Returns its end."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 

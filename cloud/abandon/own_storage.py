@@ -41,14 +41,7 @@ def own_volumes(
 def own_contents(
     contents: Iterable[Body], own: Iterable[Body], others: Iterable[Body], made: Collection[Handle]
 ) -> list[Body]:
-    """The VolumeSnapshotContents of a node's own storage.
-
-    Args:
-        contents: all of them.
-        own: the PersistentVolumes of the node's own storage.
-        others: all other PersistentVolumes.
-        made: the snapshots that this node alone has made.
-    """
+    """The VolumeSnapshotContents of a node's own storage; `made` are the snapshots that it alone has made."""
     handles, found = _handles_of(own, others), []
     for content in contents:
         driver, source = str(part(content, "spec").get("driver", "")), part(content, "spec", "source")

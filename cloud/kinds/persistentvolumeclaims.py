@@ -16,11 +16,7 @@ CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime",
 
 
 def check_status(status: Fields) -> None:
-    """Check the status of a claim, from any writer.
-
-    Raises:
-        FieldError: a field is wrong.
-    """
+    """Check the status of a claim, from any writer. Raises FieldError if a field is wrong."""
     for name in ("capacity", "allocatedResources"):
         status.part(name).quantity("storage")
     status.part("allocatedResourceStatuses").text("storage")
@@ -30,11 +26,7 @@ def check_status(status: Fields) -> None:
 
 
 def check_spec(spec: Fields) -> None:
-    """Check the specification of a claim or of a claim template.
-
-    Raises:
-        FieldError: a field is wrong.
-    """
+    """Check the specification of a claim or of a claim template. Raises FieldError if a field is wrong."""
     spec.texts("accessModes", allowed=ACCESS_MODES)
     spec.text("volumeMode", allowed=VOLUME_MODES)
     spec.name("volumeName")

@@ -25,14 +25,7 @@ _NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAV
 
 
 def leaves_doubt(status: Status, asked: Whereabouts, send: Send, *, is_known: bool) -> bool | None:
-    """Whether a create may have made something in spite of an error (`Attempt.end`).
-
-    Args:
-        status: the error.
-        asked: the facts of the request.
-        send: where it went.
-        is_known: whether the hub knows a thing that was made under the name.
-    """
+    """Whether a create may have made something in spite of an error (`Attempt.end`)."""
     if status.origin != Origin.VENDOR or status.code in _NOT_FINAL:
         return True
     if status.code == Code.ALREADY_EXISTS and not is_known:

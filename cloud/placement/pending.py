@@ -240,11 +240,7 @@ class Pending:
         return list(self._untaken)
 
     async def books(self) -> Books:
-        """All that this hub knows.
-
-        Raises:
-            PlacementNotKept: the store cannot be reached.
-        """
+        """All that this hub knows. Raises PlacementNotKept if the store cannot be reached."""
         before = self._running()  # a create that ends while the ledger is read stands here, or in the ledger
         ledger = await self.store.ledger()
         running = before | self._running()  # one that begins meanwhile has a hold there, and is no doubt

@@ -144,11 +144,7 @@ class Placement:
         return self._fleets.of(driver)
 
     async def books(self) -> Books:
-        """All names and ids at one moment.
-
-        Raises:
-            PlacementNotKept: the claim store cannot be reached.
-        """
+        """All names and ids at one moment. Raises PlacementNotKept if the claim store cannot be reached."""
         return await self._pending.books()
 
     async def knows(self, node: str, driver: str = "") -> bool:

@@ -324,11 +324,7 @@ def needs(method: str, request: bytes) -> frozenset[str]:
 
 
 def made(method: str, answer: bytes) -> tuple[Thing, ...]:
-    """Read the things that a create's answer names.
-
-    Raises:
-        ValueError: its bytes are not the method's answer.
-    """
+    """Read the things that a create's answer names. Raises ValueError if its bytes are not the method's answer."""
     rule = RULES.get(method)
     if rule is None or not rule.makes:
         return ()

@@ -226,11 +226,7 @@ class FactTable:
             self._note(ref, old, fact)
 
     async def remove(self, node: str, ref: Ref) -> None:
-        """Remove a fact.
-
-        Raises:
-            OSError: that cannot be written.
-        """
+        """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):
             await self._writer.commit([(_DROP, _key(node, ref))])
             self._quota.remove(node, ref)
@@ -253,32 +249,20 @@ class FactTable:
             await self._put_machine(node, instance, volumes)
 
     async def settle(self, node: str) -> None:
-        """Note that the earlier machines of a node have no volume mounted any more.
-
-        Raises:
-            OSError: that cannot be written.
-        """
+        """The earlier machines of a node have no volume mounted any more. Raises OSError if that cannot be written."""
         async with self._lock(node):
             if node in self.earlier_use:
                 await self._put_machine(node, self._instances[node], frozenset())
 
     async def void(self, node: str) -> None:
-        """Remove all facts of a node. What its earlier machines had in use stays.
-
-        Raises:
-            OSError: that cannot be written.
-        """
+        """Remove all facts of a node, but not what its earlier machines had in use. Raises OSError."""
         async with self._lock(node):
             await self._void(node, [(_VOID, (node,))])
             if node in self.earlier_use:
                 self._quota.put(node, _EARLIER_USE, _size(_machine(node, "", self.earlier_use[node])))
 
     async def forget(self, node: str) -> None:
-        """Remove all that is known of a node.
-
-        Raises:
-            OSError: that cannot be written.
-        """
+        """Remove all that is known of a node. Raises OSError if that cannot be written."""
         async with self._lock(node):
             await self._void(node, [(_VOID, (node,)), (_DROP_MACHINE, (node,))])
             self._instances.pop(node, None)

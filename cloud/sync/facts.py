@@ -71,11 +71,7 @@ class FactSink:
         return not stray
 
     async def void(self, node: str) -> None:
-        """Remove all facts of a node. What its earlier machines had in use stays.
-
-        Raises:
-            OSError: the disk is broken.
-        """
+        """Remove all facts of a node, but not what its earlier machines had in use. Raises OSError."""
         await self._table.void(node)
 
     async def forget(self, node: str) -> None:

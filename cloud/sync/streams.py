@@ -120,11 +120,7 @@ class SyncServer:
         return bool(self._sink.stamps(node))
 
     async def forget(self, node: str) -> None:
-        """Forget the facts of a node that is gone for good.
-
-        Raises:
-            OSError: they cannot be removed.
-        """
+        """Forget the facts of a node that is gone for good. Raises OSError if they cannot be removed."""
         await self._sink.forget(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:

@@ -83,12 +83,7 @@ class Credentials:
         return moment <= self._now()
 
     def denied(self, node: str, serial: int) -> str:
-        """Why a node or its certificate is denied, for operators; empty if it is not.
-
-        Args:
-            node: the node's name; empty for another peer.
-            serial: the certificate's serial number; 0 without one.
-        """
+        """Why a node (empty: another peer) or its certificate (serial 0: none) is denied; empty if it is not."""
         denial = self._denials.find(node, serial)
         if denial is not None:
             return f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")

@@ -133,11 +133,7 @@ class Tokens:
         return found
 
     def check_use(self, token: Token) -> None:
-        """Check that one more node may join with a token.
-
-        Raises:
-            TokenRefused: it may not.
-        """
+        """Check that one more node may join with a token. Raises TokenRefused if it may not."""
         if token.made_at > self._now() + CLOCKS_S:
             raise TokenRefused("the hub's clock was set back after this token was made; make a new one")
         if token.ends_at <= self._now():

@@ -27,11 +27,7 @@ class Farewell:
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Delete a node's Node, if the hub made it.
-
-        Raises:
-            KubeError: the deletion failed; try again.
-        """
+        """Delete a node's Node, if the hub made it. Raises KubeError if the deletion failed; try again."""
         found = await find(self._api, _NODES, node)
         if found is None or not is_made(found):
             return

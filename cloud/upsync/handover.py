@@ -27,11 +27,7 @@ class HandOver:
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Remove the marks from a node's objects.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
+        """Remove the marks from a node's objects. Raises KubeError if the write failed; try again."""
         for kind in ("Node", "CSINode"):
             found = await find(self._api, RESOURCES[kind], node)
             if found is not None and (marks := unmarked(found)):

@@ -212,11 +212,7 @@ class WrittenFacts:
             self._add((node, ref))
 
     async def void(self, node: str) -> None:
-        """Drop all facts of the node from the disk. Those that Kubernetes has stay there.
-
-        Raises:
-            OSError: the disk is broken.
-        """
+        """Drop all facts of the node from the disk. Those that Kubernetes has stay there. Raises OSError."""
         self._untell_all(node)
         await self._sink.void(node)
 

@@ -46,11 +46,7 @@ def encode(page: Any, *, indent: int | None = None) -> bytes:
 
 
 def decode(data: bytes, page: type[T]) -> T:
-    """A page from its JSON.
-
-    Raises:
-        ValueError: it is no JSON, or not this page.
-    """
+    """A page from its JSON. Raises ValueError if it is no JSON, or not this page."""
     return cast("T", _read(json.loads(data), page, "the page"))
 
 

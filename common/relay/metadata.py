@@ -78,11 +78,7 @@ def encode_timeout(timeout_s: float) -> bytes:
 
 
 def parse_timeout(value: bytes) -> float:
-    """Seconds of a `grpc-timeout` value.
-
-    Raises:
-        MalformedField: the value is not one to eight digits and a unit.
-    """
+    """Seconds of a `grpc-timeout` value. Raises MalformedField if the value is not one to eight digits and a unit."""
     match = _TIMEOUT.fullmatch(value)
     if match is None:
         raise MalformedField("grpc-timeout", value)

@@ -88,11 +88,7 @@ def look(device: Path) -> Content:
 
 
 def wait_idle(device: Path) -> None:
-    """Return once no tool of an earlier agent works on a device.
-
-    Raises:
-        OSError: one still does.
-    """
+    """Return once no tool of an earlier agent works on a device. Raises OSError if one still does."""
     with _locked(device, fcntl.LOCK_SH):
         pass
 

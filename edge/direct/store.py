@@ -50,11 +50,7 @@ _TRIES = 16
 
 
 def check_volume_path(volume_path: str) -> None:
-    """Check that a path can be a direct volume's.
-
-    Raises:
-        VolumePathRefused: it cannot.
-    """
+    """Check that a path can be a direct volume's. Raises VolumePathRefused if it cannot."""
     if not volume_path.startswith("/") or "\0" in volume_path:
         raise VolumePathRefused(volume_path, "it is not an absolute path")
     if (size := len(os.fsencode(volume_path))) > LONGEST_PATH_BYTES:
@@ -121,11 +117,7 @@ class DirectVolumeStore:
             raise MountInfoBroken(error.why, volume_path=volume_path) from None
 
     def remove(self, volume_path: str) -> bool:
-        """Remove a volume's directory. Returns whether there was one.
-
-        Raises:
-            StoreFailed: it cannot be removed.
-        """
+        """Remove a volume's directory. Returns whether there was one. Raises StoreFailed if it cannot be removed."""
         gone = self._new_path()
         with _told(f"remove the direct volume {volume_path} below {self.root}"):
             try:

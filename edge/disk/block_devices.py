@@ -35,11 +35,7 @@ class BlockDevices:
         self._root, self._layout = root, layout
 
     def device(self, name: str, pod_uid: str) -> str:
-        """Return the path of the driver's publication, without symbolic links.
-
-        Raises:
-            OSError: the driver published nothing.
-        """
+        """Return the real path of the driver's publication. Raises OSError if the driver published nothing."""
         return os.path.realpath(self._layout.block_target(name, pod_uid), strict=True)
 
     def map(self, name: str, pod_uid: str) -> None:

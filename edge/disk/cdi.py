@@ -100,11 +100,7 @@ class CdiFiles:
             reach("publish.after-cdi")
 
     async def remove(self, published: Published) -> None:
-        """Remove the file of a pod's volume, if there is one.
-
-        Raises:
-            Uncertain: it cannot be removed.
-        """
+        """Remove the file of a pod's volume, if there is one. Raises Uncertain if it cannot be removed."""
         if self._root is not None and published.block:
             path = self._path(self._root, published.pod_uid, published.name)
             await _apart(f"remove {path}", lambda: path.unlink(missing_ok=True))

@@ -55,11 +55,7 @@ _hung: dict[Path, threading.Thread] = {}
 
 
 def loops_on(file: Path) -> list[Path]:
-    """Return the loop devices that hold a file. The file may be gone.
-
-    Args:
-        file: the path under which they were attached.
-    """
+    """Return the loop devices that were attached under this path. The file may be gone."""
     devices = [Path("/dev") / backing.parent.parent.name for backing in _SYSFS.glob("loop*/loop/backing_file")]
     return [device for device in devices if _is_on(device, file)]
 

@@ -155,30 +155,18 @@ def read_table(root: Path, *, whole: bool = False) -> MountTable:
 
 
 def bind(source: Path, target: Path) -> None:
-    """Bind a file to a second path.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """Bind a file to a second path. Raises OSError if the kernel refused."""
     _call("mount", os.fsencode(source), os.fsencode(target), None, _MS_BIND, None, what=f"bind {source} to {target}")
 
 
 def mount_guard(target: Path) -> None:
-    """Mount an empty directory that nobody can write to.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """Mount an empty directory that nobody can write to. Raises OSError if the kernel refused."""
     options = b"size=4k,nr_inodes=1,mode=555"
     _call("mount", GUARD.encode(), os.fsencode(target), b"tmpfs", _MS_GUARD, options, what=f"mount a guard at {target}")
 
 
 def unmount(path: Path) -> None:
-    """Unmount the uppermost mount at a path; a symbolic link at the path is not followed.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """Unmount the uppermost mount at a path, and follow no symbolic link. Raises OSError if the kernel refused."""
     _call("umount2", os.fsencode(path), _UMOUNT_NOFOLLOW, what=f"unmount {path}")
 
 

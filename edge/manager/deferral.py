@@ -87,11 +87,7 @@ class VolumeDeferral:
         return row.agent_defers or (row.reconstructed and row.block and self._host.may_defer)
 
     async def take_back(self, row: Publication) -> None:
-        """Undo `hand_over`, before the driver unpublishes.
-
-        Raises:
-            Uncertain: it must be repeated.
-        """
+        """Undo `hand_over`, before the driver unpublishes. Raises Uncertain if it must be repeated."""
         published = published_of(row)
         await self._direct.take_back(published)
         if row.handover is not Handover.HANDED:

@@ -99,9 +99,7 @@ class VolumeExpander:
     async def handed_over(self, want: PodVolume, *, fills: bool) -> None:
         """Finish the expansion of a deferred volume that `expand_mounting` has begun.
 
-        Args:
-            want: the pod's volume.
-            fills: whether its file system has the size of the device.
+        `fills`: its file system has the size of the device.
         """
         growing, self._growing = self._growing, None
         if growing is not None:
@@ -110,11 +108,7 @@ class VolumeExpander:
                 await self._finish(*growing)
 
     async def expand_published(self, want: PodVolume) -> None:
-        """Expand the volume while a pod uses it.
-
-        Raises:
-            VolumeError: it could not be expanded.
-        """
+        """Expand the volume while a pod uses it. Raises VolumeError if it could not be expanded."""
         planned = self._plan(want.volume, mounting=False)
         claim = want.volume.claim
         if planned is None or claim is None:

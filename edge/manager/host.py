@@ -98,11 +98,7 @@ class VolumeHost:
         return driver is not None and driver.registered
 
     def driver(self, name: str) -> NodeDriver:
-        """Return a registered driver.
-
-        Raises:
-            Waiting: it is not registered.
-        """
+        """Return a registered driver. Raises Waiting if it is not registered."""
         driver = self.drivers.find(name)
         if driver is None or not driver.registered:
             raise Waiting(f"driver {name} is not registered on this node; check that its node-driver-registrar runs")

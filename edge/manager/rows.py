@@ -90,13 +90,7 @@ class VolumeRows:
         reach(f"{step}.after-intent")
 
     async def settle(self, step: str, row: Row, *, gone: bool = False) -> None:
-        """Write the row of a step that has ended.
-
-        Args:
-            step: for the fault points.
-            row: its row now.
-            gone: whether nothing is left, so that the row goes.
-        """
+        """Write the row of a step (named for the fault points) that has ended. If all is `gone`, the row goes."""
         reach(f"{step}.before-result")
         await self.write(row, gone=gone)
         reach(f"{step}.after-result")
@@ -116,11 +110,7 @@ class VolumeRows:
             log.warning("volume %s: the result is not on the disk yet: %s", self._key, error.why)
 
     async def record(self, target: Target) -> None:
-        """Write an unwritten row.
-
-        Raises:
-            NotReady: the row could not be written.
-        """
+        """Write an unwritten row. Raises NotReady if the row could not be written."""
         row, gone = self.unwritten[target]
         await (self._states.drop(row) if gone else self._states.put(row))
         self.unwritten.pop(target, None)

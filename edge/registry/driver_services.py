@@ -143,13 +143,7 @@ def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
 
 
 def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> bool:
-    """Whether a driver has a topology of its own, as far as is known.
-
-    Args:
-        drivers: all drivers of this node.
-        name: the driver's name.
-        had: it had one before.
-    """
+    """Whether a driver has a topology of its own, as far as is known; `had`: it had one before."""
     sockets = _of_name(drivers, name)
     had = had or any(driver.had_topology for driver in sockets)
     unheard = any(driver.named and driver.report is None for driver in drivers) or awaits_node_plugin(drivers, name)

@@ -67,11 +67,7 @@ class PluginClient:
         return info.type, Offer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Call NotifyRegistrationStatus with the result of the registration.
-
-        Raises:
-            PluginSilent: it did not confirm.
-        """
+        """Notify the plugin of the registration's result. Raises PluginSilent if it did not confirm."""
         status = RegistrationStatus(plugin_registered=registered, error=error)
         await self._call("NotifyRegistrationStatus", status, _NOTIFY_LIMIT_S)
 

@@ -113,13 +113,7 @@ class ObjectStore:
         self.heard_at = row[0] if row is not None else None
 
     def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
-        """Begin to serve the loaded objects.
-
-        Args:
-            path: the database's path, for messages.
-            writer: writes to the database.
-            reader: another connection, for this thread.
-        """
+        """Begin to serve the loaded objects. `reader` is another connection, for this thread."""
         self._path, self._writer, self._reader = path, writer, reader
 
     # ---- for the agent

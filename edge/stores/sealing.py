@@ -29,11 +29,7 @@ class Sealer:
         return self._sealer.seal(body, bound=_bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
-        """The body of its sealed form.
-
-        Raises:
-            ValueError: it was sealed with another key or for another object, or is damaged.
-        """
+        """The body. Raises ValueError if it was sealed with another key or for another object, or is damaged."""
         try:
             return self._sealer.unseal(sealed, bound=_bound(ref, stamp))
         except ValueError as error:

@@ -18,7 +18,7 @@ from common.reports import NODE_GET_INFO
 from common.status import Code, Status
 from common.tasks import supervised
 from edge.drivers import ASK_AGAIN_S, Driver
-from edge.registrar import LOOK_S, Registrar
+from edge.registrar import Registrar
 from edge.registry import plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
@@ -49,7 +49,7 @@ class Node:
         self.registry: DriverRegistry
         self._running: contextlib.AsyncExitStack | None = None
 
-    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0, look_s: float = LOOK_S) -> None:
+    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0) -> None:
         self.registry = DriverRegistry(
             self.name,
             state_dir=self.state,
@@ -64,7 +64,7 @@ class Node:
         self._running.push_async_callback(self.registry.close)
         tasks = await self._running.enter_async_context(supervised())
         tasks.start(self.registry.run(), name="registry")
-        tasks.start(Registrar(self.root, self.registry, own=own, look_s=look_s).run(), name="registrar")
+        tasks.start(Registrar(self.root, self.registry, own=own).run(), name="registrar")
         await until(self.sockets.is_dir, "the registry directory")
 
     async def stop(self) -> None:

@@ -21,7 +21,7 @@ from common.tasks import supervised
 from edge import home, kubelet_part
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
-from edge.kubelet_part import LOOK_S, TRY_AGAIN_S, KubeletPart
+from edge.kubelet_part import KubeletPart
 from edge.manager.states import Device
 from edge.volume_errors import NotReady
 from tests.kit.edge_volumes import attachment, persistent_claim, persistent_volume, pod
@@ -42,8 +42,6 @@ def part(
     root: str = "root",
     registration: str = "own",
     relay: str = "",
-    look_s: float = LOOK_S,
-    try_again_s: float = TRY_AGAIN_S,
 ) -> KubeletPart:
     settings = EDGE_OPTIONS.read(
         {
@@ -56,7 +54,7 @@ def part(
         }
         | ({"relay_dir": relay} if relay else {})
     )
-    return KubeletPart(settings, changed=lambda: None, look_s=look_s, try_again_s=try_again_s)
+    return KubeletPart(settings, changed=lambda: None)
 
 
 async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path) -> None:
@@ -243,7 +241,8 @@ async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_a
         return await scan(plugin)
 
     monkeypatch.setattr(VolumePlugin, "scan", fail_twice)
-    own = part(tmp_path, try_again_s=0.0)
+    monkeypatch.setattr("edge.kubelet_part.TRY_AGAIN_S", 0.0)
+    own = part(tmp_path)
     async with asyncio.timeout(5.0), supervised() as tasks:
         await own.start(tasks)
         state = told(own)
@@ -274,7 +273,8 @@ async def test_a_problem_is_in_the_log_once_and_only_when_it_has_lasted(
             raise AllSeenError from None
 
     monkeypatch.setattr(KubeletPart, "problems", property(problems))
-    observing = part(tmp_path, registration="observe", look_s=0.0)
+    monkeypatch.setattr("edge.kubelet_part.LOOK_S", 0.0)
+    observing = part(tmp_path, registration="observe")
     with pytest.raises(AllSeenError):
         await observing._name_problems()
     await observing.close()

@@ -59,9 +59,10 @@ async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_t
         return answer
 
     monkeypatch.setattr("pathlib.Path.glob", glob)
+    monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
     registry = Registry()
     with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False, look_s=0.0)._look_for_drivers()
+        await Registrar(tmp_path, registry, own=False)._look_for_drivers()
     assert registry.heard == [f"found {driver}", f"lost {driver}"]
     assert caplog.messages == [
         f"cannot look for drivers in {tmp_path / 'plugins'}: {trouble}; those that were seen stay"
@@ -81,8 +82,9 @@ async def test_an_observer_takes_no_socket_of_the_agents_own_relay_for_a_driver(
         return answer
 
     monkeypatch.setattr("pathlib.Path.glob", glob)
+    monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
     registry = Registry()
     is_relay = str(relayed).__eq__
     with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False, is_relay=is_relay, look_s=0.0)._look_for_drivers()
+        await Registrar(tmp_path, registry, own=False, is_relay=is_relay)._look_for_drivers()
     assert registry.heard == [f"found {driver}"]

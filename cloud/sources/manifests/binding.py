@@ -67,12 +67,7 @@ class Binder:
         self._made: dict[Ref, Item] = {}
 
     def bind(self, entries: Mapping[Ref, Entry], told: Told) -> Bound:
-        """Complete the objects.
-
-        Args:
-            entries: the written objects.
-            told: the nodes' reports.
-        """
+        """Complete the written objects with the nodes' reports."""
         binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told)
         items = {ref: entry.item for ref, entry in entries.items()}
         self._made = {ref: self._item(ref, body) for ref, body in binding.made()}
