@@ -143,26 +143,11 @@ async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: P
     assert len({each.node for each in asked}) == 1
 
 
-async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: Placed) -> None:
-    request = create("pvc-1", on("n1")).SerializeToString()
-    call = Call(DRIVER, CONTROLLER + "CreateVolume", request, "c", None)
-    reply = await world.send(call, Told())
-    reply.cancel()
-    assert world.holder() == "n1"
-
-
-async def test_names_and_volumes_outlive_the_hub(world: Placed) -> None:
+async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: Placed) -> None:
     await world.has_made("n1")
-    await world.restart()
-    assert world.holder() == "n1"
-    assert (await world.ask("DeleteVolume", delete())).node == "n1"
-
-
-async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_again(world: Placed) -> None:
-    await world.has_made("n1")
+    world.refuse("n1", Code.INTERNAL)
     await world.ask("DeleteVolume", delete())
-    assert not world.holder()
-    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+    assert (world.holder(), world.places()) == ("n1", ["n1"])
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.ALREADY_EXISTS])
@@ -452,14 +437,6 @@ async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Pl
     world.reports = {node: report(node, segments={"zone": node}) for node in ("n1", "n2")}
     world.placement.changed(DRIVER)
     assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
-
-
-async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: Placed) -> None:
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
-    assert (world.places(), world.holder()) == ([], "")
-    await world.restart()
-    assert not world.holder()
 
 
 async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is_deleted(world: Placed) -> None:
@@ -775,14 +752,6 @@ async def test_no_secret_reaches_the_disk(world: Placed, tmp_path: Path) -> None
     files = [file.read_bytes() for file in tmp_path.iterdir()]  # noqa: ASYNC240  # a test
     assert any(b"vol-1" in file for file in files)
     assert not any(b"sesame" in file for file in files)
-
-
-async def test_what_a_forgotten_node_had_is_forgotten(world: Placed) -> None:
-    await world.has_made("n1")
-    await world.placement.forget("n1")
-    await world.restart()
-    assert not world.holder()
-    assert not world.places()
 
 
 async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: Placed) -> None:

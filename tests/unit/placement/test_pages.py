@@ -146,16 +146,6 @@ async def test_the_next_64_nodes_are_asked_ahead_and_each_of_them_once(hundred: 
     assert asked(hundred, "n050") == 1
 
 
-async def test_slow_nodes_answer_beside_each_other(hundred: Placed) -> None:
-    for vendor in hundred.vendors:
-        lister(hundred, vendor).go.clear()
-    walking = asyncio.create_task(walk(hundred))
-    await settle()
-    for vendor in hundred.vendors:
-        lister(hundred, vendor).go.set()
-    assert len(await walking) == 100
-
-
 async def test_two_lists_at_one_time_have_all_that_was_made_before_each(three: Placed) -> None:
     first = await page(three)
     lister(three, "n3").volumes.append("new")

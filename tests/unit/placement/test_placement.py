@@ -75,13 +75,6 @@ async def test_a_node_whose_name_is_no_label_value_gets_no_volume(placed: Placin
         await world.ask("CreateVolume", create("pvc-1"))
 
 
-async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(placed: Placing) -> None:
-    world = placed(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
-    asked = create("pvc-1", {"zone": "b"})
-    assert (await world.ask("CreateVolume", asked, mode=Mode.AUTO)).node == "n2"
-    assert world.calls[0][2] == asked.SerializeToString()
-
-
 # -------------------- where something is --------------------
 
 
