@@ -613,3 +613,36 @@ async def test_the_files_of_a_volume_that_the_driver_has_deferred_to_the_runtime
     assert (asked, given) == ([PUBLISHED], [])
     await publish(plugin, wanted)
     assert len(given) == 1
+
+
+# ---- unstaging what the mount table shows to be staged ---------------------------------------------------------------
+
+
+@pytest.fixture
+async def mounted_target(plugin: VolumePlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The staging directory of a volume, which is mounted, as far as the kernel's table tells."""
+    await stage(plugin)
+    found = plugin.layout.staging_target("d.csi", "vol-1")
+    table = tmp_path / "mountinfo"
+    table.write_text(f"36 35 0:50 / {found} rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", table)
+    return found
+
+
+async def test_a_mount_that_the_driver_does_not_want_to_know_of_any_more_is_not_forgotten(
+    plugin: VolumePlugin, driver: ScriptedDriver, mounted_target: Path
+) -> None:
+    driver.capabilities = frozenset()
+    with pytest.raises(NotReady, match="no capability STAGE_UNSTAGE_VOLUME"):
+        await plugin.unstage(STAGED)
+    assert (mounted_target.parent / "vol_data.json").exists()
+
+
+async def test_a_mount_without_its_vol_data_is_unstaged_all_the_same(
+    plugin: VolumePlugin, driver: ScriptedDriver, mounted_target: Path
+) -> None:
+    (mounted_target.parent / "vol_data.json").unlink()
+    driver.meanwhile["NodeUnstageVolume"] = lambda _: mounts.MOUNTINFO.write_text("")
+    await plugin.unstage(STAGED, recorded=False)
+    assert driver.methods == ["Stage", "Unstage"]
+    assert not mounted_target.parent.exists()

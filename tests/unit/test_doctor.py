@@ -25,6 +25,7 @@ from cli.doctor.permissions import HUB, NEEDED, check
 from cli.doctor.permissions import examine as examine_permissions
 from cli.doctor.proxy import check_driver, check_sidecars
 from cli.doctor.sockets import check_socket, connections
+from cli.doctor.watchdog import check_watchdog
 from cli.process_options import HUB_OPTIONS
 from cloud.admission import Role
 from cloud.kube import KubeError, Page
@@ -563,3 +564,23 @@ def test_the_permissions_looked_for_are_those_that_our_roles_grant(file: str, pr
         for resource in rule["resources"]
     }
     assert looked_for == granted
+
+
+# -------------------- the watchdog --------------------
+
+
+def test_another_holder_and_a_short_time_are_wrong(tmp_path: Path) -> None:
+    process, device = tmp_path / "7", tmp_path / "devices/watchdog0"
+    (process / "fd").mkdir(parents=True)
+    device.mkdir(parents=True)
+    (process / "comm").write_text("systemd\n")
+    (device / "timeout").write_text("60\n")
+    assert check_watchdog(proc=tmp_path, devices=tmp_path / "devices").level is Level.OK
+    (device / "timeout").write_text("15\n")
+    assert "time is 15 s" in check_watchdog(proc=tmp_path, devices=tmp_path / "devices").what
+    (process / "fd/3").symlink_to("/dev/watchdog0")
+    assert "process 7 'systemd' holds" in check_watchdog(proc=tmp_path, devices=tmp_path / "devices").what
+    (process / "comm").write_text("csi-bridge\n")
+    assert "time is 15 s" in check_watchdog(proc=tmp_path, devices=tmp_path / "devices").what
+    (device / "timeout").unlink()
+    assert check_watchdog(proc=tmp_path, devices=tmp_path / "devices").level is Level.WARNING

@@ -178,25 +178,6 @@ async def test_a_clock_that_was_put_back_delays_no_event(edge: EdgeVolumes, monk
     assert [reason for reason, _ in edge.store.events()] == ["FailedMount"]
 
 
-async def test_an_uncertain_stage_is_repeated_while_the_pod_wants_it(edge: EdgeVolumes) -> None:
-    edge.plugin.fails("stage", Uncertain("who knows"))
-    edge.add_pod()
-    await edge.start()
-    device = edge.states.device()
-    assert device is not None
-    assert device.state is State.UNCERTAIN
-    await edge.clock.turn(0.5)
-    assert edge.plugin.calls == ["stage h-data", *MOUNTED]
-
-
-async def test_what_was_not_asked_of_the_driver_changes_no_state(edge: EdgeVolumes) -> None:
-    edge.plugin.fails("stage", NotReady("the directory cannot be made"))
-    edge.add_pod()
-    await edge.start()
-    assert edge.states.kept == {}
-    assert edge.store.events()
-
-
 async def test_a_result_that_cannot_be_written_is_written_later_and_nothing_is_repeated(edge: EdgeVolumes) -> None:
     go = asyncio.Event()
     edge.plugin.fails("publish", go)

@@ -422,6 +422,30 @@ def test_no_secret_is_kept() -> None:
     assert base64.b64encode(b"hidden").decode() not in text
 
 
+# ---- two pods with one uid: a manifest that was copied with it -------------------------------------------------------
+
+
+def test_of_pods_with_one_uid_the_last_counts_and_the_others_when_it_goes() -> None:
+    given = FakeStore()
+    made = Wanted(given, node=NODE)
+    refs = [given.put(pod(name, uid="u")) for name in ("a", "b", "c")]
+    for ref in refs:
+        made.update([ref], 0.0)
+    assert _name(made) == "c"
+
+    for ref, left in ((refs[2], "b"), (refs[0], "b"), (refs[1], "")):
+        given.drop(ref)
+        made.update([ref], 0.0)
+        assert _name(made) == left
+
+    assert made._twins == made._by_uid == {}
+
+
+def _name(made: Wanted) -> str:
+    found = made.of("u")
+    return found.pod.name if found is not None else ""
+
+
 # ---- what the disk does not give -------------------------------------------------------------------------------------
 
 
