@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -227,6 +228,15 @@ async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_
     enrolling.now += 600.0  # the token has ended meanwhile
     assert (await enrolling.join(token, key=key)).issued == first
     assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
+
+
+async def test_two_nodes_that_join_at_once_with_one_use_are_one_node(enrolling: EnrollingHub) -> None:
+    token = await enrolling.token("n*")
+    links = [await enrolling.dial() for _ in range(8)]
+    asked = [Join(*token, f"n{number}", NodeKey().request) for number in range(8)]
+    answers = await asyncio.gather(*(answer(open_stream(link, one)) for link, one in zip(links, asked, strict=True)))
+    assert sorted(type(one).__name__ for one in answers) == ["Issued"] + ["Refused"] * 7
+    assert enrolling.store.tokens[token[0]].used == 1
 
 
 async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exists(enrolling: EnrollingHub) -> None:
