@@ -20,7 +20,7 @@ _HEAD = """\
 # Reference
 
 For anyone who needs a flag, a variable or a metric by its name. `make reference` writes this page. The codes that a
-caller gets are in [architecture.md](architecture.md#what-the-caller-is-told).
+caller gets are in [architecture.md](architecture.md#what-the-caller-is-told). `--help` of a command says more about it.
 
 * **Shared flags** stand once, after the commands: those [of every process](#flags-of-every-process) and those [of
   commands that ask the hub](#flags-of-commands-that-ask-the-hub).
@@ -89,7 +89,7 @@ def _command(path: str, command: click.Command) -> str:
     shared = {option.name for options in _SHARED.values() if _has(command, options) for option in options}
     own = [option for option in _options(command) if option.name not in shared and option.name != "output"]
     usage = " ".join(["csi-bridge", path, *arguments])
-    return "\n".join([f"### `{usage}`\n\n{_paragraphs(command.help or '')}\n", *_flags(own)])
+    return "\n".join([f"### `{usage}`\n\n{_summary(command.help or '')}\n", *_flags(own)])
 
 
 def _shared(heading: str, options: Collection[Option], found: Mapping[str, click.Command]) -> str:
@@ -154,9 +154,9 @@ def _pages() -> str:
     return _table(("process", "path", "JSON"), rows)
 
 
-def _paragraphs(text: str) -> str:
-    """A docstring's text, one line for each paragraph."""
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+def _summary(text: str) -> str:
+    """The first paragraph of a docstring, as one line."""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
