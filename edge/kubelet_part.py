@@ -279,7 +279,6 @@ class Volumes:
                 is_deferred=self._is_deferred,
             ),
             drivers=registry,
-            facts=self.metastore,
             in_use_acked=facts.in_use_acked,
             in_use_changed=lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()),
             own_labels=registry.node_labels,

@@ -26,7 +26,6 @@ from common.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
-from edge.disk.layout import Layout
 from edge.fencing.fencing import Fencing
 from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock
@@ -57,7 +56,7 @@ from edge.metastore import Metastore
 from edge.node_requests import VolumeStats
 from edge.pod_facts import PodState
 from edge.registry.driver_registry import DriverRegistry
-from edge.volume_errors import NotReady, VolumeError
+from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, Volume, VolumeKey
 
 if TYPE_CHECKING:
@@ -78,14 +77,6 @@ _LEFTOVERS_S = 60.0
 """The interval at which `Leftovers` checks directories from an earlier run, while there are any."""
 
 _SELINUX = Path("/sys/fs/selinux/enforce")
-
-
-def _no_direct() -> "DirectVolumes":
-    raise NotReady("this agent cannot defer volumes to a runtime")
-
-
-async def _any_volume(_volume: Volume) -> None:
-    """Ask nobody: the driver's NodeStageVolume answers."""
 
 
 @dataclass(slots=True)
@@ -114,52 +105,33 @@ class VolumeManager:
         states: VolumeStates,
         plugin: VolumePlugin,
         drivers: DriverRegistry,
-        facts: Metastore,
         in_use_acked: InUseAcked,
         fencing: Fencing,
-        in_use_changed: Callable[[], None] = lambda: None,
-        own_labels: Callable[[], Mapping[str, str]] = dict,
-        opt_in: OptIn | None = None,
-        direct: "Callable[[], DirectVolumes]" = _no_direct,
-        validate_block: Callable[[Volume], Awaitable[None]] = _any_volume,
-        cdi: CdiFiles | None = None,
-        count_deferred: Callable[[str], None] = lambda _by: None,
+        in_use_changed: Callable[[], None],
+        own_labels: Callable[[], Mapping[str, str]],
+        opt_in: OptIn,
+        direct: "Callable[[], DirectVolumes]",
+        validate_block: Callable[[Volume], Awaitable[None]],
+        cdi: CdiFiles,
+        count_deferred: Callable[[str], None],
         clock: Clock | None = None,
         boot: str = "",
         selinux: bool | None = None,
-        stats_interval_s: float = 60.0,
-        republish_interval_s: float = 60.0,
+        stats_interval_s: float,
+        republish_interval_s: float,
     ) -> None:
-        """Keep the parts; `start` begins the work.
+        """`start` begins the work. For the callbacks see `VolumeHost`.
 
-        Args:
-            node: this node's name.
-            store: the objects from the hub.
-            states: stores the states of the volumes.
-            plugin: mounts and unmounts: the directories, and the calls of drivers.
-            drivers: the registered drivers.
-            facts: queues facts for the hub.
-            in_use_acked: as in `VolumeHost`.
-            fencing: fences volumes when the agent's lease ends.
-            in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
-            own_labels: returns the topology that the drivers report for this node.
-            opt_in: decides about volumes that a pod's runtime is to mount; None: it refuses all.
-            direct: returns the deferred volumes; not called on a node that never had one.
-            validate_block: raises VolumeError if a driver says that a volume cannot be used as a block device.
-            cdi: the files that let a container engine give block volumes to containers; None: there are none.
-            count_deferred: counts the publications of volumes that a pod's runtime mounts (`Metrics.volume_deferred`).
-            clock: the time and timers; None: the machine's.
-            boot: the id of the machine's present boot; empty: read from the machine.
-            selinux: whether the machine runs SELinux; None: look it up.
-            stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
-            republish_interval_s: seconds between two republishes, for drivers that ask for them; up to half is added.
+        `in_use_changed` is called when `volumes_in_use()` may have changed, and before `in_use_acked`. `own_labels`
+        returns the topology that the drivers report for this node. `direct` is not called on a node that never had a
+        deferred volume. Without a `clock` and a `boot` they are the machine's own.
         """
         self._fencing = fencing
         self._told_fenced: set[VolumeKey] = set()
         self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
         self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
         self._clock = clock or Clock()
-        self._facts = VolumeFacts(facts, node=node, clock=self._clock)
+        self._facts = VolumeFacts(store, node=node, clock=self._clock)
         self.wanted = Wanted(
             store,
             node=node,
@@ -186,9 +158,9 @@ class VolumeManager:
             in_use_changed=self._tell_in_use,
             changed=self._tell,
             direct=direct,
-            may_defer=opt_in is not None and bool(opt_in.runtimes),
+            may_defer=bool(opt_in.runtimes),
             validate_block=validate_block,
-            cdi=cdi or CdiFiles(None, Layout(Path("/"))),
+            cdi=cdi,
             count_deferred=count_deferred,
             stats_interval_s=stats_interval_s,
             republish_interval_s=republish_interval_s,

@@ -88,8 +88,8 @@ class VolumeHost:
     cdi: CdiFiles
     count_deferred: Callable[[str], None]
     fencing: Fencing
-    stats_interval_s: float = 60.0
-    republish_interval_s: float = 60.0
+    stats_interval_s: float
+    republish_interval_s: float
     readings: defaultdict[str, asyncio.Semaphore] = field(default_factory=_readings)
 
     def has_driver(self, name: str) -> bool:

@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.objects import Object, Ref, Stamp, encode_body
+from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
+from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable
 from edge.fencing.fencing import Fencing
+from edge.manager.opt_in import OptIn
 from edge.manager.rows import target_of
 from edge.manager.states import Device, Publication, Row
 from edge.stores.fact_store import FactRefused
@@ -473,7 +476,6 @@ class EdgeVolumes:
             states=self.states,
             plugin=self.plugin,
             drivers=self.drivers,
-            facts=self.store,
             in_use_acked=in_use_acked,
             in_use_changed=lambda: self.in_use.append(self.manager.volumes_in_use()),
             own_labels=lambda: self.labels,
@@ -481,13 +483,27 @@ class EdgeVolumes:
             boot=self.boot,
             selinux=True,
             stats_interval_s=self.stats_interval_s,
+            republish_interval_s=60.0,
+            cdi=CdiFiles(None, Layout(Path("/"))),
             fencing=self.fencing,
             **self.more(),
         )
 
     def more(self) -> dict[str, Any]:
-        """Return further arguments of the manager."""
-        return {}
+        """Return the arguments of the manager about volumes that a pod's runtime mounts: none knows any."""
+
+        async def validate(_volume: Volume) -> None:
+            pass
+
+        def direct() -> Any:
+            raise NotReady("no runtime is known")
+
+        return {
+            "opt_in": OptIn({}, Layout(Path("/"))),
+            "direct": direct,
+            "validate_block": validate,
+            "count_deferred": lambda _by: None,
+        }
 
     # ---- objects
 
