@@ -42,7 +42,7 @@ class Held:
         self.lost += 1
 
 
-class World:
+class LeasedAgent:
     """A lease of 60 s.
 
     Attributes:
@@ -82,143 +82,143 @@ class World:
 
 
 @pytest.fixture
-async def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+async def agent(monkeypatch: pytest.MonkeyPatch) -> LeasedAgent:
+    return LeasedAgent(monkeypatch)
 
 
 # -------------------- renewal --------------------
 
 
-async def test_a_link_without_epochs_has_no_pings_of_the_lease_and_no_timer(world: World) -> None:
-    world.lease.up(world.link)
-    await world.let_pass(300)
-    assert world.link.sent == 0
-    assert world.lease._timer is None
-    assert world.lease.problems() == []
+async def test_a_link_without_epochs_has_no_pings_of_the_lease_and_no_timer(agent: LeasedAgent) -> None:
+    agent.lease.up(agent.link)
+    await agent.let_pass(300)
+    assert agent.link.sent == 0
+    assert agent.lease._timer is None
+    assert agent.lease.problems() == []
 
 
-async def test_there_is_no_lease_before_the_first_pong(world: World) -> None:
-    world.lease.up(world.link)
-    assert not world.lease.need()
-    world.lease.wait(world.go_on)
-    assert (world.link.sent, world.went_on) == (1, 0)
-    world.link.pong()
-    assert world.lease.holds()
-    assert world.lease.need()
-    assert world.went_on == 1
+async def test_there_is_no_lease_before_the_first_pong(agent: LeasedAgent) -> None:
+    agent.lease.up(agent.link)
+    assert not agent.lease.need()
+    agent.lease.wait(agent.go_on)
+    assert (agent.link.sent, agent.went_on) == (1, 0)
+    agent.link.pong()
+    assert agent.lease.holds()
+    assert agent.lease.need()
+    assert agent.went_on == 1
 
 
-async def test_a_pong_renews_the_lease_from_the_sending_of_its_ping(world: World) -> None:
-    world.lease.up(world.link)
-    world.lease.need()
-    await world.let_pass(50)
-    world.link.pong()
-    await world.let_pass(9)
-    assert world.lease.holds()
-    await world.let_pass(1)
-    assert not world.lease.holds()
+async def test_a_pong_renews_the_lease_from_the_sending_of_its_ping(agent: LeasedAgent) -> None:
+    agent.lease.up(agent.link)
+    agent.lease.need()
+    await agent.let_pass(50)
+    agent.link.pong()
+    await agent.let_pass(9)
+    assert agent.lease.holds()
+    await agent.let_pass(1)
+    assert not agent.lease.holds()
 
 
-async def test_a_pong_that_is_older_than_the_lease_is_none(world: World) -> None:
-    world.lease.up(world.link)
-    world.lease.need()
-    world.lease.wait(world.go_on)
-    await world.suspend(60)
-    world.link.pong()
-    assert not world.lease.holds()
-    assert world.went_on == 0
-    assert world.link.sent == 2  # because somebody waits
-    world.link.pong()
-    assert world.went_on == 1
+async def test_a_pong_that_is_older_than_the_lease_is_none(agent: LeasedAgent) -> None:
+    agent.lease.up(agent.link)
+    agent.lease.need()
+    agent.lease.wait(agent.go_on)
+    await agent.suspend(60)
+    agent.link.pong()
+    assert not agent.lease.holds()
+    assert agent.went_on == 0
+    assert agent.link.sent == 2  # because somebody waits
+    agent.link.pong()
+    assert agent.went_on == 1
 
 
-async def test_the_end_of_a_former_link_takes_nothing_from_the_present_one(world: World) -> None:
-    world.take()
-    former, new = world.link, Link()
-    world.lease.up(new)
-    world.lease.need()
-    world.lease.down(former)
+async def test_the_end_of_a_former_link_takes_nothing_from_the_present_one(agent: LeasedAgent) -> None:
+    agent.take()
+    former, new = agent.link, Link()
+    agent.lease.up(new)
+    agent.lease.need()
+    agent.lease.down(former)
     new.pong()
-    await world.let_pass(15)
+    await agent.let_pass(15)
     assert new.sent == 2
 
 
-async def test_a_pong_of_a_former_link_counts_from_its_ping_too(world: World) -> None:
-    world.take()
-    world.lease.begin(Held())
-    await world.let_pass(15)
-    former, new = world.link, Link()
-    world.lease.up(new)
-    await world.let_pass(44)
+async def test_a_pong_of_a_former_link_counts_from_its_ping_too(agent: LeasedAgent) -> None:
+    agent.take()
+    agent.lease.begin(Held())
+    await agent.let_pass(15)
+    former, new = agent.link, Link()
+    agent.lease.up(new)
+    await agent.let_pass(44)
     former.pong()
-    await world.let_pass(10)
-    assert world.lease.holds()
-    await world.let_pass(6)
-    assert not world.lease.holds()
+    await agent.let_pass(10)
+    assert agent.lease.holds()
+    await agent.let_pass(6)
+    assert not agent.lease.holds()
 
 
 # -------------------- the end --------------------
 
 
 async def test_what_runs_is_lost_when_the_lease_ends_and_not_before(
-    world: World, caplog: pytest.LogCaptureFixture
+    agent: LeasedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.take()
+    agent.take()
     held, ended = Held(), Held()
-    world.lease.begin(held)
-    world.lease.begin(ended)
-    world.lease.end(ended)
-    world.lease.down(world.link)
-    await world.let_pass(59)
+    agent.lease.begin(held)
+    agent.lease.begin(ended)
+    agent.lease.end(ended)
+    agent.lease.down(agent.link)
+    await agent.let_pass(59)
     assert held.lost == 0
-    assert world.lease.problems() == []
-    await world.let_pass(1)
+    assert agent.lease.problems() == []
+    await agent.let_pass(1)
     assert (held.lost, ended.lost) == (1, 0)
     said = "no answer of the hub for 60 s (--controller-lease)"
-    assert [said in text for text in world.lease.problems()] == [True]
+    assert [said in text for text in agent.lease.problems()] == [True]
     assert f"{said}: 1 operations of shared drivers are cancelled" in caplog.text
-    await world.let_pass(300)
+    await agent.let_pass(300)
     assert held.lost == 1
     assert caplog.text.count(said) == 1
-    assert world.lease._timer is None
+    assert agent.lease._timer is None
 
 
-async def test_time_in_a_suspend_counts(world: World) -> None:
-    world.take()
+async def test_time_in_a_suspend_counts(agent: LeasedAgent) -> None:
+    agent.take()
     held = Held()
-    world.lease.begin(held)
-    await world.suspend(3_600)
-    assert not world.lease.holds()  # at once
+    agent.lease.begin(held)
+    await agent.suspend(3_600)
+    assert not agent.lease.holds()  # at once
     assert held.lost == 0
-    world.now -= 1.0
-    await world.let_pass(1)  # the loop's clock stood still: the next look is a second away at most
+    agent.now -= 1.0
+    await agent.let_pass(1)  # the loop's clock stood still: the next look is a second away at most
     assert held.lost == 1
 
 
-async def test_a_pong_does_not_bring_back_what_ran_before_the_end(world: World) -> None:
+async def test_a_pong_does_not_bring_back_what_ran_before_the_end(agent: LeasedAgent) -> None:
     """As after a stop of the process: the loop reads the answers of a hub first, and looks at its timers later."""
-    world.take()
+    agent.take()
     held = Held()
-    world.lease.begin(held)
-    await world.let_pass(15)
-    world.now += 100  # stopped with a ping on its way
-    world.link.pong()
+    agent.lease.begin(held)
+    await agent.let_pass(15)
+    agent.now += 100  # stopped with a ping on its way
+    agent.link.pong()
     assert held.lost == 1
-    assert not world.lease.holds()
+    assert not agent.lease.holds()
 
 
 # -------------------- those who wait --------------------
 
 
-async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(world: World) -> None:
-    world.lease.up(world.link)
-    task = asyncio.create_task(world.lease.held())
+async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(agent: LeasedAgent) -> None:
+    agent.lease.up(agent.link)
+    task = asyncio.create_task(agent.lease.held())
     await settle()
     task.cancel()
-    world.link.pong()
+    agent.link.pong()
     await asyncio.gather(task, return_exceptions=True)
     assert task.cancelled()
-    assert not world.lease._waiting
+    assert not agent.lease._waiting
 
 
 async def test_the_clock_is_the_machines_which_goes_on_in_a_suspend() -> None:

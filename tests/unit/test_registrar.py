@@ -43,6 +43,18 @@ class EnoughError(Exception):
     """All looks of a test are done."""
 
 
+def look(monkeypatch: pytest.MonkeyPatch, script: list[list[Path] | Exception]) -> None:
+    """Let each look in the directory of the drivers end so."""
+
+    def glob(_path: Path, _pattern: str) -> list[Path]:
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pathlib.Path.glob", glob)
+
+
 async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_those_it_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -52,13 +64,7 @@ async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_t
         [driver], trouble, trouble, [driver], trouble, [], EnoughError(),
     ]  # fmt: skip
 
-    def glob(_path: Path, _pattern: str) -> list[Path]:
-        answer = script.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("pathlib.Path.glob", glob)
+    look(monkeypatch, script)
     monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
     registry = Registry()
     with pytest.raises(EnoughError):
@@ -75,13 +81,7 @@ async def test_an_observer_takes_no_socket_of_the_agents_own_relay_for_a_driver(
     driver, relayed = tmp_path / "plugins" / "v" / "csi.sock", tmp_path / "plugins" / "csi-bridge" / "csi.sock"
     script: list[list[Path] | Exception] = [[driver, relayed], EnoughError()]
 
-    def glob(_path: Path, _pattern: str) -> list[Path]:
-        answer = script.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("pathlib.Path.glob", glob)
+    look(monkeypatch, script)
     monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
     registry = Registry()
     is_relay = str(relayed).__eq__
