@@ -94,13 +94,15 @@ class Comparison:
         yield ""
         yield "## By test pattern"
         yield ""
-        yield "Specs that end the same way in both runs:"
+        yield "Specs that end the same way in both runs, of the patterns that this driver supports:"
         yield ""
         yield "| pattern | tests | passed | skipped |"
         yield "|---|---|---|---|"
         same = [name for name in self.names if name not in {*differing, *failed}]
-        for pattern, names in groupby(sorted(same, key=_pattern), key=_pattern):
-            yield self._row(pattern, list(names))
+        for pattern, grouped in groupby(sorted(same, key=_pattern), key=_pattern):
+            names = list(grouped)
+            if any(not self._ends(name, Outcome.SKIPPED) for name in names):
+                yield self._row(pattern, names)
         skipped = Counter(_reason(self.direct[name].why) for name in same if self._ends(name, Outcome.SKIPPED))
         if skipped:
             yield ""
