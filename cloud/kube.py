@@ -189,11 +189,7 @@ class Kube:
                 yield str(event.get("type")), event.get("object") or {}
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """Return one object.
-
-        Raises:
-            KubeError: `is_missing` if there is none; or the server refused or did not answer.
-        """
+        """Return one object. Raises KubeError (`is_missing` if there is none)."""
         return await self._ask("GET", f"get {_named(resource, name, namespace)}", _path(resource, name, namespace))
 
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:

@@ -44,14 +44,9 @@ class Accounts:
     def begin(
         self, driver: str, method: str, call_id: str, *, node: str = "", timeout_s: float | None = None
     ) -> "Account":
-        """Open the account of a call that has just arrived.
+        """Open the account of a call that has just arrived. `call_id` is the same at every hop.
 
-        Args:
-            driver: the driver's name.
-            method: the gRPC path.
-            call_id: the same at every hop.
-            node: the edge node, if it is known yet.
-            timeout_s: the caller's remaining time; None: it waits for ever.
+        `node` is empty if it is not known yet. Without `timeout_s` the caller waits for ever.
         """
         self.metrics.calls_in_flight += 1
         return Account(self, driver, method, call_id, node, timeout_s=timeout_s)

@@ -65,11 +65,7 @@ def replace_file(
 
 
 def sync_directory(path: Path, *, folder: int | None = None) -> None:
-    """Wait until the disk has a directory's entries.
-
-    Args:
-        path: the directory.
-        folder: a descriptor to which `path` is relative.
+    """Wait until the disk has a directory's entries; its path may be relative to the descriptor `folder`.
 
     Raises:
         OSError: the disk does not take them.

@@ -389,11 +389,7 @@ class Link:
     # A receiver's answers. They do nothing if the stream is over.
 
     def send(self, number: int, message: bytes) -> None:
-        """Queue a message; it leaves at the end of this turn of the loop.
-
-        Raises:
-            MessageTooLarge: the peer does not accept it.
-        """
+        """Queue a message for the end of this turn. Raises MessageTooLarge if the peer does not accept it."""
         self.session.send(number, message)
         self.writer.flush_soon()
 

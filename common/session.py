@@ -666,14 +666,10 @@ class Session:
     def _close(
         self, reason: str, message: str, *, say: bool = False, after_control: bool = False, served: int | None = None
     ) -> None:
-        """End the session, unless it has ended already.
+        """End the session, unless it has ended already, and say goodbye to the peer if `say`.
 
-        Args:
-            reason: a `Reason`, or the text that the peer sent as one.
-            message: a sentence for people.
-            say: send a goodbye.
-            after_control: send the waiting control frames before it.
-            served: the last stream of this side that the peer has seen, from its goodbye.
+        `after_control` sends the waiting control frames first. `served` is the last stream of this side that the peer
+        has seen.
         """
         if self.state is State.CLOSED:
             return

@@ -104,12 +104,7 @@ class TlsIdentity:
 
 @contextmanager
 def _with_chain(pem: bytes, authorities: bytes) -> Iterator[str]:
-    """A file of a certificate and the CAs above it; an empty path if it has a chain already, or its CA is not there.
-
-    Args:
-        pem: the certificate, and its chain if there is one.
-        authorities: the certificates of the CAs.
-    """
+    """A file of a certificate and the CAs above it; empty if it has a chain already, or its CA is not there."""
     chain = _chain(pem, authorities)
     if not chain:
         yield ""

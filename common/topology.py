@@ -80,13 +80,7 @@ def is_tied(node_info: bytes) -> bool:
 
 
 def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
-    """The NodeGetInfoResponse for Kubernetes: the vendor's, with the node's segment if the vendor has no topology.
-
-    Args:
-        node_info: the vendor's answer.
-        node: the node's name.
-        own_topology: whether the vendor has a topology of its own.
-    """
+    """The NodeGetInfoResponse for Kubernetes: the vendor's, with the node's segment unless it has `own_topology`."""
     if own_topology or why_no_segment(node):
         return node_info
     return with_segment(node_info, node)

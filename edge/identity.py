@@ -127,7 +127,7 @@ class Identity:
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 
     def dates(self) -> Term:
-        """The certificate's own dates. Raises OSError, ValueError if there is no certificate."""
+        """The certificate's own dates. Raises OSError or ValueError if there is no certificate."""
         return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
     def request(self, token: str = "") -> bytes:
@@ -156,10 +156,7 @@ class Identity:
         return request.public_bytes(_DER)
 
     def renewal(self, *, signed: bool) -> Renew:
-        """The request for the next certificate.
-
-        Args:
-            signed: prove the present key in the message, for the join listener.
+        """The request for the next certificate, `signed` with the present key for the join listener.
 
         Raises:
             OSError: the directory cannot be read or written.

@@ -246,15 +246,9 @@ class Enrolment:
         token: Token | None = None,
         again: Certificate | None = None,
     ) -> Certificate:
-        """Sign a certificate and store it.
+        """Sign a certificate and store it, in the place of `again` if that has the same key.
 
-        Args:
-            request: the certificate request.
-            node: the node's name.
-            key: the fingerprint of the request's key.
-            rights: the drivers that the certificate names: those of the token, or of the present certificate.
-            token: the node joins with it, which counts as a use unless the certificate is signed again.
-            again: the certificate of the same key whose place it takes.
+        `rights` are those of the token, or of the present certificate. Without `again`, a token counts one more use.
         """
         generation = again.generation if again is not None else self._generations.next_of(node)
         signed = self._signer.sign(request, node=node, generation=generation, rights=rights)

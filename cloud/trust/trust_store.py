@@ -194,20 +194,12 @@ class TrustStore:
     # ---- tokens ------------------------------------------------------------------------------------------------------
 
     async def save_token(self, token: Token) -> None:
-        """Add or change a token.
-
-        Raises:
-            WriteFailed: nothing has changed.
-        """
+        """Add or change a token. If that raises WriteFailed, nothing has changed."""
         await self._writer.commit([_token_row(token)])
         self.tokens[token.id] = token
 
     async def drop_tokens(self, ids: Iterable[str]) -> None:
-        """Remove tokens.
-
-        Raises:
-            WriteFailed: nothing has changed.
-        """
+        """Remove tokens. If that raises WriteFailed, nothing has changed."""
         gone = list(ids)
         await self._writer.commit([("DELETE FROM tokens WHERE id = ?", (token,)) for token in gone])
         for token in gone:
@@ -244,11 +236,7 @@ class TrustStore:
     # ---- denials -----------------------------------------------------------------------------------------------------
 
     async def add_denial(self, denial: Denial) -> None:
-        """Add a denial, or change its reason.
-
-        Raises:
-            WriteFailed: nothing has changed.
-        """
+        """Add a denial, or change its reason. If that raises WriteFailed, nothing has changed."""
         row = (denial.kind, denial.value, denial.at, denial.why)
         await self._writer.commit([("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)])
         self.denials[denial.kind, denial.value] = denial

@@ -60,10 +60,9 @@ def is_csi(path: str) -> bool:
 
 @lru_cache(maxsize=256)  # each hop asks for each call
 def is_controller_side(path: str) -> bool:
-    """Whether a method may be called from the cloud: all of CSI, except the Node service, which mounts on its node.
+    """Whether a method may be called from the cloud: all of CSI, and of the Node service NodeGetCapabilities.
 
-    Of the Node service it is NodeGetCapabilities (docs/csi-contract.md#the-resizer-asks-for-node-capabilities). Unknown
-    methods and services of a later CSI may be called.
+    Unknown methods and services of a later CSI may be called.
     """
     found = _PATH.fullmatch(path)
     return found is not None and (found["service"] != "Node" or path == _NODE_GET_CAPABILITIES)

@@ -152,14 +152,7 @@ class Pump(Listener, asyncio.Protocol):
             self._transport.abort()
 
     def _send_message(self, stream_id: int, data: bytes, *, end: bool, taken: Taken | None = None) -> None:
-        """Send DATA, at once or as windows and the socket allow. The caller flushes.
-
-        Args:
-            stream_id: an open stream.
-            data: a framed message.
-            end: whether it ends the stream.
-            taken: told, perhaps now, how the message ended.
-        """
+        """Send DATA, now or as windows and the socket allow; `taken` hears how it ended. The caller flushes."""
         if not self._paused and not self._outgoing and len(data) <= self._http2.sendable_bytes(stream_id):
             self._http2.send_data(stream_id, data, end=end)
             if taken is not None:

@@ -202,11 +202,7 @@ class DirectVolumeStore:
 
 
 def _move(new: Path, place: Path) -> bool:
-    """Move a new directory to its place, or its file into the directory that is there.
-
-    Returns:
-        False if another process changed the place meanwhile: nothing has moved.
-    """
+    """Move a new directory, or its file, to its place. Returns False if another process changed the place meanwhile."""
     try:
         new.rename(place)
     except OSError as error:

@@ -107,11 +107,7 @@ class VolumeDeferral:
                 self._host.count_deferred("driver")
 
     async def forget(self, row: Publication) -> None:
-        """Remove what the driver has left behind of its own deferral, after it has unpublished.
-
-        Raises:
-            Uncertain: it must be repeated.
-        """
+        """Remove what a driver left of its own deferral, once it has unpublished. Raises Uncertain: repeat it."""
         if row.runtime or (row.reconstructed and self._host.may_defer):
             await self._direct.forget(published_of(row))
 
