@@ -19,10 +19,7 @@ FIELDS = (
     "name",
     "volume_id",
     "snapshot_id",
-    "group_snapshot_id",
     "source_volume_id",
-    "base_snapshot_id",
-    "target_snapshot_id",
     "node_id",
     "staging_target_path",
     "target_path",
@@ -30,7 +27,7 @@ FIELDS = (
 )
 """The request's fields that are written, all of them harmless strings."""
 
-MADE = {"volume": "volume_id", "snapshot": "snapshot_id", "group_snapshot": "group_snapshot_id"}
+MADE = {"volume": "volume_id", "snapshot": "snapshot_id"}
 """The answer's fields that hold what was made, and where its id is."""
 
 

@@ -50,8 +50,6 @@ class Calls:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def unary(self, method: str, work: Handler) -> Callable[[Any, Context], Any]:
-        """What gRPC is given for a method that answers once."""
-
         async def serve(request: Message, context: Context) -> Message:
             begun = asyncio.Event()
             task = asyncio.create_task(self._perform(method, work, request, begun), name=method)
@@ -124,16 +122,11 @@ class Calls:
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._workers, work, *arguments)
 
-    async def close(self, *, patience_s: float) -> bool:
-        """Wait for the work that is under way. Calls that only waited were cancelled by gRPC.
-
-        Returns:
-            Whether all of it ended in time; the rest is cut off by the process' end, as by a crash.
-        """
+    async def close(self, *, patience_s: float) -> None:
+        """Wait for the work that is under way; the rest is cut off by the process' end, as by a crash."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=patience_s)
         self._workers.shutdown(wait=False, cancel_futures=True)
-        return not self._tasks
 
 
 @contextmanager

@@ -143,7 +143,6 @@ class Volumes:
         return pb.ControllerGetCapabilitiesResponse(capabilities=found)
 
     def CreateVolume(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
-        """Make a volume, empty or as a copy; one that has the name already is the answer if it grants the request."""
         name = names.require("name", request.name)
         book = self._state.read()
         if (volume := _named(book, name)) is None:
@@ -259,7 +258,6 @@ class Volumes:
     def ValidateVolumeCapabilities(
         self, request: pb.ValidateVolumeCapabilitiesRequest
     ) -> pb.ValidateVolumeCapabilitiesResponse:
-        """Confirm the capabilities that the volume can serve, or give the reason in `message`."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_capabilities:
             raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
@@ -296,7 +294,6 @@ class Volumes:
         )
 
     def ControllerExpandVolume(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
-        """Grow a volume; OK if it is large enough already. A volume on a loop device must grow on the node as well."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.HasField("capacity_range"):
             raise errors.invalid("capacity_range is missing: the CSI spec requires it")
@@ -314,7 +311,6 @@ class Volumes:
         )
 
     def ControllerModifyVolume(self, request: pb.ControllerModifyVolumeRequest) -> pb.ControllerModifyVolumeResponse:
-        """Take mutable parameters; all of them or none."""
         volume_id = names.require("volume_id", request.volume_id)
         with self._state.writing() as book:
             volume = book.volume(volume_id)
@@ -356,7 +352,6 @@ class Volumes:
     def ControllerUnpublishVolume(
         self, request: pb.ControllerUnpublishVolumeRequest
     ) -> pb.ControllerUnpublishVolumeResponse:
-        """Take a volume from a node, or from all if none is named; OK if it is not there, or does not exist."""
         volume_id = names.require("volume_id", request.volume_id)
         with self._state.writing() as book:
             node = {"node": request.node_id} if request.node_id else {}

@@ -1,6 +1,6 @@
 """A fault: how a method misbehaves on purpose, for tests of whoever calls the driver.
 
-`METHOD=FAULT`, several for one method, `*` for each method that has none of its own:
+`METHOD=FAULT`, several for one method:
 
     CreateVolume=delay:25s              the work starts 25 s later, and is done even if the caller is gone by then
     CreateVolume=error:INTERNAL:text    nothing is done; this status is the answer
@@ -11,9 +11,8 @@ Flags last for the process' life. The fault file, one a line, is read at every c
 time: what it says of a method replaces what the flags say of it. Write it under another name and rename it.
 """
 
-import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,7 @@ import grpc
 
 from common.csi.methods import METHODS
 
-log = logging.getLogger("dirdriver.faults")
-
-EVERY_METHOD = "*"
-_KNOWN = {EVERY_METHOD, *(path.rsplit("/", 1)[1] for path in METHODS)}
+_KNOWN = {path.rsplit("/", 1)[1] for path in METHODS}
 _FAULT = re.compile(
     r"delay:(?P<delay_s>[0-9.]+)(?P<unit>ms|s|m)|error:(?P<code>[A-Z_]+)(:(?P<text>.*))?|(?P<hang>hang)|(?P<crash>crash-after)"
 )
@@ -77,20 +73,8 @@ class Faults:
     def __init__(self, flags: Iterable[str], file: Path) -> None:
         self._flags = parse_faults(flags)
         self._file = file
-        self._text = ""
-        self._from_file: Mapping[str, Fault] = {}
 
     def of(self, method: str) -> Fault:
-        """The fault of a method, e.g. of `CreateVolume`. A file that does not parse leaves the last one in force."""
         text = self._file.read_text() if self._file.exists() else ""
-        if text != self._text:
-            self._text = text
-            try:
-                self._from_file = parse_faults(line for line in text.splitlines() if line.strip())
-            except ValueError as error:
-                log.warning("the fault file %s is ignored: %s", self._file, error)
-        for faults in (self._from_file, self._flags):
-            for key in (method, EVERY_METHOD):
-                if key in faults:
-                    return faults[key]
-        return NO_FAULT
+        from_file = parse_faults(line for line in text.splitlines() if line.strip())
+        return from_file.get(method) or self._flags.get(method, NO_FAULT)

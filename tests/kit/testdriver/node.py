@@ -48,7 +48,6 @@ class Node:
     # ---- staging ----
 
     def NodeStageVolume(self, request: pb.NodeStageVolumeRequest) -> pb.NodeStageVolumeResponse:
-        """Bring a volume up at the staging path; OK if it is up there in the same way."""
         volume_id = names.require("volume_id", request.volume_id)
         path = Path(names.require_path("staging_target_path", request.staging_target_path))
         _require_capability(request)
@@ -97,7 +96,6 @@ class Node:
             )
 
     def NodeUnstageVolume(self, request: pb.NodeUnstageVolumeRequest) -> pb.NodeUnstageVolumeResponse:
-        """Take a volume down; OK if it is not up, or does not exist."""
         volume_id = names.require("volume_id", request.volume_id)
         path = names.require_path("staging_target_path", request.staging_target_path)
         book = self._state.read()
@@ -115,7 +113,6 @@ class Node:
     # ---- publishing ----
 
     def NodePublishVolume(self, request: pb.NodePublishVolumeRequest) -> pb.NodePublishVolumeResponse:
-        """Mount a volume at a target path; OK if it is mounted there in the same way."""
         volume_id = names.require("volume_id", request.volume_id)
         target = Path(names.require_path("target_path", request.target_path))
         _require_capability(request)
@@ -261,7 +258,6 @@ class Node:
     # ---- a volume that is up ----
 
     def NodeGetVolumeStats(self, request: pb.NodeGetVolumeStatsRequest) -> pb.NodeGetVolumeStatsResponse:
-        """How full a volume is, at a path where it is staged or published."""
         volume_id = names.require("volume_id", request.volume_id)
         path = Path(names.require("volume_path", request.volume_path))
         volume = self._driver.volume(volume_id)

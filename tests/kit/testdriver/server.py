@@ -15,7 +15,7 @@ from tests.kit.testdriver.call_log import CallLog
 from tests.kit.testdriver.calls import Calls
 from tests.kit.testdriver.controller import Driver, Identity, Volumes
 from tests.kit.testdriver.faults import Faults
-from tests.kit.testdriver.health import ControllerHealth, NodeHealth
+from tests.kit.testdriver.health import Health
 from tests.kit.testdriver.node import Node
 from tests.kit.testdriver.settings import Settings
 from tests.kit.testdriver.snapshots import Metadata, Snapshots
@@ -27,14 +27,13 @@ STOP_GRACE_S = 5.0
 
 
 def services(driver: Driver) -> dict[str, list[object]]:
-    """The handlers of each service of csi.proto: objects with methods that have the RPCs' names."""
-    snapshots = Snapshots(driver)
+    snapshots, health = Snapshots(driver), Health(driver.state)
     return {
         "Identity": [Identity(driver.settings)],
-        "Controller": [Volumes(driver), snapshots, ControllerHealth(driver.state)],
+        "Controller": [Volumes(driver), snapshots, health],
         "GroupController": [snapshots],
         "SnapshotMetadata": [Metadata(driver.state)],
-        "Node": [Node(driver), NodeHealth(driver.state, driver.node)],
+        "Node": [Node(driver), health],
     }
 
 
@@ -67,11 +66,7 @@ def generic_handler(service: str, parts: Sequence[object], calls: Calls, off: se
 
 
 async def serve(settings: Settings) -> None:
-    """Run the driver until SIGTERM or SIGINT.
-
-    Raises:
-        SettingsError: something cannot be used; the message names the flag.
-    """
+    """Run the driver until SIGTERM or SIGINT."""
     driver = Driver(settings)
     try:
         call_log = CallLog(settings.call_log)
@@ -86,19 +81,13 @@ async def serve(settings: Settings) -> None:
             raise SettingsError("--endpoint", f"cannot listen on {settings.socket_path}") from error
         await server.start()
         log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
-        await _stop_signal()
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        await stopped.wait()
         log.info("stopping; mounts and devices of pods stay")
         await server.stop(STOP_GRACE_S)
-        if not await calls.close(patience_s=STOP_GRACE_S):
-            log.warning("some work did not end in time and is cut off; the next start puts it right")
+        await calls.close(patience_s=STOP_GRACE_S)
         call_log.close()
     finally:
         driver.state.close()
-
-
-async def _stop_signal() -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()

@@ -40,7 +40,6 @@ class Snapshots:
         self._state = driver.state
 
     def CreateSnapshot(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
-        """Take a snapshot; one that has the name already is the answer if it is of the same volume."""
         volume_id = names.require("source_volume_id", request.source_volume_id)
         name = names.require("name", request.name)
         book = self._state.read()
@@ -84,7 +83,6 @@ class Snapshots:
         return pb.DeleteSnapshotResponse()
 
     def ListSnapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
-        """A page of all snapshots, of one volume's, or the one named; unknown ids give an empty list (CSI spec)."""
         found = [
             snapshot
             for snapshot in self._state.read().snapshots.values()
@@ -110,7 +108,6 @@ class Snapshots:
     def CreateVolumeGroupSnapshot(
         self, request: pb.CreateVolumeGroupSnapshotRequest
     ) -> pb.CreateVolumeGroupSnapshotResponse:
-        """Take a snapshot of each volume; a group that has the name is the answer if its volumes are the same."""
         name = names.require("name", request.name)
         if not request.source_volume_ids:
             raise errors.invalid("source_volume_ids is missing: the CSI spec requires it")
@@ -134,7 +131,6 @@ class Snapshots:
     def DeleteVolumeGroupSnapshot(
         self, request: pb.DeleteVolumeGroupSnapshotRequest
     ) -> pb.DeleteVolumeGroupSnapshotResponse:
-        """Remove a group and its members; OK if there is none (CSI spec)."""
         group_id = names.require("group_snapshot_id", request.group_snapshot_id)
         with self._state.writing() as book:
             if group_id not in book.groups:
@@ -215,7 +211,6 @@ class Metadata:
         return _answers(pb.GetMetadataAllocatedResponse, found, request, snapshot.size_bytes)
 
     def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest) -> Iterator[pb.GetMetadataDeltaResponse]:
-        """The ranges in which the target differs from the base, an earlier snapshot of the same volume."""
         base = self._snapshot("base_snapshot_id", request.base_snapshot_id)
         target = self._snapshot("target_snapshot_id", request.target_snapshot_id)
         if base.source_volume_id != target.source_volume_id or base.created_us > target.created_us:
@@ -245,18 +240,14 @@ def _answers(
     # A range that the offset cuts is shortened, so that a resumed stream repeats nothing.
     rest = (range(max(found.start, offset), found.stop) for found in ranges if found.stop > offset)
     length = min(request.max_results or MESSAGE_RANGES, MESSAGE_RANGES)
-    return _messages(kind, rest, length, size)
-
-
-def _messages(kind: type[Answer], ranges: Iterator[range], length: int, size: int) -> Iterator[Answer]:
-    batch = list(islice(ranges, length))
+    batch = list(islice(rest, length))
     while True:
         yield kind(
             block_metadata_type=pb.BlockMetadataType.VARIABLE_LENGTH,
             volume_capacity_bytes=size,
             block_metadata=[pb.BlockMetadata(byte_offset=each.start, size_bytes=len(each)) for each in batch],
         )
-        if not (batch := list(islice(ranges, length))):
+        if not (batch := list(islice(rest, length))):
             return
 
 
@@ -276,19 +267,10 @@ def _allocated(image: Path) -> Iterator[range]:
 
 
 def _changed(base: Path, target: Path) -> Iterator[range]:
-    """The ranges of whole blocks in which two images differ. Beyond the end of the shorter one it counts as zeros."""
+    """The blocks in which two images differ. Beyond the end of the shorter one it counts as zeros."""
     blocks = {block for image in (base, target) for data in _allocated(image) for block in data[::BLOCK_BYTES]}
-    changed: range | None = None
     with base.open("rb") as old, target.open("rb") as new:
         for block in sorted(blocks):
             before, after = (os.pread(file.fileno(), BLOCK_BYTES, block) for file in (old, new))
-            if before.ljust(BLOCK_BYTES, b"\0") == after.ljust(BLOCK_BYTES, b"\0"):
-                continue
-            if changed is not None and changed.stop == block:
-                changed = range(changed.start, block + BLOCK_BYTES)
-                continue
-            if changed is not None:
-                yield changed
-            changed = range(block, block + BLOCK_BYTES)
-    if changed is not None:
-        yield changed
+            if before.ljust(BLOCK_BYTES, b"\0") != after.ljust(BLOCK_BYTES, b"\0"):
+                yield range(block, block + BLOCK_BYTES)
