@@ -33,10 +33,9 @@ class Kept(Exception):
 
 
 class OwnPaths:
-    """Tells a volume's paths on this host from all others."""
+    """Tells a volume's staging and target paths below `--root-dir` from all others."""
 
     def __init__(self, held: Held, root: Path) -> None:
-        """Take the names of a volume that are part of its paths, and `--root-dir`."""
         layout = Layout(Path(os.path.realpath(root)))
         self._pods, self._staging, self._in_pod = f"{layout.pods}/", "", set[str]()
         with suppress(NotReady):  # a name that cannot be a path is mounted nowhere

@@ -9,13 +9,13 @@ Rules:
   sending of its ping. So the agent's lease ends before the hub counts it as over.
 * One thread checks the lease, fences, and pets the watchdog: only while the lease holds, or when every staged volume is
   fenced. If the agent dies or hangs, or a file system cannot be shut down, the kernel resets the machine.
-* Before each call of a driver that may mount, format or grow a volume the agent tells the hub `staging`, and afterwards
-  `staged`. It goes on when the hub has stored that, and begins the call only while the lease holds. The hub lets a
-  volume go by time only if it is staged. So a call without an answer, whose driver may still mount, needs no fence.
+* Before each call of a driver that may mount, format or grow a volume the agent tells the hub `staging`, and begins the
+  call only when the hub has stored that, and while the lease holds. Afterwards it tells `staged`. The hub lets a volume
+  go by time only if it is staged. So a call without an answer, whose driver may still mount, needs no fence.
 * A call without an answer stays open, also for the next start of the agent, until it is repeated and has one, or what
-  it mounts is unmounted by the driver.
-* The policy counts when a volume is staged, until it is unstaged. A volume that turns out to be one that cannot be
-  fenced (`edge.fencing.fenced_volumes`) is kept until then, and the hub never hears that it is staged.
+  it mounts is unmounted by the driver. After a reboot none is open, and all volumes of before are being staged.
+* The policy counts when a volume is staged, until it is unstaged. A volume that cannot be fenced
+  (`edge.fencing.fenced_volumes`) is held no more, and the hub never hears that it is staged.
 * A fenced volume is wanted by no pod until its driver has unstaged it and the kernel has its file system no more, also
   if processes still hold it. Then it is staged anew, under a new lease.
 * **No software can fence on a machine that is paused as a whole** and goes on after the lease: the first thing that
@@ -26,8 +26,8 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,9 +40,10 @@ from edge.disk.mounts import read_table
 from edge.disk.own_thread import in_own_thread
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
 from edge.fencing.plan import FileSystem, Held, Plan, read_lease, read_plan, write_lease, write_plan
-from edge.fencing.shutdown import FS_TYPES, NotShutDown, holders, is_held, prove, shut_down
+from edge.fencing.shutdown import NotShutDown, is_held, shut_down
+from edge.fencing.trial import flaw_of
 from edge.fencing.watchdog import Watchdog
-from edge.volume_errors import NON_FINAL, NotReady, Uncertain, Unended, VolumeError
+from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.fence")
@@ -50,15 +51,26 @@ log = logging.getLogger("csi_bridge.edge.fence")
 _LOOK_S: Final = 0.5
 """Between two looks of the thread; `watchdog.LEAST_S` has many of them."""
 
-_FENCING_LOOK_S: Final = 0.05
-"""The same while file systems are being shut down."""
-
-_HOLDERS_S: Final = 5.0
-"""Between two searches for the processes that hold fenced volumes."""
-
-_PROOF_LIMIT_S: Final = 60.0
-
 Changed = Callable[[Collection[VolumeKey]], None]
+
+
+class _HeldVolume:
+    """A volume that is fenced when the lease ends.
+
+    Attributes:
+        held: as the plan on the disk has it.
+        is_told_staging: the hub hears that it is being staged, whatever the plan says.
+        lost: its file system, since the lease has ended while the volume was staged.
+        why: why `lost` cannot be shut down, or how to find what holds it.
+        thread: the last one that was to shut it down: the freeze may hang.
+    """
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+        self.is_told_staging = False
+        self.lost = held.file_system if held.is_fenced else None
+        self.why = ""
+        self.thread: threading.Thread | None = None
 
 
 class Fencing:
@@ -93,39 +105,35 @@ class Fencing:
         if plan is None and ends_at is not None:
             raise ValueError("it is missing, although this boot had a lease")
         plan = plan or Plan()
-        volumes = {(held.boot == boot, VolumeKey(held.driver, held.handle)): held for held in plan.volumes}
-        self._held = {key: held for (is_present, key), held in volumes.items() if is_present}
-        self._earlier = {key: held for (is_present, key), held in volumes.items() if not is_present}
-        """The volumes of which the hub may believe that they are staged, since an earlier boot."""
-        self.lease_s = min(lease_s, plan.lease_s) if self._held else lease_s
-        self._watchdog_s = plan.watchdog_s if self._held else 0
+        nothing: dict[str, Any] = {"open_calls": (), "file_system": None, "is_fenced": False}
+        held = [one if one.boot == boot else replace(one, **nothing) for one in plan.volumes]
+        self._volumes = {VolumeKey(one.driver, one.handle): _HeldVolume(one) for one in held}
+        self.lease_s = min(lease_s, plan.lease_s) if self._has_any else lease_s
+        self._watchdog_s = plan.watchdog_s if self._has_any else 0
         """The time with which the hub counts; 0 before the watchdog was opened."""
         self._ends_at = ends_at or 0.0
-        self._ended = {key: held.fenced for key, held in self._held.items() if held.fenced}
-        """The volumes that the lease's end has met, each with how it was fenced; empty while that is not done."""
-        self._notes: dict[VolumeKey, str] = {}
-        """What holds a fenced volume, or why it cannot be fenced."""
         self._kept: dict[VolumeKey, str] = {}
-        self._opening: set[VolumeKey] = set()
-        """The volumes that are told as being staged although they are not yet, or no longer."""
-        self._lock = threading.Lock()
-        """Of `_held` and `_ended`, which both the loop and the thread change."""
-        self._attempts: dict[VolumeKey, _Attempt] = {}
+        self._flaws: dict[str, str] = {}
+        """By file system type, the result of the trial."""
+        self._trying, self._writing = asyncio.Lock(), threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="fence", daemon=True)
         self._trouble = "it was not opened yet"
         self._lease: ControllerLease
         self._loop: asyncio.AbstractEventLoop
-        self._proofs: asyncio.Future[dict[str, str]]
-        self._subscribers: list[tuple[Changed, Callable[[], None]]] = []
+        self._changed: Changed = lambda _: None
+        self._tell_hub: Callable[[], None] = lambda: None
         self._acked: Callable[[VolumeKey], Awaitable[None]]
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writing, self._is_written = asyncio.Lock(), True
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether volumes of this boot are held."""
+        return any(one.held.boot == self._boot for one in self._volumes.values())
 
     @property
     def is_on(self) -> bool:
         """Whether volumes may be fenced: the operator has said so, or some are held since the last start."""
-        return self._is_wanted or bool(self._held)
+        return self._is_wanted or self._has_any
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
@@ -140,29 +148,33 @@ class Fencing:
             return
         lease.renewed = self._renewed
         now = boot_time()
-        if self._due() and now < self._ends_at:  # from now on the hub counts with this agent's length
+        if self._has_any and now < self._ends_at:  # from now on the hub counts with this agent's length
             self._ends_at = min(self._ends_at, now + self.lease_s)
             lease.resume(self._ends_at)
         self.look(now)
-        if not self._watchdog.is_open and not self._held:
+        if not self._watchdog.is_open and not self._has_any:
             raise SettingsError("--watchdog", str(self._watchdog.path), f"cannot be used: {self._trouble}")
-        if self._held:
-            self._follow()
-        self._proofs = in_own_thread(self._prove, name="proof of the fence")
+        self._follow()
         self._thread.start()
-        self._look_after()
 
     async def close(self) -> None:
         """End the thread. The watchdog runs on while volumes are held: the next start of the agent pets it."""
-        for task in self._tasks:
-            task.cancel()
         self._stopping.set()
         if self._thread.is_alive():
             await in_own_thread(self._thread.join, name="end of the fence")
-        self._watchdog.close(stops=not self._held)
+        self._watchdog.close(stops=not self._has_any)
 
-    def _prove(self) -> dict[str, str]:
-        return {fs_type: prove(fs_type, self._state_dir / "fence-proof") for fs_type in FS_TYPES}
+    def subscribe(
+        self, changed: Changed, tell_hub: Callable[[], None], acked: Callable[[VolumeKey], Awaitable[None]]
+    ) -> None:
+        """Follow the fencing.
+
+        Args:
+            changed: called with the volumes that are fenced or let go; with none, if any may be mounted now.
+            tell_hub: called when the result of `told` has changed.
+            acked: returns when the hub has stored what it was told last.
+        """
+        self._changed, self._tell_hub, self._acked = changed, tell_hub, acked
 
     # ---- for the volumes' tasks --------------------------------------------------------------------------------------
 
@@ -176,7 +188,7 @@ class Fencing:
 
     def obstacle(self, volume: Volume) -> str:
         """Why a volume that asks for `fence` cannot be mounted now; empty if it can, or if it is kept."""
-        if volume.key not in self._held and (not volume.fence or self.refusal(volume)):
+        if volume.key not in self._volumes and (not volume.fence or self.refusal(volume)):
             return ""
         if self.is_fenced(volume.key):
             return "it is fenced, and is unmounted first"
@@ -188,30 +200,23 @@ class Fencing:
         return ""
 
     def is_held(self, key: VolumeKey) -> bool:
-        """Whether a volume is fenced when the lease ends."""
-        return key in self._held
+        """Whether a volume is fenced when the lease ends, or was in an earlier boot and the hub may not know better."""
+        return key in self._volumes
 
     def is_fenced(self, key: VolumeKey) -> bool:
         """Whether the lease has ended while the node had the volume, and it is not unstaged yet."""
-        return key in self._ended
+        return key in self._volumes and self._volumes[key].lost is not None
 
     def fenced(self, key: VolumeKey) -> str:
         """How a volume was fenced, and what still holds it; empty while that is not done."""
-        done, holding = self._ended.get(key, ""), self._notes.get(key, "")
-        return f"{done}; {holding}" if done and holding else done
+        one = self._volumes.get(key)
+        if one is None or one.lost is None or not one.held.is_fenced:
+            return ""
+        return "its file system is shut down" + (f"; {one.why}" if one.why else "")
 
     def why_kept(self, key: VolumeKey) -> str:
         """Why a volume that asks for `fence` turned out to be one that cannot be fenced; empty if it did not."""
         return self._kept.get(key, "")
-
-    def was_held(self, key: VolumeKey) -> bool:
-        """Whether an earlier boot fenced a volume, so that the hub may believe that this one does."""
-        return key in self._earlier
-
-    async def heard(self, key: VolumeKey) -> None:
-        """Note that the hub has heard, in this boot, which volumes are staged: `was_held` is over for this one."""
-        if self._earlier.pop(key, None) is not None:
-            await self._write_if_possible()  # else it is heard once more
 
     async def hold(self, volume: Volume) -> None:
         """Fence a volume from now on when the lease ends. Called before its first staging.
@@ -219,12 +224,13 @@ class Fencing:
         Raises:
             NotReady: the plan cannot be written.
         """
-        key = volume.key
-        if key in self._held:
-            return
-        await self._change(key, Held(driver=volume.driver, handle=volume.handle, boot=self._boot), NotReady)
-        self._follow()
-        self._tell_hub()
+        one = self._volumes.get(volume.key)
+        if one is None or one.held.boot != self._boot:
+            held = Held(driver=volume.driver, handle=volume.handle, boot=self._boot)
+            await self._change(volume.key, held, NotReady)
+            self._renewed(self._ends_at)  # the lease is written down from the first volume on
+            self._follow()
+            self._tell_hub()
 
     @asynccontextmanager
     async def mounting(self, volume: Volume, call: str) -> AsyncIterator[Callable[[], bool]]:
@@ -237,13 +243,13 @@ class Fencing:
         Raises:
             NotReady: the volume is fenced, and cannot be mounted now (`obstacle`), the hub has not stored that it is
                 being staged, or the plan cannot be written.
-            Uncertain: the driver has mounted it, and the hub has not stored that, or the plan cannot be written.
+            Uncertain: the driver has mounted it, and the plan cannot be written.
         """
         key = volume.key
-        if key not in self._held:
+        if key not in self._volumes:
             yield lambda: True
             return
-        was_open, has_begun = call in self._held[key].open_calls, False
+        was_open, has_begun = call in self._volumes[key].held.open_calls, False
         await self._open(volume, call)
 
         def may_go_on() -> bool:
@@ -254,31 +260,32 @@ class Fencing:
 
         try:
             yield may_go_on
-        except Unended:
-            if not (has_begun or was_open):
-                await self._end_after_error(key, call)
-            raise
         except VolumeError as error:
-            says_nothing = not has_begun or isinstance(error, NotReady) or error.code in NON_FINAL
-            if not (was_open and says_nothing):
-                await self._end_after_error(key, call)
+            if isinstance(error, Refused) if has_begun else not was_open:
+                with suppress(VolumeError):  # the step is tried again, and tells
+                    await self._end(key, call)
             raise
         await self._end(key, call)
 
     async def unmounted(self, key: VolumeKey, call: str) -> None:
         """Forget a call that may have mounted the volume: the driver has unpublished it."""
-        await self._end_after_error(key, call)
+        if key in self._volumes and call in self._volumes[key].held.open_calls:
+            with suppress(VolumeError):  # it stays open until the volume is unstaged
+                await self._end(key, call)
 
-    async def keep(self, volume: Volume, why: str) -> None:
-        """Fence a volume no more, because it cannot be. The hub has stored that when this returns.
+    async def keep(self, key: VolumeKey, why: str) -> None:
+        """Fence a volume no more, because that cannot be, or is not wanted. The hub has stored that when this returns.
 
         Raises:
-            NotReady: it has not stored that yet.
+            VolumeError: it has not stored that yet, the volume is fenced meanwhile, or the plan cannot be written.
         """
-        if (held := self._held.get(volume.key)) is not None:
-            if held.file_system is not None:
-                await self._open(volume, "keep")
-            await self._keep(volume.key, why)
+        if (one := self._volumes.get(key)) is None:
+            return
+        with self._telling_staging(one):
+            await self._stored(key)
+            await self._change(key, replace(one.held, file_system=None), NotReady)
+        await self._change(key, None, NotReady)
+        self._kept[key] = why
 
     async def check_released(self, key: VolumeKey) -> None:
         """Check that the kernel has a fenced volume's file system no more: a mount before that would get EIO.
@@ -286,64 +293,47 @@ class Fencing:
         Raises:
             Uncertain: something still holds it.
         """
-        held = self._held.get(key)
-        if held is None or held.file_system is None or key not in self._ended:
-            return
-        if await in_own_thread(partial(is_held, held.file_system), name="holders"):
-            raise Uncertain(f"it is fenced, and {self._notes.get(key) or 'its file system is still held'}")
+        one = self._volumes.get(key)
+        if one is not None and one.lost is not None:
+            is_free = not await in_own_thread(partial(is_held, one.lost), name="holders")
+            one.why = "" if is_free else _how_to_find_holders(one.lost)
+            if one.why:
+                raise Uncertain(f"it is fenced: {one.why}")
 
     async def let_go(self, key: VolumeKey) -> None:
         """Fence a volume no more: it is unstaged."""
         self._kept.pop(key, None)
-        await self.heard(key)
-        await self._drop(key)
+        if key in self._volumes:
+            await self._change(key, None, Uncertain)
+            self._changed([key])
 
     async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
         """Let all others go: an earlier start has unstaged them."""
-        for key in (self._held.keys() | self._earlier.keys()) - set(keys):
+        for key in self._volumes.keys() - set(keys):
             await self.let_go(key)
 
     # ---- reports -----------------------------------------------------------------------------------------------------
 
-    def subscribe(
-        self, changed: Changed, tell_hub: Callable[[], None], acked: Callable[[VolumeKey], Awaitable[None]]
-    ) -> None:
-        """Follow the fencing.
-
-        Args:
-            changed: called with the volumes that are fenced or let go; with none, if any may be mounted now.
-            tell_hub: called when the result of `told` has changed.
-            acked: returns when the hub has stored what it was told last.
-        """
-        self._subscribers.append((changed, tell_hub))
-        self._acked = acked
-
     def told(self) -> dict[str, Any]:
         """The part of the fact about the Node (`common.offline_policy`); empty if the agent fences nothing."""
-        if not self._held:
+        if not self._has_any:
             return {}
-        staged = {key for key, held in self._held.items() if held.file_system is not None} - self._opening
-        names = {str(key) for key in staged}, {str(key) for key in self._held.keys() - staged}
+        volumes = self._volumes.items()
+        staged = {key for key, one in volumes if one.held.file_system is not None and not one.is_told_staging}
+        names = {str(key) for key in staged}, {str(key) for key in self._volumes.keys() - staged}
         return offline_policy.write(math.ceil(self.lease_s), self._watchdog_s, *names)
 
     def problems(self) -> list[str]:
         """A sentence for each fenced volume, and one if the watchdog does not run."""
         found = [
             f"volume {key} is fenced, because the hub did not answer for {self.lease_s:g} s: "
-            f"{self.fenced(key) or 'its file system is being shut down ' + self._notes.get(key, '')}"
-            for key in list(self._ended)
+            f"{self.fenced(key) or f'its file system is being shut down {one.why}'}"
+            for key, one in self._volumes.items()
+            if one.lost is not None
         ]
         if self.is_on and not self._watchdog.is_open:
             found.append(f"the machine's watchdog cannot be used (--watchdog): {self._trouble}")
         return found
-
-    def _tell(self, keys: Collection[VolumeKey]) -> None:
-        for changed, _ in self._subscribers:
-            changed(keys)
-
-    def _tell_hub(self) -> None:
-        for _, tell_hub in self._subscribers:
-            tell_hub()
 
     # ---- staging and staged ------------------------------------------------------------------------------------------
 
@@ -353,141 +343,116 @@ class Fencing:
         Raises:
             NotReady: the hub has not stored it, the plan cannot be written, or the volume cannot be mounted now.
         """
-        key = volume.key
-        if why := self.obstacle(volume):
-            raise NotReady(why)
-        self._opening.add(key)
-        self._tell_hub()
-        try:
-            await self._stored(key, NotReady)
-            old = self._held[key]
+        one = self._volumes[volume.key]
+        self._check(volume)
+        with self._telling_staging(one):
+            await self._stored(volume.key)
+            self._check(volume)
+            old = one.held
             names = tuple(dict.fromkeys((*old.pvs, volume.name)))  # it may have another PersistentVolume by now
             calls = tuple(dict.fromkeys((*old.open_calls, call)))
-            await self._change(key, replace(old, pvs=names, open_calls=calls, file_system=None), NotReady)
-        finally:
-            self._opening.discard(key)
-            self._tell_hub()
-        await self.heard(key)
+            new = replace(old, boot=self._boot, pvs=names, open_calls=calls, file_system=None)
+            await self._change(volume.key, new, NotReady)
 
     async def _end(self, key: VolumeKey, call: str) -> None:
         """Note that a call has ended. If it was the last one, and its volume can be fenced, the volume is staged.
 
         Raises:
-            Uncertain: the hub has not stored it, or the plan cannot be written.
+            Uncertain: the plan cannot be written.
         """
-        if (held := self._held.get(key)) is None or key in self._ended:
+        if (one := self._volumes.get(key)) is None or one.lost is not None:
             return
-        held = replace(held, open_calls=tuple(each for each in held.open_calls if each != call))
-        if not held.open_calls:
+        held: Held | None = replace(one.held, open_calls=tuple(each for each in one.held.open_calls if each != call))
+        if held is not None and not held.open_calls:
             try:
                 held = replace(held, file_system=await self._examined(held))
             except Kept as error:
-                await self._keep(key, str(error))
-                return
-        self._opening.add(key)  # the plan has it first
-        try:
-            await self._change(key, held, Uncertain)
-        finally:
-            self._opening.discard(key)
+                held, self._kept[key] = None, str(error)
+        await self._change(key, held, Uncertain)
         self._tell_hub()
-        if held.file_system is not None:
-            await self._stored(key, Uncertain)
-
-    async def _end_after_error(self, key: VolumeKey, call: str) -> None:
-        with suppress(VolumeError):  # the step is tried again, and tells
-            await self._end(key, call)
 
     async def _examined(self, held: Held) -> FileSystem | None:
-        try:
-            async with asyncio.timeout(_PROOF_LIMIT_S):
-                proofs = await asyncio.shield(self._proofs)
-        except TimeoutError:
-            raise Kept("the proof on a scratch image does not end") from None
         own = OwnPaths(held, self._root)
         found = await in_own_thread(lambda: file_system_of(read_table(self._root, whole=True), own), name="mount table")
-        if found is not None and (why := proofs[found.fs_type]):
-            raise Kept(why)
+        if found is not None:
+            async with self._trying:
+                if found.fs_type not in self._flaws:
+                    trial = partial(flaw_of, found.fs_type, self._state_dir / "fence-trial")
+                    self._flaws[found.fs_type] = await in_own_thread(trial, name="trial of the fence")
+            if why := self._flaws[found.fs_type]:
+                raise Kept(why)
         return found
 
-    async def _keep(self, key: VolumeKey, why: str) -> None:
-        self._kept[key] = why
-        await self._drop(key)
+    def _check(self, volume: Volume) -> None:
+        if why := self.obstacle(volume):
+            raise NotReady(why)
 
-    async def _stored(self, key: VolumeKey, blame: type[VolumeError]) -> None:
+    @contextmanager
+    def _telling_staging(self, one: _HeldVolume) -> Iterator[None]:
+        one.is_told_staging = True
+        self._tell_hub()
+        try:
+            yield
+        finally:
+            one.is_told_staging = False
+            self._tell_hub()
+
+    async def _stored(self, key: VolumeKey) -> None:
         """Return when the hub has stored what it was told last.
 
         Raises:
-            VolumeError: the lease has ended before that.
+            NotReady: it takes longer than the lease.
         """
-        asking = asyncio.ensure_future(self._acked(key))
         try:
-            await asyncio.sleep(0)  # the hub may have stored it already
-            while not asking.done() and self._lease.holds():
-                await asyncio.wait({asking}, timeout=1.0)
-            if not self._lease.holds():
-                raise blame("the hub has not confirmed whether the volume is staged (fence)")
-            asking.result()
-        finally:
-            asking.cancel()
+            async with asyncio.timeout(self.lease_s):
+                await self._acked(key)
+        except TimeoutError:
+            raise NotReady("the hub has not confirmed whether the volume is staged (fence)") from None
 
     # ---- the plan ----------------------------------------------------------------------------------------------------
 
-    async def _change(self, key: VolumeKey, new: Held, blame: type[VolumeError]) -> None:
-        """Hold a volume as `new` says.
+    async def _change(self, key: VolumeKey, held: Held | None, blame: type[VolumeError]) -> None:
+        """Hold a volume as `held` says; None: no more.
 
         Raises:
             VolumeError: it is fenced meanwhile, or that cannot be written.
         """
-        with self._lock:
-            if key in self._ended:
-                raise blame("it is fenced, and is unmounted first")
-            old = self._held.get(key)
-            self._held[key] = new
-        if new == old and self._is_written:
-            return
         try:
-            await self._write()
+            await asyncio.to_thread(self._write, {key: held})
         except OSError as error:
-            with self._lock:
-                if key not in self._ended:
-                    self._held.pop(key)
-                    self._held |= {key: old} if old is not None else {}
             raise blame(f"the agent cannot write down how it has to fence the volume: {error}") from error
-
-    async def _drop(self, key: VolumeKey) -> None:
-        with self._lock:
-            if self._held.pop(key, None) is None:
-                return
-            self._ended.pop(key, None)
-            self._notes.pop(key, None)
-        await self._write_if_possible()  # else the next start drops it
-        if not self._held:
+        if held is not None and self.is_fenced(key):
+            raise blame("it is fenced, and is unmounted first")
+        if not self._has_any:
             self._lease.end(self)
-        self._tell([key])
 
-    async def _write(self) -> None:
-        """Write the plan.
+    def _write(self, change: Mapping[VolumeKey, Held | None]) -> None:
+        """Change the plan on the disk, and then in memory. Called in any thread.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the plan cannot be written; the old one stays.
         """
-        async with self._writing:
-            volumes = (*self._held.values(), *self._earlier.values())
-            plan = Plan(lease_s=self.lease_s, watchdog_s=self._watchdog_s, volumes=volumes)
-            self._is_written = False
-            await asyncio.to_thread(write_plan, self._state_dir, plan)
-            self._is_written = True
-        self._note_lease()
-
-    async def _write_if_possible(self) -> None:
-        """Write the plan. After a failure `_is_written` is false, and the next write of the agent has it all."""
-        with suppress(OSError):
-            await self._write()
+        with self._writing:
+            held = {key: one.held for key, one in self._volumes.items()} | dict(change)
+            left = {key: one for key, one in held.items() if one is not None}
+            try:
+                plan = Plan(lease_s=self.lease_s, watchdog_s=self._watchdog_s, volumes=tuple(left.values()))
+                write_plan(self._state_dir, plan)
+            except OSError:
+                if len(left) == len(held):
+                    raise
+                log.warning("the next start of the agent drops the volumes that are fenced no more: fence.json is old")
+            # A new dict: the old one may be in use in another thread.
+            self._volumes = {key: self._volumes.get(key) or _HeldVolume(one) for key, one in left.items()}
+            for key in change.keys() & left.keys():
+                self._volumes[key].held = left[key]
 
     # ---- the lease ---------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Be told of the lease's end, or of its return."""
+        if not self._has_any:
+            return
         if self._lease.need():
             self._lease.begin(self, is_operation=False)
         else:
@@ -499,25 +464,21 @@ class Fencing:
 
     def _back(self) -> None:
         """The hub answers again."""
-        if self._held:
-            self._lease.begin(self, is_operation=False)
-        self._tell(())
+        self._follow()
+        self._changed(())
 
     def _renewed(self, ends_at: float) -> None:
         self._ends_at = ends_at
-        self._note_lease()
-
-    def _note_lease(self) -> None:
-        if self._held and self._ends_at:
+        if self._has_any:
             try:
-                write_lease(self._state_dir, self._boot, self._ends_at)
+                write_lease(self._state_dir, self._boot, ends_at)
             except OSError as error:  # the next start fences too early
                 log.warning("the end of the lease cannot be written down: %s", error)
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.wait(_FENCING_LOOK_S if self._attempts else _LOOK_S):
+        while not self._stopping.wait(_LOOK_S):
             try:
                 self.look(boot_time())
             except Exception:
@@ -529,51 +490,40 @@ class Fencing:
         Args:
             now: by the boot clock.
         """
-        is_over = now >= self._ends_at
-        for key, held in self._due():
-            if is_over:
-                self._mark(key, held)
-            if key in self._ended:
-                self._fence(key, held)
-        if not is_over or not self._due():
+        is_over, is_all_fenced = now >= self._ends_at, True
+        for key, one in self._volumes.items():
+            if is_over and one.lost is None and one.held.file_system is not None:
+                one.lost = one.held.file_system
+                self._in_loop(partial(self._changed, [key]))
+            if one.lost is not None and not one.held.is_fenced:
+                is_all_fenced = False
+                if one.thread is None or not one.thread.is_alive():
+                    one.thread = threading.Thread(
+                        target=self._shut_down, args=(key, one, one.lost), name="shutdown", daemon=True
+                    )
+                    one.thread.start()
+        if not is_over or is_all_fenced:
             self._pet()
 
-    def _due(self) -> list[tuple[VolumeKey, Held]]:
-        """The volumes that the hub may believe to be staged, and that are not fenced."""
-        with self._lock:
-            return [it for it in self._held.items() if it[1].file_system is not None and not self._ended.get(it[0])]
-
-    def _mark(self, key: VolumeKey, held: Held) -> None:
-        with self._lock:
-            if self._held.get(key) is not held or key in self._ended:
-                return
-            self._ended[key] = ""
-        self._in_loop(partial(self._tell, [key]))
-
-    def _fence(self, key: VolumeKey, held: Held) -> None:
-        assert held.file_system is not None
-        attempt = self._attempts.get(key)
-        if attempt is None:
-            attempt = self._attempts[key] = _Attempt(held.file_system, OwnPaths(held, self._root))
-            attempt.start()
-        elif not attempt.is_alive():
-            del self._attempts[key]
-            if not attempt.done:
-                if self._notes.get(key) != attempt.error:
-                    log.error("volume %s cannot be fenced, and the watchdog is not petted: %s", key, attempt.error)
-                self._notes[key] = attempt.error
-                return
-            with self._lock:
-                if key not in self._held:
-                    return
-                self._ended[key] = attempt.done
-                self._notes.pop(key, None)
-            self._in_loop(partial(self._note_fenced, key, attempt.done))
+    def _shut_down(self, key: VolumeKey, one: _HeldVolume, lost: FileSystem) -> None:
+        try:
+            shut_down(lost, OwnPaths(one.held, self._root).have)
+        except (NotShutDown, OSError) as error:
+            if one.why != str(error):
+                log.error("volume %s cannot be fenced, and the watchdog is not petted: %s", key, error)  # noqa: TRY400
+            one.why = str(error)
+            return
+        one.why = ""
+        one.held = replace(one.held, file_system=lost, is_fenced=True)
+        log.warning("no answer of the hub for %g s: volume %s is fenced", self.lease_s, key)
+        self._in_loop(partial(self._changed, [key]))
+        with suppress(OSError):  # the next start fences it once more
+            self._write({})
 
     def _pet(self) -> None:
         was_open = self._watchdog.is_open
         try:
-            self._watchdog.pet(self._watchdog_s if self._held else 0)
+            self._watchdog.pet(self._watchdog_s if self._has_any else 0)
         except OSError as error:
             if self._trouble != str(error):
                 log.error("the watchdog cannot be petted, so the machine may be reset: %s", error)  # noqa: TRY400
@@ -581,72 +531,16 @@ class Fencing:
             return
         if not was_open:
             self._watchdog_s = self._watchdog.time_s
-            self._in_loop(partial(self._tell, ()))
+            self._in_loop(partial(self._changed, ()))
 
     def _in_loop(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(work)
 
-    # ---- fenced volumes ----------------------------------------------------------------------------------------------
 
-    def _note_fenced(self, key: VolumeKey, done: str) -> None:
-        with self._lock:
-            if key not in self._held:
-                return
-            self._held[key] = replace(self._held[key], fenced=done)
-        log.warning("no answer of the hub for %g s: fenced volume %s: %s", self.lease_s, key, done)
-        self._start(self._write_if_possible(), "write the plan")  # else the next start fences it once more
-        self._tell([key])
-        self._look_after()
-
-    def _look_after(self) -> None:
-        if self._ended and not any(task.get_name() == "holders" for task in self._tasks):
-            self._start(self._find_holders(), "holders")
-
-    async def _find_holders(self) -> None:
-        """Find the processes that hold fenced volumes, until all are unstaged."""
-        while self._ended:
-            for key in [key for key, done in self._ended.items() if done]:
-                held = self._held.get(key)
-                if held is None or held.file_system is None:
-                    continue
-                now = await in_own_thread(partial(_told_holders, held.file_system), name="holders")
-                if now != self._notes.get(key) and key in self._ended:
-                    self._notes[key] = now
-                    self._tell([key])  # its driver is asked again when nothing holds it
-            await asyncio.sleep(_HOLDERS_S)
-
-    def _start(self, work: Any, name: str) -> None:
-        task = self._loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-class _Attempt(threading.Thread):
-    """One shutdown of a file system, in a thread of its own because the freeze may hang.
-
-    Attributes:
-        done: what was done; empty if it is not done.
-        error: why it is not done.
-    """
-
-    def __init__(self, file_system: FileSystem, own: OwnPaths) -> None:
-        super().__init__(name="shutdown", daemon=True)
-        self._file_system, self._own = file_system, own
-        self.done = self.error = ""
-
-    def run(self) -> None:
-        """Shut it down."""
-        try:
-            self.done = shut_down(self._file_system, self._own.have)
-        except (NotShutDown, OSError) as error:
-            self.error = str(error)
-
-
-def _told_holders(file_system: FileSystem) -> str:
-    """What holds a fenced volume, for people; empty if nothing does."""
-    if not is_held(file_system):
-        return ""
-    found = holders(file_system)
-    more = [f"{len(found) - 3} more"] if len(found) > 3 else []
-    return f"still held by {', '.join([*found[:3], *more])}" if found else "something still holds its file system"
+def _how_to_find_holders(file_system: FileSystem) -> str:
+    device = file_system.device
+    return (
+        f"something still holds it: grep -l ' {device} ' /proc/[0-9]*/mountinfo shows processes that have it mounted, "
+        f"and lsof +c0 | grep -w -e {device.replace(':', ',')} -e 'Input/output error' those with an open file"
+    )

@@ -4,11 +4,8 @@
   that it is not. So a volume that the hub may believe to be staged is staged in the file, too.
 * `fence.lease` has the end of the lease. It is written after each renewal, without a wait for the disk: the agent may
   die, but the end of the machine ends the lease anyway.
-
-A volume belongs to one boot. After a reboot nothing is mounted, but the hub may still believe what it heard before.
 """
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +42,7 @@ class Held:
         pvs: the names of its PersistentVolumes, which are part of its paths.
         open_calls: the driver's calls that may mount, format or grow it, and have not ended as far as the agent knows.
         file_system: its file system while the hub may believe that it is staged; None: it is being staged.
-        fenced: how it was fenced; empty if it was not.
+        is_fenced: the file system is shut down.
     """
 
     driver: str
@@ -54,18 +51,12 @@ class Held:
     pvs: tuple[str, ...] = ()
     open_calls: tuple[str, ...] = ()
     file_system: FileSystem | None = None
-    fenced: str = ""
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The volumes to fence.
-
-    Attributes:
-        lease_s: the length of the agent's lease, in seconds.
-        watchdog_s: the time after which the watchdog resets the machine, in seconds.
-        volumes: the volumes.
-    """
+    """The volumes to fence, and the times in seconds with which the hub counts: the lease's, and the watchdog's."""
 
     lease_s: float = 0.0
     watchdog_s: int = 0
@@ -110,16 +101,12 @@ def read_lease(state_dir: Path, boot: str) -> float | None:
 
 
 def write_lease(state_dir: Path, boot: str, ends_at: float) -> None:
-    """Note when the lease ends. A reader may see no lease for a moment, which counts as an ended one.
+    """Note when the lease ends. An agent that dies meanwhile leaves an empty file, which counts as an ended lease.
 
     Raises:
         OSError: it cannot be written.
     """
-    descriptor = os.open(state_dir / "fence.lease", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.pwrite(descriptor, f"{boot} {ends_at:020.3f}\n".encode(), 0)
-    finally:
-        os.close(descriptor)
+    (state_dir / "fence.lease").write_text(f"{boot} {ends_at:.3f}\n")
 
 
 def _held(*, pvs: list[str], open_calls: list[str], file_system: dict[str, str] | None, **more: Any) -> Held:

@@ -314,7 +314,6 @@ class VolumeTask:
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
-        await host.fencing.heard(self.key)
         log.info("volume %s is staged", self.key)
 
     async def _hold(self, want: PodVolume, before: Device | None) -> bool:
@@ -331,9 +330,11 @@ class VolumeTask:
             flaw = f"it asks for fence, and is kept on this node: {why}"
         if flaw and volume.claim is not None:
             self._host.facts.tell_claim(volume.claim, "NotFenced", f"PV {volume.name}: {flaw}")
-        if flaw or not volume.fence:
-            # The hub may still believe that this node fences it, as an earlier start told.
-            return volume.fence or fencing.was_held(self.key)
+        if flaw or not volume.fence:  # the hub may still believe that this node fences it, as an earlier boot told
+            if fencing.is_held(self.key):
+                self._check_copy(volume)
+                await fencing.keep(self.key, flaw)
+            return volume.fence
         if why := fencing.obstacle(volume):
             raise Waiting(why)
         await fencing.hold(volume)
@@ -344,7 +345,8 @@ class VolumeTask:
 
         After a reset by the watchdog, the pod and the attachment of before may be gone, and the volume elsewhere.
         """
-        if (volume.is_sole or self._host.fencing.is_held(self.key)) and not self._host.in_step():
+        by_time = volume.fence or self._host.fencing.is_held(self.key)
+        if (volume.is_sole or by_time) and not self._host.in_step():
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
@@ -357,7 +359,7 @@ class VolumeTask:
         """Tell the claim's owner if a volume that asks for `fence` turned out to be one that cannot be fenced."""
         fencing = self._host.fencing
         if row.runtime == BY_DRIVER:
-            await fencing.keep(volume, "its driver has told the pod's runtime of the device")
+            await fencing.keep(self.key, "its driver has told the pod's runtime of the device")
         why = fencing.why_kept(self.key)
         if why and why != self._told_kept and volume.claim is not None:
             text = f"PV {volume.name}: it asks for fence, and is kept on this node: {why}"

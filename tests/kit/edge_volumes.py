@@ -35,7 +35,7 @@ from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
     from edge.node_requests import VolumeStats
 
@@ -233,7 +233,6 @@ class FakeFence(Fencing):
         done: by fenced volume, what was done; empty while it is being shut down.
         kept: why a volume turned out to be one that cannot be fenced.
         holding: why a volume cannot be released.
-        earlier: the volumes that an earlier boot fenced.
     """
 
     def __init__(self) -> None:
@@ -241,7 +240,6 @@ class FakeFence(Fencing):
         self.held: list[VolumeKey] = []
         self.done: dict[VolumeKey, str] = {}
         self.kept: dict[VolumeKey, str] = {}
-        self.earlier: set[VolumeKey] = set()
         self._changed: list[Callable[[Collection[VolumeKey]], None]] = []
 
     def refusal(self, _volume: Volume) -> str:
@@ -262,17 +260,14 @@ class FakeFence(Fencing):
     def why_kept(self, key: VolumeKey) -> str:
         return self.kept.get(key, "")
 
-    async def keep(self, volume: Volume, why: str) -> None:
-        self.kept[volume.key] = why
-
-    def was_held(self, key: VolumeKey) -> bool:
-        return key in self.earlier
-
-    async def heard(self, key: VolumeKey) -> None:
-        self.earlier.discard(key)
+    async def keep(self, key: VolumeKey, why: str) -> None:
+        self.kept[key] = why
+        if key in self.held:
+            await self._acked(key)
+            self.held.remove(key)
 
     async def hold(self, volume: Volume) -> None:
-        self.held.append(volume.key)
+        self.held = [*dict.fromkeys((*self.held, volume.key))]
 
     async def unmounted(self, _key: VolumeKey, _call: str) -> None:
         """The calls of these tests end."""
@@ -294,8 +289,14 @@ class FakeFence(Fencing):
     async def keep_only(self, keys: Iterable[VolumeKey]) -> None:
         self.held = [key for key in keys if key in self.held]
 
-    def subscribe(self, changed: Callable[[Collection[VolumeKey]], None], *_more: object) -> None:
+    def subscribe(
+        self,
+        changed: Callable[[Collection[VolumeKey]], None],
+        _tell_hub: Callable[[], None],
+        acked: Callable[[VolumeKey], Awaitable[None]],
+    ) -> None:
         self._changed.append(changed)
+        self._acked = acked
 
     def tell(self, *keys: VolumeKey) -> None:
         for changed in self._changed:

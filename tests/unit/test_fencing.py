@@ -16,7 +16,7 @@ from edge.fencing.fencing import Fencing
 from edge.fencing.plan import FileSystem, read_plan
 from edge.fencing.shutdown import NotShutDown
 from edge.fencing.watchdog import Watchdog
-from edge.volume_errors import NotReady, Refused, Unended
+from edge.volume_errors import NotReady, Refused, Uncertain, Unended
 from edge.volumes import DriverRules, Volume
 from tests.kit.waiting import settle
 
@@ -58,10 +58,10 @@ class Agent:
         self.acks.set()
         self.heard: list[dict[str, Any]] = []
         self.found: FileSystem | Exception | None = DISK
-        self.end: Exception | str = "its file system is shut down"
+        self.end: Exception | None = None
         self.shut = 0
         patch.setattr(module, "boot_time", lambda: self.now)
-        patch.setattr(module, "prove", lambda *_: "")
+        patch.setattr(module, "flaw_of", lambda *_: "")
         patch.setattr(module, "file_system_of", lambda *_: self._give(self.found))
         patch.setattr(module, "shut_down", lambda *_: self._shut())
         patch.setattr(module, "is_held", lambda _: False)
@@ -92,8 +92,9 @@ class Agent:
         """The thread looks, until its shutdowns have ended."""
         for _ in range(2):
             self.fencing.look(self.now)
-            for attempt in self.fencing._attempts.values():
-                await asyncio.to_thread(attempt.join)
+            for one in self.fencing._volumes.values():
+                if one.thread is not None:
+                    await asyncio.to_thread(one.thread.join)
             await settle()
 
     async def call(self, name: str = "stage", error: Exception | None = None) -> dict[str, Any]:
@@ -118,9 +119,9 @@ class Agent:
     async def _acked(self, _key: object) -> None:
         await self.acks.wait()
 
-    def _shut(self) -> str:
+    def _shut(self) -> None:
         self.shut += 1
-        return str(self._give(self.end))
+        self._give(self.end)
 
     @staticmethod
     def _give(what: Any) -> Any:
@@ -156,7 +157,7 @@ async def test_no_call_begins_before_the_hub_has_stored_staging_nor_without_the_
     assert told(agent) == ([], [NAME])
     agent.now += LEASE_S
     agent.acks.set()
-    with pytest.raises(NotReady, match="the hub has not confirmed"):
+    with pytest.raises(NotReady, match="no answer of the hub yet"):
         await calling
     with pytest.raises(NotReady, match="no answer of the hub yet"):
         await agent.call("pod")
@@ -172,7 +173,11 @@ async def test_the_watchdog_is_petted_while_the_lease_holds_and_after_it_when_al
     agent.fencing.look(agent.now)
     assert agent.watchdog.pets == before + 2
     await agent.look()
-    assert (agent.shut, agent.fencing.fenced(KEY), agent.watchdog.pets > before + 2) == (1, agent.end, True)
+    assert (agent.shut, agent.fencing.fenced(KEY), agent.watchdog.pets > before + 2) == (
+        1,
+        "its file system is shut down",
+        True,
+    )
     assert told(agent) == ([NAME], [])
 
 
@@ -234,15 +239,33 @@ async def test_a_start_within_the_lease_goes_on_with_it(
     assert (later.shut, later.watchdog.pets > 0, later.lease.holds()) == (0, True, True)
 
 
-async def test_after_a_reboot_nothing_is_held_and_the_hub_has_to_hear_that(
+async def test_a_fenced_volume_is_fenced_for_the_next_start_too_although_the_hub_answers_again(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await agent.stage()
+    agent.now += LEASE_S
+    await agent.look()
+    agent.answer()
+    await agent.close()
+    later = Agent(tmp_path, monkeypatch)
+    await later.start()
+    assert (later.fencing.fenced(KEY), later.watchdog.pets > 0) == ("its file system is shut down", True)
+
+
+async def test_after_a_reboot_nothing_is_fenced_and_a_volume_is_kept_only_when_the_hub_has_heard_that(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await agent.stage()
     await agent.close()
     later = Agent(tmp_path, monkeypatch, boot="b2", fence=False)
     await later.start()
-    assert (later.fencing.is_held(KEY), later.fencing.was_held(KEY), later.watchdog.pets) == (False, True, 0)
-    await later.fencing.heard(KEY)
+    assert (later.fencing.is_held(KEY), later.fencing.told(), later.watchdog.pets) == (True, {}, 0)
+    later.acks.clear()
+    keeping = asyncio.create_task(later.fencing.keep(KEY, ""))
+    await asyncio.wait({keeping}, timeout=0.1)
+    assert (keeping.done(), later.fencing.is_held(KEY), later.shut) == (False, True, 0)
+    later.acks.set()
+    await keeping
     plan = read_plan(tmp_path)
     assert plan is not None
     assert plan.volumes == ()
@@ -254,6 +277,47 @@ async def test_a_volume_that_cannot_be_fenced_is_held_no_more(agent: Agent) -> N
     assert (agent.fencing.told(), agent.fencing.why_kept(KEY)) == ({}, "its file system is nfs4")
     await agent.close()
     assert agent.watchdog.ends == [True]
+
+
+async def test_a_volume_of_a_kind_that_fails_the_trial_is_held_no_more(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "flaw_of", lambda *_: "this kernel writes to it")
+    await agent.stage()
+    assert (agent.fencing.told(), agent.fencing.why_kept(KEY)) == ({}, "this kernel writes to it")
+
+
+async def test_after_a_reboot_a_volume_of_before_is_being_staged_and_is_not_shut_down(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await agent.stage()
+    await agent.close()
+    later = Agent(tmp_path, monkeypatch, boot="b2")
+    await later.start()
+    await later.look()
+    later.answer()
+    await later.fencing.hold(VOLUME)
+    assert (later.shut, told(later)) == (0, ([], [NAME]))
+
+
+async def test_a_call_may_not_leave_after_the_end_of_the_lease(agent: Agent) -> None:
+    await agent.stage()
+    async with agent.fencing.mounting(VOLUME, "pod") as may_go_on:
+        assert may_go_on()
+        agent.now += LEASE_S
+        assert not may_go_on()
+
+
+async def test_a_fenced_volume_is_not_released_while_the_kernel_has_its_file_system(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await agent.stage()
+    agent.now += LEASE_S
+    await agent.look()
+    monkeypatch.setattr(module, "is_held", lambda _: True)
+    with pytest.raises(Uncertain, match="still holds it: grep -l ' 8:1 '"):
+        await agent.fencing.check_released(KEY)
+    assert "still holds it" in agent.fencing.fenced(KEY)
 
 
 async def test_a_volume_of_which_nothing_is_mounted_stays_staging(agent: Agent) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -10,9 +12,10 @@ import pytest
 
 from edge.disk.mounts import MountTable, parse
 from edge.fencing import fenced_volumes as module
-from edge.fencing import watchdog
+from edge.fencing import shutdown, watchdog
 from edge.fencing.fenced_volumes import Kept, OwnPaths, file_system_of
-from edge.fencing.plan import Held
+from edge.fencing.plan import FileSystem, Held
+from edge.fencing.shutdown import NotShutDown, shut_down
 from edge.fencing.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -87,6 +90,30 @@ def test_an_ext4_with_its_journal_elsewhere_a_swap_file_or_dax_is_kept(kernel: P
     (kernel / "devices/8:1/queue/dax").write_text("0\n")
     (kernel / "journals/8:1-8").unlink()
     assert "no journal of its own" in found(line(TARGET))
+
+
+@pytest.mark.parametrize(
+    ("line", "takes_files", "is_held", "why"),
+    [
+        (line(STAGING), False, True, ""),
+        ("", False, False, ""),
+        (line("/data"), False, True, "is mounted at /data, which is not the volume's"),
+        (line(STAGING), True, True, "still takes new files"),
+        ("", False, True, "no mount of it can be reached"),
+    ],
+)
+def test_a_volume_counts_as_fenced_only_if_the_kernel_refuses_files_in_it_or_has_it_no_more(
+    monkeypatch: pytest.MonkeyPatch, line: str, takes_files: bool, is_held: bool, why: str
+) -> None:
+    monkeypatch.setattr(shutdown, "_is_there", lambda _: True)
+    monkeypatch.setattr(shutdown, "is_held", lambda _: is_held)
+    monkeypatch.setattr(shutdown, "_mounts", lambda pid, _: parse(line) if pid == "self" else [])
+    monkeypatch.setattr(shutdown, "_opened", lambda *_: os.open("/", os.O_PATH))
+    monkeypatch.setattr(shutdown, "_refuses_files", lambda _: not takes_files)
+    monkeypatch.setattr(shutdown, "fcntl", SimpleNamespace(ioctl=lambda *_: 0))
+    disk = FileSystem(device="8:1", sequence="7", fs_type="ext4")
+    with pytest.raises(NotShutDown, match=why) if why else nullcontext():
+        shut_down(disk, OwnPaths(HELD, module.Path("/r")).have)
 
 
 @pytest.mark.parametrize(("time_s", "longest_s", "end"), [(60, 0, 60), (29, 0, None), (60, 30, 30), (30, 60, 30)])
