@@ -429,6 +429,26 @@ async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pa
     cut(hub, agent)
 
 
+@pytest.mark.parametrize("kind", [Kind.FACTS, Kind.OBSERVE])
+async def test_the_hub_notes_the_machine_before_a_stream_of_it_changes_what_the_node_told(
+    pair: StreamedPair, kind: Kind
+) -> None:
+    """Else another machine under the same name could clear what the earlier one had in use."""
+    pair.sink.facts[NODE] = Object(NODE, Stamp("", "1"), b"{}")
+    known_at: list[Ref] = []
+
+    async def meet(node: str, instance: str) -> None:
+        known_at.extend(pair.sink.facts)
+
+    pair.sink.meet = meet  # type: ignore[method-assign]  # it only looks
+    hub, agent = link_pair(Peer(pair.serve), Peer(accepts=False))
+    await settle()
+    agent.open(kind)
+    await until(lambda: known_at)
+    assert known_at == [NODE]
+    cut(hub, agent)
+
+
 async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(pair: StreamedPair) -> None:
     pair.metastore.put_fact(NODE, {"a": 1})
     pair.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
