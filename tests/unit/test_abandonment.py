@@ -113,6 +113,17 @@ async def test_a_node_that_may_come_back_is_not_abandoned(site: Site, order: str
     assert len(site.facts.forgotten) == (order == "abandon")
 
 
+@pytest.mark.parametrize("order", ["own-storage", "abandon"])
+async def test_a_denied_node_whose_link_has_not_ended_yet_is_not_abandoned(
+    site: Site, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.order("deny", subject="n1")
+    monkeypatch.setattr(site.world.nodes, "is_connected", lambda name: name == "n1")
+    refused = "edge node n1 is not abandoned: n1 is still connected; its links end at once, so try again"
+    assert (await site.order(order, node="n1"))[1] == refused
+    assert site.facts.forgotten == []
+
+
 async def test_an_abandoned_node_is_forgotten_last(site: Site) -> None:
     await site.order("deny", subject="n1")
     await site.order("abandon", node="n1")
