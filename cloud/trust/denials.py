@@ -6,6 +6,8 @@ Rules:
 * It lasts until `allow`, across restarts of the hub, and also after `forget`.
 * `allow` gives a node its name back, and none of the certificates that the hub had issued: copies of its keys stay
   out, and the node joins again. A node with certificates from files comes back with them.
+* The denial of a node revokes the tokens that name it, not those with a pattern: these never give away a name that
+  exists. `allow` does not bring them back.
 * A node is denied by its name, with every certificate. A certificate is denied by its serial number, with every name.
 """
 
@@ -81,7 +83,7 @@ class Denials:
         log.warning("an operator denies %s: %s", in_words(denial), denial.why or "no reason given")
         self.on_change()
         try:
-            await self._store.add_denial(denial)
+            await self._store.add_denial(denial, self._tokens_for(denial))
         except WriteFailed as error:
             raise OperatorRefused(
                 f"{in_words(denial)} is denied only until the hub stops",
@@ -113,6 +115,11 @@ class Denials:
         log.warning("an operator allows %s again", in_words(denial))
         joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
         return f"{in_words(denial)} is no longer denied{joins if void else ''}"
+
+    def _tokens_for(self, denial: Denial) -> list[str]:
+        if denial.kind is not DenialKind.NODE:
+            return []
+        return [it.id for it in self._store.tokens.values() if it.nodes == denial.value and not it.revoked_at]
 
     def problems(self) -> Iterable[str]:
         """Denials that a restart of the hub would lose, a sentence each."""

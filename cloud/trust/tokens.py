@@ -7,7 +7,7 @@ Rules:
   for one node that exists: a machine joins in its place, and its new certificate replaces the earlier ones.
 * A use is counted together with the certificate that it gave. The same node with the same key may ask again without
   another use, as its first answer may be lost.
-* A lock of a node revokes the tokens that name it: only one that an operator makes after that undoes the lock.
+* The denial of a node revokes the tokens that name it (`cloud.trust.denials`).
 * A token from the future was made while the hub's clock was ahead. It does not count, or it would live for years.
 * Tokens that ended more than `KEPT_S` ago are removed.
 """

@@ -37,10 +37,6 @@ SCHEMA: Final = Schema(
                 chain BLOB NOT NULL,
                 PRIMARY KEY (node, generation)
             ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE locks (
-                node TEXT PRIMARY KEY, locked_at REAL NOT NULL, upto INTEGER NOT NULL, settled INTEGER NOT NULL,
-                why TEXT NOT NULL
-            ) STRICT, WITHOUT ROWID""",
             """CREATE TABLE denials (
                 kind TEXT NOT NULL, value TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
                 PRIMARY KEY (kind, value)
@@ -89,7 +85,7 @@ class Token:
         uses: how many nodes may join with it.
         replace: whether it is for a node that exists, in whose place a machine joins.
         used: how many have.
-        revoked_at: the time at which an operator revoked it; 0 before.
+        revoked_at: the time at which an operator revoked it, or denied its node; 0 before.
     """
 
     id: str
@@ -235,11 +231,19 @@ class TrustStore:
 
     # ---- denials -----------------------------------------------------------------------------------------------------
 
-    async def add_denial(self, denial: Denial) -> None:
-        """Add a denial, or change its reason. If that raises WriteFailed, nothing has changed."""
+    async def add_denial(self, denial: Denial, revoked: Sequence[str]) -> None:
+        """Add a denial, or change its reason, and revoke tokens (ids) with it.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
         row = (denial.kind, denial.value, denial.at, denial.why)
-        await self._writer.commit([("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)])
+        rows: list[Statement] = [("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)]
+        rows += (("UPDATE tokens SET revoked_at = ? WHERE id = ?", (denial.at, token)) for token in revoked)
+        await self._writer.commit(rows)
         self.denials[denial.kind, denial.value] = denial
+        for token in self.tokens.keys() & revoked:
+            self.tokens[token] = replace(self.tokens[token], revoked_at=denial.at)
 
     async def remove_denial(self, kind: DenialKind, value: str, changed: Sequence[Certificate]) -> None:
         """Remove a denial if there is one, and change certificates with it.

@@ -16,7 +16,7 @@ from common.topology import NODE_SEGMENT
 from tests.kit import needs
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact
-from tests.kit.operator import by_hand, hub_state
+from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create
 from tests.kit.stranger import Stranger
 from tests.kit.vendor import Vendor
@@ -123,6 +123,7 @@ def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, side
     told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")
     assert (told.returncode, "is denied only until the hub stops" in told.stderr) == (1, True)
     assert any("deny it again" in problem for problem in hub_state(bridge.hub.uds)["problems"])
+    wait_for(lambda: not node_state(bridge.hub.uds, "n1")["connected"], what="the end of the link of n1")
 
 
 def test_facts_leave_room_on_the_hubs_disk_for_creates_and_the_hub_says_so(

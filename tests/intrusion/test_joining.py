@@ -120,10 +120,15 @@ def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinW
         answer = ask(thief, stolen.late_renewal(NodeKey()), Kind.RENEW)
     assert isinstance(answer, Refused)
     assert answer.reason == "denied"
-    refused = world.join(token, "n5")
-    assert isinstance(refused, Refused)
-    assert refused.reason == "denied"
+    later = world.token("--node=n5", "--replace")
+    for shown, reason in ((token, "token"), (later, "denied")):
+        refused = world.join(shown, "n5")
+        assert isinstance(refused, Refused)
+        assert refused.reason == reason
     assert world.outcome(stolen, "n5") == "denied"
+    world.operator("allow", "n5")
+    assert isinstance(world.join(token, "n5"), Refused)
+    assert isinstance(world.join(later, "n5"), NodeKey)
 
 
 def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from cli import abandon, main
 from cli.abandon import Progress
+from cli.operator_options import OperatorSettings
 from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
 from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
@@ -17,10 +18,11 @@ from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.sync_part import NoSync, SyncPart
 from cloud.unique_segments import UniqueSegments, unique_keys
-from common.errors import BridgeError
+from common.endpoint import hub_endpoint
+from common.errors import BridgeError, OperatorRefused
 from common.messages import Kind
 from common.objects import Ref, Stamp
-from common.operator_orders import NodeStorage
+from common.operator_orders import Abandon, Done, NodeStorage
 from tests.kit.fake_api import FakeApi
 from tests.kit.hub_in_memory import Hub, report, running
 from tests.kit.linked import cut
@@ -440,6 +442,31 @@ async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_on
                 await cluster.run()
         assert await cluster.has("PersistentVolume", "pv") is None
         assert await cluster.has("VolumeAttachment", "va") is None
+
+
+async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = iter([NodeStorage(volumes=["uid-pv"], snapshots=[], groups=[], is_known=True)])
+
+    async def own_storage(_: OperatorSettings, node: str) -> NodeStorage:
+        if (storage := next(said, None)) is None:
+            raise OperatorRefused(f"edge node {node} is not abandoned", "it may come back")
+        return storage
+
+    async def give_order(_: OperatorSettings, order: object, _answer: type[Done]) -> Done:
+        assert order == Abandon(node="n1")
+        return Done(said=[])
+
+    monkeypatch.setattr(abandon, "_own_storage", own_storage)
+    monkeypatch.setattr(abandon, "give_order", give_order)
+    monkeypatch.setattr(abandon, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(abandon, "_PATIENCE_S", 0.0)
+    settings = OperatorSettings(hub=hub_endpoint("unix:///hub"), timeout_s=10.0, max_message_bytes=65_536)
+    cluster = BoundVolume()
+    with pytest.raises(OperatorRefused, match="edge node n1 is not abandoned: it may come back"):
+        await abandon._to_the_end(settings, "n1", ClusterRelease(cluster.api, "n1"))
+    assert await cluster.has("PersistentVolume", "pv") is not None
 
 
 async def test_a_volume_that_the_hub_does_not_name_stays() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
-from cloud.trust.trust_store import TrustStore
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
@@ -109,6 +110,40 @@ async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_w
     assert await hub.allow("n1") == ""
     await hub.restart()
     assert not hub.denied("n1")
+
+
+async def test_a_node_that_is_allowed_again_comes_back_with_no_certificate_of_before(hub: DenyingHub) -> None:
+    hub.store.put_certificate(Certificate("n1", 1, "key", "1a", NOW, NOW + 60.0, State.CURRENT, chain=b"pem"))
+    hub.store.put_certificate(Certificate("n2", 1, "key2", "1b", NOW, NOW + 60.0, State.CURRENT, chain=b"pem"))
+    await hub.deny("n1")
+    assert await hub.allow("n1") == (
+        "edge node n1 is no longer denied; its certificates stay refused: let it join again "
+        "(csi-bridge token create --node n1 --replace)"
+    )
+    for _ in range(2):
+        known = hub.store.certificates
+        assert (known["n1"][1].state, known["n1"][1].chain, known["n2"][1].state) == (State.VOID, b"", State.CURRENT)
+        await hub.restart()
+
+
+async def test_the_denial_of_a_node_revokes_the_tokens_that_name_it_for_good(hub: DenyingHub) -> None:
+    tokens = Tokens(hub.store, now=lambda: NOW)
+
+    async def make(nodes: str, *, replace: bool = False) -> str:
+        token, _ = await tokens.create(nodes=nodes, drivers=(), ttl_s=60.0, uses=1, replace=replace)
+        return token.id
+
+    stolen = [await make("n1"), await make("n1", replace=True)]
+    others = [await make("n2", replace=True), await make("n*")]
+    await hub.deny("serial=1A")
+    assert not any(token.revoked_at for token in hub.store.tokens.values())
+    await hub.deny("n1")
+    await hub.allow("n1")
+    later = await make("n1", replace=True)
+    for _ in range(2):
+        revoked = {token.id for token in hub.store.tokens.values() if token.revoked_at}
+        assert (revoked, hub.store.tokens.keys() - revoked) == (set(stolen), {*others, later})
+        await hub.restart()
 
 
 async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_lines: list[Line], hub: DenyingHub) -> None:

@@ -24,7 +24,7 @@ async def test_all_rows_are_there_after_a_restart(tmp_path: Path) -> None:
     await store.save_token(TOKEN)
     await store.add_certificate(CERTIFICATE, uses=TOKEN.id)
     store.put_certificate(replace(CERTIFICATE, generation=2, state=State.CURRENT))
-    await store.add_denial(DENIAL)
+    await store.add_denial(DENIAL, [])
     before = store.tokens, store.certificates, store.denials
     await store.close()
     again = TrustStore(tmp_path)
@@ -37,7 +37,7 @@ async def test_removed_rows_are_gone_after_a_restart(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     await store.save_token(TOKEN)
     await store.add_certificate(CERTIFICATE)
-    await store.add_denial(DENIAL)
+    await store.add_denial(DENIAL, [])
     store.drop_certificate("n1", 1)
     await store.drop_tokens(["5f"])
     await store.remove_denial(DenialKind.NODE, "n1", [])
@@ -62,7 +62,7 @@ def test_a_damaged_file_stops_the_hub_and_keeps_its_name(tmp_path: Path) -> None
 
 async def test_a_row_that_makes_no_sense_stops_the_hub(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
-    await store.add_denial(DENIAL)
+    await store.add_denial(DENIAL, [])
     await store.close()
     with sqlite3.connect(tmp_path / "trust.db") as database:
         database.execute("UPDATE denials SET kind = 'moon'")
@@ -80,7 +80,7 @@ async def test_a_change_that_the_disk_does_not_take_changes_nothing(tmp_path: Pa
     for change in (
         store.save_token(TOKEN),
         store.add_certificate(CERTIFICATE, uses=TOKEN.id),
-        store.add_denial(DENIAL),
+        store.add_denial(DENIAL, []),
     ):
         with pytest.raises(OSError, match="cannot be written"):
             await change
