@@ -10,17 +10,15 @@ import socket
 import sqlite3
 import stat
 import subprocess
-import sys
 import urllib.request
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from common.status import Code
-from tests.kit import needs
+from tests.kit import needs, prefork
 from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
@@ -32,10 +30,9 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tests.kit.bridge import Bridge
-
-PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Role:
         variable = f"csi_bridge_{self}_{flag[2:]}".replace("-", "_").upper()
         return f"{variable} or {flag}"
 
-    def command(self, directory: Path, *more: str, program: Sequence[str] = (str(PROGRAM),)) -> list[str]:
+    def command(self, directory: Path, *more: str, program: Sequence[str] = (str(prefork.PROGRAM),)) -> list[str]:
         """The whole command line; of a flag given twice the last one counts."""
         flags = (flag.format(directory) for flag in (*self.flags, "--state-dir={}/state", "--log-format=json"))
         return [*program, *self.words, *flags, *more]
@@ -82,14 +79,7 @@ ROLES = pytest.mark.parametrize("role", [HUB, DRIVER, EDGE], ids=str)
 def refusal_of(role: Role, directory: Path, *flags: str) -> str:
     """Start a process that must not start; returns why it says it does not. It leaves no socket behind."""
     before = set(directory.glob("*.sock"))
-    ended = subprocess.run(
-        role.command(directory, *flags),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-    )
+    ended = prefork.run(*role.command(directory, *flags)[1:])
     assert ended.returncode == 2, ended
     lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
     (said,) = [line for line in lines if line["level"] == "error"]
@@ -106,7 +96,7 @@ class Serving:
         directory: Path,
         logs: Path,
         *flags: str,
-        program: Sequence[str] = (str(PROGRAM),),
+        program: Sequence[str] = (str(prefork.PROGRAM),),
         at: Path | None = None,
     ) -> None:
         self.socket = at or directory / "it.sock"
@@ -437,13 +427,7 @@ def test_dials_that_fail_are_counted(short_dir: Path, tmp_path: Path) -> None:
 def test_a_call_by_hand_says_what_is_wrong(short_dir: Path, kind: str, why: str) -> None:
     path = short_dir / "hub.sock"
     put(kind, path)
-    ended = subprocess.run(
-        [PROGRAM, "call", "GetCapacity", "--driver=d.example", f"--hub={path}"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = prefork.run("call", "GetCapacity", "--driver=d.example", f"--hub={path}")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         f"csi-bridge: cannot reach {path}: {why}; run this on the hub's host, or in its pod (kubectl -n csi-bridge "
@@ -476,7 +460,7 @@ def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
 
 def test_a_socket_that_this_user_may_not_use_is_named(short_dir: Path, tmp_path: Path) -> None:
     # Root may use any, so root is somebody else here.
-    program = as_user(NOBODY_ELSE) if os.getuid() == 0 else [str(PROGRAM)]
+    program = as_user(NOBODY_ELSE) if os.getuid() == 0 else [str(prefork.PROGRAM)]
     os.chown(short_dir, NOBODY_ELSE if os.getuid() == 0 else os.getuid(), -1)
     path = short_dir / "hub.sock"
     with socket.socket(socket.AF_UNIX) as other:

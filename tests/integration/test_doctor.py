@@ -118,6 +118,7 @@ def test_a_hub_whose_certificate_the_node_does_not_trust_is_wrong(short_dir: Pat
         bridge.start_hub(*Authority(tmp_path).hub().flags)
         flags = Authority(tmp_path, name="other CA").edge("n1").flags
         agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *flags))
+        wait_for(lambda: agent.status()["why"] != "not dialled yet", what="a dial")
         found = findings(f"--status=unix://{agent.socket}")
         assert found["link"][0] == "wrong"
         assert "its certificate is not trusted" in found["link"][1]

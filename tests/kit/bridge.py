@@ -16,19 +16,17 @@ import contextlib
 import json
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
 
 from tests.kit.ports import free_ports
+from tests.kit.prefork import PROGRAM as _PROGRAM
 from tests.kit.processes import Process, listens_on
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 from tests.lab.remote import RemoteLink
-
-_PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
 _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
 """A dead link is noticed within 6 s. It could be less, but on a busy machine a process may not run for a while."""

@@ -236,7 +236,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))
+            # A node's later certificate begins at a later second, as one that is renewed does.
+            .not_valid_before(now - dt.timedelta(minutes=5) + dt.timedelta(seconds=self._issued))
             .not_valid_after(now + dt.timedelta(seconds=lifetime_s))
         )
         if not self._strict:

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.fault_points import VARIABLE
+from tests.kit import prefork
 from tests.kit.bridge import Agent, Bridge, Hub
 from tests.kit.certificates import Authority
 from tests.kit.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_PROGRAM = Path(sys.executable).with_name("csi-bridge")
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Node:
 
     def join(self, token: str, *flags: str, fault_point: str = "") -> subprocess.CompletedProcess[str]:
         """Run `edge join` with a token on standard input; with a fault point it dies there."""
-        command = [*self.prefix, str(_PROGRAM), "edge", "join", f"--node={self.name}"]
+        command = [*self.prefix, str(prefork.PROGRAM), "edge", "join", f"--node={self.name}"]
         command += [f"--state-dir={self.state_dir}", *flags, "-"]
         environment = os.environ | {VARIABLE: fault_point}
         return subprocess.run(
@@ -99,7 +97,7 @@ class JoinBridge(Bridge):
     def operate(self, *words: str) -> str:
         """Run a command of an operator that succeeds, and return its output."""
         where = f"--hub=unix://{self.hub.uds}"
-        done = subprocess.run([_PROGRAM, *words, where], capture_output=True, text=True, timeout=60, check=False)
+        done = prefork.run(*words, where)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -114,7 +112,8 @@ class JoinBridge(Bridge):
         directory = self._directory / f"run-{len(self.members)}"
         directory.mkdir()
         agent = _JoinedAgent(node, sockets, directory, self._logs, flags)
-        agent.process.environment = os.environ | {VARIABLE: fault_point}
+        if fault_point:
+            agent.process.environment = os.environ | {VARIABLE: fault_point}
         self._start(agent, wait=wait)
         return agent
 

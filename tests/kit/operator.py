@@ -1,12 +1,12 @@
 """An operator: reads a hub's state over its UNIX socket, as `csi-bridge status` does, or runs a command."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from cli.hub_state import as_json, ask_state
 from common.endpoint import Endpoint
+from tests.kit import prefork
 
 
 def hub_state(uds: Path) -> dict[str, Any]:
@@ -21,4 +21,4 @@ def node_state(uds: Path, node: str) -> dict[str, Any]:
 
 def by_hand(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `csi-bridge`."""
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False)
+    return prefork.run(*argv)

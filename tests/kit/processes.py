@@ -4,6 +4,7 @@ Rules:
 
 * A process is stopped by its own id only.
 * It dies with the test run, however that ends (`tests.kit.leash`, which also says from which thread to start it).
+* Our own programs are forked (`tests.kit.prefork`), unless they are to have an environment of their own.
 * Its output goes to a file of its own, whose end is part of every error.
 """
 
@@ -15,6 +16,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Self
 
+from tests.kit import prefork
 from tests.kit.leash import leash
 from tests.kit.waiting import wait_for
 
@@ -51,13 +53,16 @@ class Process:
         self.log = log
         self.environment = environment
         """The environment of its next life."""
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._popen: subprocess.Popen[bytes] | prefork.Forked | None = None
 
     def start(self) -> None:
         """Start it, again if it ran before; does not wait for anything."""
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
         with self.log.open("ab") as output:
+            if self.environment is None and prefork.knows(self.command):
+                self._popen = prefork.start(self.command, output)
+                return
             self._popen = subprocess.Popen(
                 [*leash(), *self.command],
                 stdin=subprocess.DEVNULL,
@@ -143,7 +148,7 @@ class Process:
             self.kill()
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes] | prefork.Forked:
         if self._popen is None:
             raise RuntimeError(f"{self.name} was never started")
         return self._popen

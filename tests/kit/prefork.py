@@ -1,0 +1,215 @@
+"""Starts our programs by forking a process that has imported them: the imports are most of a start's time.
+
+Each test run has one such process, from its first start on. It imports, and runs nothing of the program. When the test
+run ends, however that is, its socket closes, it ends, and the kernel ends its children.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = Path(sys.executable).with_name("csi-bridge")
+
+_ENTRIES = {
+    (str(PROGRAM),): "cli.main",
+    (sys.executable, "-m", "tests.kit.testdriver.main"): "tests.kit.testdriver.main",
+}
+"""By the first words of a command: the module whose `main` it runs."""
+
+_IMPORTED = (*_ENTRIES.values(), "cli.process", "cloud.hub_process", "cloud.csi_proxy_driver", "edge.agent")
+_MOST_BYTES = 1_048_576
+_PR_SET_PDEATHSIG = 1
+
+
+class Forked:
+    """A process that was forked, to its user like a `subprocess.Popen`."""
+
+    def __init__(self, pid: int, ended: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._read(socket.MSG_DONTWAIT)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        if self.returncode is None:
+            self._ended.settimeout(timeout)
+        status = self._read(0)
+        if status is None:
+            raise subprocess.TimeoutExpired(str(PROGRAM), timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def _read(self, flags: int) -> int | None:
+        if self.returncode is None:
+            with suppress(BlockingIOError, TimeoutError):
+                self.returncode = int(self._ended.recv(16, flags))
+                self._ended.close()
+        return self.returncode
+
+
+class _Mother:
+    """The test run's end of the process that forks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kit.prefork"],
+                stdin=theirs,
+                start_new_session=True,
+                cwd=Path(__file__).parents[2],
+            )
+        atexit.register(self._end)
+
+    def start(self, command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Forked:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = json.dumps([command, dict(os.environ), str(Path.cwd())]).encode()
+        with self._lock, theirs:
+            socket.send_fds(self._socket, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
+            pid = int(self._socket.recv(16))
+        return Forked(pid, ours)
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+_mother = cache(_Mother)
+
+
+def knows(command: Sequence[str]) -> bool:
+    """Whether `start` can start it. It starts nothing in a network of the calling thread's own."""
+    return _entry(command) is not None and _network() == _HOME
+
+
+def start(command: Sequence[str], output: IO[bytes]) -> Forked:
+    """Start a command in the present environment and directory; standard output and standard error are one file."""
+    return _mother().start(command, output, output)
+
+
+def run(*arguments: object, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run `csi-bridge` to its end.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer, and was killed.
+    """
+    words = [str(word) for word in (PROGRAM, *arguments)]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = _mother().start(words, output, errors)
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(words, status, output.read().decode(), errors.read().decode())
+
+
+def _network() -> str:
+    return str(Path("/proc/thread-self/ns/net").readlink())
+
+
+_HOME = _network()
+
+
+def _entry(command: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The module that a command runs, and its arguments."""
+    for words, module in _ENTRIES.items():
+        if tuple(command[: len(words)]) == words:
+            return module, command[len(words) :]
+    return None
+
+
+def _serve(orders: socket.socket) -> str:
+    """Fork for each order. Returns in the children, with all set as the order has it: the module to run."""
+    running: dict[int, socket.socket] = {}
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes.fileno())
+    while True:
+        ready, _, _ = select.select([orders, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+            _tell_ends(running)
+        if orders not in ready:
+            continue
+        order, files, _, _ = socket.recv_fds(orders, _MOST_BYTES, 3)
+        if not order:
+            sys.exit()
+        output, errors, ended = *files[:2], socket.socket(fileno=files[2])
+        pid = os.fork()
+        if not pid:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (orders, woken, wakes, ended, *running.values()):
+                each.close()
+            return _become(output, errors, *json.loads(order))
+        running[pid] = ended
+        os.close(output)
+        os.close(errors)
+        orders.send(str(pid).encode())
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            with running.pop(found[0]) as ended, suppress(OSError):
+                ended.send(str(os.waitstatus_to_exitcode(found[1])).encode())
+
+
+def _become(output: int, errors: int, command: list[str], environment: dict[str, str], directory: str) -> str:
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
+    os.close(output)
+    os.close(errors)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    module, arguments = _entry(command) or ("", ())
+    sys.argv = [module, *arguments]
+    return module
+
+
+if __name__ == "__main__":
+    import gc
+    import importlib
+
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    gc.freeze()
+    importlib.import_module(_serve(socket.socket(fileno=os.dup(0)))).main()
