@@ -7,7 +7,7 @@ learns that its caller is gone: CSI has no cancel, so the work goes on, and the 
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from examples.dirdriver.volumes import Volumes
 
 log = logging.getLogger("dirdriver")
 
-WORKERS = 32
+WORKERS = 128
 """Calls that run or wait at the same time. gRPC queues all others."""
 
 STOP_GRACE_S = 5.0
@@ -88,17 +88,24 @@ def _serving(method: str, work: Callable[[Any], Any], turns: Turns) -> Callable[
 
 
 def serve(settings: Settings) -> None:
-    """Run the driver until SIGTERM or SIGINT. Mounts and loop devices stay: the pods use them.
+    """Run the driver until SIGTERM or SIGINT.
 
     Raises:
         SettingsError: the driver cannot use the state directory or the endpoint.
     """
-    store = Store(settings.state_dir)
     turns = Turns()
+    found = services(settings, Store(settings.state_dir))
+    run(settings, [generic_handler(service, parts, turns) for service, parts in found.items()])
+
+
+def run(settings: Settings, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+    """Answer calls until SIGTERM or SIGINT. Mounts and loop devices stay: the pods use them.
+
+    Raises:
+        SettingsError: the driver cannot use the endpoint.
+    """
     server = grpc.server(ThreadPoolExecutor(WORKERS, "call"))
-    server.add_generic_rpc_handlers(
-        [generic_handler(service, parts, turns) for service, parts in services(settings, store).items()]
-    )
+    server.add_generic_rpc_handlers(handlers)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())

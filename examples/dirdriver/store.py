@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.dirdriver import errors, mounts, names
-from examples.dirdriver.access import BLOCK
+from examples.dirdriver.access import BLOCK, DIRECTORY
 from examples.dirdriver.commands import run
 from examples.dirdriver.loops import devices
 from examples.dirdriver.settings import SettingsError
@@ -129,7 +129,7 @@ class Shelf:
 
     def data(self, volume: Volume) -> Path:
         """The directory or the image of a volume."""
-        return self._folder / volume.volume_id / _data_name(volume)
+        return self._folder / volume.volume_id / data_name(volume)
 
     def make(self, volume: Volume, *, source: Path | None = None) -> Volume:
         """Make a volume, empty or as a copy of `source`. Returns it with its time of creation."""
@@ -139,7 +139,7 @@ class Shelf:
         folder = self._unfinished / volume.volume_id
         folder.mkdir()
         try:
-            self._fill(folder / _data_name(volume), volume, source)
+            fill(folder / data_name(volume), volume, source)
             _write(_record(folder), volume)
             flush(folder)
             folder.rename(self._folder / volume.volume_id)
@@ -149,22 +149,10 @@ class Shelf:
         flush(self._folder)
         return volume
 
-    def _fill(self, data: Path, volume: Volume, source: Path | None) -> None:
-        if source is not None:
-            run("cp", "--archive", "--sparse=always", str(source), str(data))
-            if not source.exists():
-                raise errors.aborted("the source was deleted while it was copied")
-            run("sync", "--file-system", str(data))  # one flush for all files
-        elif volume.layout != BLOCK:
-            data.mkdir()
-            data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode
-        if volume.layout == BLOCK:
-            _grow_image(data, volume.size_bytes)
-
     def grow(self, volume: Volume, size_bytes: int) -> Volume:
         """Give a volume a larger size. Returns its new record."""
         if volume.layout == BLOCK:
-            _grow_image(self.data(volume), size_bytes)
+            grow_image(self.data(volume), size_bytes)
         grown = replace(volume, size_bytes=size_bytes)
         record = _record(self._folder / volume.volume_id)
         new = record.with_suffix(".new")
@@ -185,7 +173,7 @@ class Shelf:
         if volume.layout == BLOCK:
             roots = tuple(f"/{device.name}" for device, _readonly in devices(self.data(volume)))
             return [mount for mount in mounts.table() if mount.root in roots]
-        return [mount for mount in mounts.table() if mount.root.endswith(f"/{volume.volume_id}/{_data_name(volume)}")]
+        return [mount for mount in mounts.table() if mount.root.endswith(f"/{volume.volume_id}/{data_name(volume)}")]
 
 
 def new_volume(kind: str, **fields: Any) -> Volume:
@@ -193,8 +181,23 @@ def new_volume(kind: str, **fields: Any) -> Volume:
     return Volume(volume_id=names.new_id(kind), **fields)
 
 
-def _data_name(volume: Volume) -> str:
-    return "image" if volume.layout == BLOCK else "data"
+def fill(data: Path, volume: Volume, source: Path | None) -> None:
+    """Make the directory or the image of a volume: empty, or a copy of `source`."""
+    if source is not None:
+        run("cp", "--archive", "--sparse=always", str(source), str(data))
+        if not source.exists():
+            raise errors.aborted("the source was deleted while it was copied")
+        run("sync", "--file-system", str(data))  # one flush for all files
+    elif volume.layout == DIRECTORY:
+        data.mkdir()
+        data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode
+    if volume.layout != DIRECTORY:
+        grow_image(data, volume.size_bytes)
+
+
+def data_name(volume: Volume) -> str:
+    """The name of a volume's directory or image in its folder."""
+    return "data" if volume.layout == DIRECTORY else "image"
 
 
 def _record(folder: Path) -> Path:
@@ -208,7 +211,8 @@ def _write(file: Path, volume: Volume) -> None:
         os.fsync(writing.fileno())
 
 
-def _grow_image(image: Path, size_bytes: int) -> None:
+def grow_image(image: Path, size_bytes: int) -> None:
+    """Give a sparse file a size, unless it is larger."""
     with image.open("ab") as file:
         file.truncate(max(size_bytes, os.fstat(file.fileno()).st_size))
         os.fsync(file.fileno())

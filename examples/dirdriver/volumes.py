@@ -191,12 +191,13 @@ class Volumes:
             volume_id=volume.volume_id,
             capacity_bytes=volume.size_bytes,
             volume_context={CONTEXT_KEY: volume.layout},
-            content_source=_source_message(volume),
+            content_source=source_message(volume),
             accessible_topology=[topology.topology_of(self._key, self._settings.node_id)],
         )
 
 
-def _source_message(volume: Volume) -> pb.VolumeContentSource | None:
+def source_message(volume: Volume) -> pb.VolumeContentSource | None:
+    """The volume or snapshot that a volume is a copy of, or None."""
     source = pb.VolumeContentSource
     if volume.snapshot_id:
         return source(snapshot=source.SnapshotSource(snapshot_id=volume.snapshot_id))

@@ -55,7 +55,7 @@ class CallLog:
     @contextmanager
     def noting(self, method: str, request: Message) -> Iterator[Call]:
         """Note the begin and the end of a call. The body sets `code`, and may add to `fields`."""
-        call = Call(method, _harmless(request), time.time())
+        call = Call(method, _harmless(request), time.time(), code="CANCELLED")  # if the body does not come to its end
         number = next(self._numbers)
         self._write(number, call, event="start", at=call.start)
         try:
@@ -71,10 +71,6 @@ class CallLog:
         if event == "end":
             line["code"] = call.code
         os.write(self._file, (json.dumps(line) + "\n").encode())
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
 
 
 def made(response: Message) -> dict[str, str]:

@@ -10,10 +10,10 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import access as base_access
 from examples.dirdriver import errors, identity, names, paging, sizes
 from examples.dirdriver.topology import allowed, matches, topology_key, topology_of
-from examples.dirdriver.volumes import CONTEXT_KEY
+from examples.dirdriver.volumes import CONTEXT_KEY, source_message
 from tests.kit.testdriver import access, health, local
 from tests.kit.testdriver.settings import Settings
-from tests.kit.testdriver.state import ATTACHED, Book, Node, State, Use, Volume
+from tests.kit.testdriver.state import ATTACHED, Book, State, Use, Volume
 
 log = logging.getLogger("dirdriver.volumes")
 
@@ -49,6 +49,7 @@ class Driver:
         state: records and data.
         node: this node's id.
         key: of this driver's topology segment.
+        topology: where this node's volumes are; empty without topology.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -56,43 +57,24 @@ class Driver:
         self.settings = settings
         self.node = settings.node_id
         self.key = topology_key(settings.driver_name)
-        node = Node(
-            node_id=self.node, capacity_bytes=settings.capacity_bytes, max_volumes=settings.max_volumes_per_node
-        )
-        self.state = State(settings.state_dir, node)
+        self.topology = [topology_of(self.key, self.node)] if settings.topology else []
+        self.state = State(settings.state_dir, self.node, max_volumes=settings.max_volumes_per_node)
 
-    def topology(self, node: str) -> list[pb.Topology]:
-        return [topology_of(self.key, node)] if self.settings.topology else []
+    def free_bytes(self, book: Book) -> int:
+        return max(0, self.settings.capacity_bytes - sum(volume.size_bytes for volume in book.volumes.values()))
 
-    def free_bytes(self, book: Book, node: str) -> int:
-        """The bytes that can still be made on a node; without topology all nodes have one pool."""
-        volumes = [it for it in book.volumes.values() if it.node == node or not self.settings.topology]
-        capacity = book.nodes[node].capacity_bytes if node in book.nodes else self.settings.capacity_bytes
-        return max(0, capacity - sum(volume.size_bytes for volume in volumes))
+    def serves(self, wanted: pb.TopologyRequirement) -> bool:
+        """Whether the topology of this node's volumes satisfies a requirement."""
+        return not self.topology or allowed(wanted, self.key, self.node)
 
-    def place(self, wanted: pb.TopologyRequirement, book: Book, size: int, source: Volume | None) -> str:
-        """The node for something new: where its source is, or the best that the request allows and that has room.
-
-        Preferred terms come in their order, then requisite ones; without any term every node is allowed (CSI spec,
-        TopologyRequirement).
+    def check_place(self, wanted: pb.TopologyRequirement) -> None:
+        """Refuse a requirement that leaves this node out.
 
         Raises:
             CsiError: RESOURCE_EXHAUSTED, which lets the provisioner try another node (CSI spec, CreateVolume Errors).
         """
-        nodes = [source.node] if source else sorted(book.nodes, key=lambda node: (node != self.node, node))
-        terms = [*wanted.preferred, *wanted.requisite] if self.settings.topology else []
-        fitting = [
-            node
-            for term in terms or [pb.Topology()]
-            for node in nodes
-            if matches(term, self.key, node) and (not terms or allowed(wanted, self.key, node))
-        ]
-        if not fitting:
-            raise errors.exhausted(f"accessibility_requirements allow none of the nodes {', '.join(nodes)}")
-        for node in fitting:
-            if self.free_bytes(book, node) >= size:
-                return node
-        raise errors.exhausted(f"not enough free capacity on {', '.join(fitting)}")
+        if not self.serves(wanted):
+            raise errors.exhausted(f"accessibility_requirements do not allow node {self.node}")
 
     def volume(self, volume_id: str, capability: pb.VolumeCapability | None = None) -> Volume:
         """A volume. With `--raw`, an image that was made for mounting serves as a block device, too.
@@ -164,7 +146,10 @@ class Volumes:
             raise errors.invalid(
                 f"volume_content_source is a {source.layout} volume {source.fs_type}, not {layout} {fs_type}"
             )
+        self._driver.check_place(request.accessibility_requirements)
         size = self._size(request.capacity_range, layout, fs_type, source.size_bytes if source else 0)
+        if size > self._driver.free_bytes(book):
+            raise errors.exhausted(f"not enough free capacity on {self._driver.node}")
         return Volume(
             volume_id=names.new_id("vol"),
             name=request.name,
@@ -172,7 +157,6 @@ class Volumes:
             size_bytes=size,
             fs_type=fs_type,
             fs_bytes=source.fs_bytes if source else 0,
-            node=self._driver.place(request.accessibility_requirements, book, size, source),
             parameters=dict(request.parameters),
             mutable_parameters=dict(request.mutable_parameters),
             snapshot_id=request.volume_content_source.snapshot.snapshot_id,
@@ -200,7 +184,6 @@ class Volumes:
         sizes.check_range(request.capacity_range)
         source = request.volume_content_source
         layout, _fs_type = self._kind(request)
-        places = request.accessibility_requirements
         differences = {
             "capacity_range": not sizes.fits(volume.size_bytes, request.capacity_range),
             "volume_capabilities": layout != volume.layout
@@ -208,8 +191,7 @@ class Volumes:
             "parameters": volume.parameters != dict(request.parameters),
             "volume_content_source": (volume.snapshot_id, volume.source_volume_id)
             != (source.snapshot.snapshot_id, source.volume.volume_id),
-            "accessibility_requirements": self._settings.topology
-            and not allowed(places, self._driver.key, volume.node),
+            "accessibility_requirements": not self._driver.serves(request.accessibility_requirements),
         }
         if different := [name for name, differs in differences.items() if differs]:
             raise errors.already_exists(
@@ -274,14 +256,10 @@ class Volumes:
         return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
     def GetCapacity(self, request: pb.GetCapacityRequest) -> pb.GetCapacityResponse:
-        """The free capacity of a node, or of the node with most of it; 0 where nothing can be made."""
-        book = self._state.read()
-        nodes = [
-            node
-            for node in book.nodes
-            if not self._settings.topology or matches(request.accessible_topology, self._driver.key, node)
-        ]
-        free = max((self._driver.free_bytes(book, node) for node in nodes), default=0)
+        """The free capacity of this node; 0 for another node, and for capabilities that no volume can serve."""
+        free = self._driver.free_bytes(self._state.read())
+        if self._driver.topology and not matches(request.accessible_topology, self._driver.key, self._driver.node):
+            free = 0
         try:
             if request.volume_capabilities:
                 self._kind(request)
@@ -302,8 +280,8 @@ class Volumes:
             if request.HasField("volume_capability"):
                 access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
             size = self._size(request.capacity_range, volume.layout, volume.fs_type, volume.size_bytes)
-            if size - volume.size_bytes > self._driver.free_bytes(book, volume.node):
-                raise errors.exhausted(f"volume {volume_id}: not enough free capacity on {volume.node}")
+            if size - volume.size_bytes > self._driver.free_bytes(book):
+                raise errors.exhausted(f"not enough free capacity on {self._driver.node}")
             volume = book.volumes[volume_id] = replace(volume, size_bytes=size)
         self._state.grow(volume)  # also if nothing grew: a crash may have come between record and data
         return pb.ControllerExpandVolumeResponse(
@@ -342,8 +320,6 @@ class Volumes:
             if node not in book.nodes:
                 raise errors.not_found(f"node {node} does not exist: no driver was started as it")
             access.check_capability(capability, volume.layout, volume.fs_type)
-            if self._settings.topology and volume.node != node:
-                raise errors.precondition(f"volume {volume_id} lives on node {volume.node}, not on {node}")
             if wanted not in book.uses:
                 _check_attachable(book, wanted)
                 book.uses.append(wanted)
@@ -359,18 +335,12 @@ class Volumes:
         return pb.ControllerUnpublishVolumeResponse()
 
     def _message(self, volume: Volume) -> pb.Volume:
-        source = pb.VolumeContentSource
-        content = None
-        if volume.snapshot_id:
-            content = source(snapshot=source.SnapshotSource(snapshot_id=volume.snapshot_id))
-        elif volume.source_volume_id:
-            content = source(volume=source.VolumeSource(volume_id=volume.source_volume_id))
         return pb.Volume(
             volume_id=volume.volume_id,
             capacity_bytes=volume.size_bytes,
             volume_context={CONTEXT_KEY: volume.layout},
-            content_source=content,
-            accessible_topology=self._driver.topology(volume.node),
+            content_source=source_message(volume),
+            accessible_topology=self._driver.topology,
         )
 
 
@@ -402,6 +372,6 @@ def _check_attachable(book: Book, wanted: Use) -> None:
             raise errors.already_exists(f"volume {wanted.volume_id} is published to {wanted.node} in another way")
         if access.serves_one_node(found, wanted):
             raise errors.precondition(f"volume {wanted.volume_id} is published to node {found.node}; unpublish it")
-    limit = book.nodes[wanted.node].max_volumes
+    limit = book.nodes[wanted.node]
     if limit and len(book.found(ATTACHED, node=wanted.node)) >= limit:
         raise errors.exhausted(f"node {wanted.node} has its {limit} volumes; unpublish one first")

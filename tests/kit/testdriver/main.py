@@ -1,6 +1,5 @@
 """The command of the test driver: reads the flags and runs it. Exit code 2 for a flag with a wrong value."""
 
-import asyncio
 import logging
 import os
 import socket
@@ -60,14 +59,13 @@ def main(*, filesystem: str, state_dir: Path, verbose: bool, **flags: Any) -> No
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
     settings = Settings(filesystem=_FILESYSTEMS[filesystem], state_dir=state_dir.absolute(), **flags)
     try:
         settings.check()
-        asyncio.run(serve(settings))
+        serve(settings)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    # Threads that are still copying would keep the process; what they leave is what a crash leaves.
+    # Threads that still work would keep the process; what they leave is what a crash leaves.
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)

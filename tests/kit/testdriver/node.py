@@ -42,7 +42,7 @@ class Node:
         return pb.NodeGetInfoResponse(
             node_id=self._node,
             max_volumes_per_node=self._settings.max_volumes_per_node,
-            accessible_topology=next(iter(self._driver.topology(self._node)), None),
+            accessible_topology=next(iter(self._driver.topology), None),
         )
 
     # ---- staging ----
@@ -85,12 +85,9 @@ class Node:
             raise
 
     def _check_right(self, book: Book, volume: Volume) -> None:
-        """Refuse a volume that this node was not given, or cannot reach."""
-        if volume.ephemeral:
-            return
-        if self._settings.topology and volume.node != self._node:
-            raise errors.precondition(f"volume {volume.volume_id} lives on node {volume.node}, not on {self._node}")
-        if self._settings.attach and not book.found(ATTACHED, volume_id=volume.volume_id, node=self._node):
+        """Refuse a volume that this node was not given."""
+        needed = self._settings.attach and not volume.ephemeral
+        if needed and not book.found(ATTACHED, volume_id=volume.volume_id, node=self._node):
             raise errors.precondition(
                 f"volume {volume.volume_id} is not published to node {self._node}; ControllerPublishVolume comes first"
             )
@@ -148,7 +145,6 @@ class Node:
             layout=layout,
             size_bytes=int(request.volume_context.get(SIZE_KEY, "1024Mi").removesuffix("Mi")) * sizes.MIB,
             fs_type=fs_type,
-            node=self._node,
             parameters={},
             ephemeral=True,
         )

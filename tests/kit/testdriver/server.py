@@ -1,16 +1,12 @@
 """The server: every service on one UNIX socket (CSI spec, Connectivity)."""
 
-import asyncio
-import logging
-import signal
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 
 from common.csi.methods import METHODS, PREFIX
-from examples.dirdriver.settings import SettingsError
+from examples.dirdriver.server import run
 from tests.kit.testdriver.call_log import CallLog
 from tests.kit.testdriver.calls import Calls
 from tests.kit.testdriver.controller import Driver, Identity, Volumes
@@ -19,11 +15,6 @@ from tests.kit.testdriver.health import Health
 from tests.kit.testdriver.node import Node
 from tests.kit.testdriver.settings import Settings
 from tests.kit.testdriver.snapshots import Metadata, Snapshots
-
-log = logging.getLogger("dirdriver")
-
-STOP_GRACE_S = 5.0
-"""How long calls may go on after SIGTERM: below the 10 s that a container runtime waits before it kills."""
 
 
 def services(driver: Driver) -> dict[str, list[object]]:
@@ -65,29 +56,10 @@ def generic_handler(service: str, parts: Sequence[object], calls: Calls, off: se
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 
-async def serve(settings: Settings) -> None:
+def serve(settings: Settings) -> None:
     """Run the driver until SIGTERM or SIGINT."""
     driver = Driver(settings)
-    try:
-        call_log = CallLog(settings.call_log)
-        faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
-        calls = Calls(faults=faults, call_log=call_log)
-        server = grpc.aio.server()
-        off = switched_off(settings)
-        server.add_generic_rpc_handlers([generic_handler(*each, calls, off) for each in services(driver).items()])
-        try:
-            server.add_insecure_port(f"unix:{quote(str(settings.socket_path))}")  # replaces a socket that a crash left
-        except RuntimeError as error:  # grpcio raises it for every failure to bind
-            raise SettingsError("--endpoint", f"cannot listen on {settings.socket_path}") from error
-        await server.start()
-        log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
-        stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        await stopped.wait()
-        log.info("stopping; mounts and devices of pods stay")
-        await server.stop(STOP_GRACE_S)
-        await calls.close(patience_s=STOP_GRACE_S)
-        call_log.close()
-    finally:
-        driver.state.close()
+    faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
+    calls = Calls(faults=faults, call_log=CallLog(settings.call_log))
+    off = switched_off(settings)
+    run(settings, [generic_handler(*each, calls, off) for each in services(driver).items()])

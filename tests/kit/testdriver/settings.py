@@ -5,8 +5,6 @@ from pathlib import Path
 
 from examples.dirdriver import access
 from examples.dirdriver import settings as base
-from examples.dirdriver.settings import SettingsError
-from tests.kit.testdriver.faults import parse_faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +29,3 @@ class Settings(base.Settings):
     faults: tuple[str, ...] = ()
     fault_file: Path | None = None
     call_log: Path | None = None
-
-    def check(self) -> None:
-        """Check every field.
-
-        Raises:
-            SettingsError: naming the flag.
-        """
-        base.Settings.check(self)  # super() does not work in a dataclass with slots before Python 3.14
-        try:
-            parse_faults(self.faults)
-        except ValueError as error:
-            raise SettingsError("--fault", str(error)) from error

@@ -46,7 +46,7 @@ class Snapshots:
         if (found := _named(book, name)) is None:
             volume = book.volume(volume_id)
             if self._says_where:
-                self._driver.place(request.accessibility_requirements, book, 0, volume)
+                self._driver.check_place(request.accessibility_requirements)
             with self._taken(book, volume, name) as (wanted, folder), self._state.writing() as book:
                 found = _named(book, name)  # another process' call may have made it meanwhile
                 if found is None:
@@ -153,7 +153,7 @@ class Snapshots:
 
     @property
     def _says_where(self) -> bool:
-        return self._driver.settings.topology and self._driver.settings.snapshot_topology
+        return bool(self._driver.topology) and self._driver.settings.snapshot_topology
 
     def _message(self, snapshot: Volume) -> pb.Snapshot:
         return pb.Snapshot(
@@ -163,7 +163,7 @@ class Snapshots:
             creation_time=_timestamp(snapshot.created_us),
             ready_to_use=True,
             group_snapshot_id=snapshot.group_id,
-            accessible_topology=self._driver.topology(snapshot.node) if self._says_where else [],
+            accessible_topology=self._driver.topology if self._says_where else [],
         )
 
     def _group_message(self, book: Book, group: Group) -> pb.VolumeGroupSnapshot:

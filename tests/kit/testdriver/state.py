@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from examples.dirdriver import access, errors
-from examples.dirdriver.commands import run
 from examples.dirdriver.settings import SettingsError
-from examples.dirdriver.store import DIRECTORY_MODE, flush
 from examples.dirdriver.store import Volume as BaseVolume
+from examples.dirdriver.store import data_name, fill, flush, grow_image
 
 ATTACHED, STAGED, PUBLISHED = "attached", "staged", "published"
 """Kinds of `Use`."""
@@ -42,7 +41,6 @@ class Volume(BaseVolume):
     """The record of a volume or a snapshot.
 
     Attributes:
-        node: where it lives.
         fs_type: the filesystem in it; empty for a directory and for block.
         fs_bytes: the size that the filesystem was made or grown to; 0 as long as there is none.
         mutable_parameters: the ones in force.
@@ -51,7 +49,6 @@ class Volume(BaseVolume):
         group_id: the group that a snapshot belongs to, or empty.
     """
 
-    node: str
     fs_type: str = ""
     fs_bytes: int = 0
     mutable_parameters: dict[str, str] = field(default_factory=dict)
@@ -68,15 +65,6 @@ class Group:
     name: str
     sources: list[str]
     created_us: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node whose process was started on this state directory once."""
-
-    node_id: str
-    capacity_bytes: int
-    max_volumes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +95,12 @@ class Use:
 
 @dataclass(slots=True)
 class Book:
+    """Every record. `nodes` has the largest number of volumes of each node that was ever started here; 0: no limit."""
+
     volumes: dict[str, Volume] = field(default_factory=dict)
     snapshots: dict[str, Volume] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
 
     def volume(self, volume_id: str) -> Volume:
@@ -148,48 +138,43 @@ class Book:
 class State:
     """The state directory of one process. Any thread may use it."""
 
-    def __init__(self, root: Path, node: Node) -> None:
+    def __init__(self, root: Path, node: str, *, max_volumes: int) -> None:
         """Take the node's place in the directory, and remove what a crash left there.
 
         Raises:
             SettingsError: the directory cannot be used, or another process runs as this node on it.
         """
         self.root = root
-        self._unfinished = root / "unfinished" / node.node_id
+        self._unfinished = root / "unfinished" / node
         self._turn = threading.Lock()
         try:
-            for folder in (self._unfinished, root / "volumes", root / "snapshots", root / "nodes" / node.node_id):
+            for folder in (self._unfinished, root / "volumes", root / "snapshots", root / "nodes" / node):
                 folder.mkdir(parents=True, exist_ok=True)
-            self._node_lock = _opened(root / "nodes" / node.node_id / "lock")
+            self._node_lock = _opened(root / "nodes" / node / "lock")
             fcntl.flock(self._node_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for left in self._unfinished.iterdir():
                 shutil.rmtree(left, ignore_errors=True)
             self._lock = _opened(root / "lock")
             with self.writing() as book:
-                book.nodes[node.node_id] = node
+                book.nodes[node] = max_volumes
                 for path in [*(root / "volumes").iterdir(), *(root / "snapshots").iterdir()]:
                     if path.name not in book.volumes and path.name not in book.snapshots:
                         self._remove(path)
         except BlockingIOError as error:
-            raise SettingsError("--node-id", f"another process runs as node {node.node_id!r} here") from error
+            raise SettingsError("--node-id", f"another process runs as node {node!r} here") from error
         except OSError as error:
             raise SettingsError("--state-dir", f"cannot be used: {error}") from error
 
-    def close(self) -> None:
-        """Let go of the directory. Mounts and devices belong to the pods: they stay."""
-        for lock in (self._lock, self._node_lock):
-            os.close(lock)
-
     def read(self) -> Book:
         try:
-            stored: dict[str, list[dict[str, Any]]] = json.loads((self.root / "state.json").read_text())
+            stored: dict[str, Any] = json.loads((self.root / "state.json").read_text())
         except FileNotFoundError:
             return Book()
         return Book(
-            volumes={each["volume_id"]: Volume(**each) for each in stored["volumes"]},
-            snapshots={each["volume_id"]: Volume(**each) for each in stored["snapshots"]},
-            groups={each["group_id"]: Group(**each) for each in stored["groups"]},
-            nodes={each["node_id"]: Node(**each) for each in stored["nodes"]},
+            volumes={key: Volume(**each) for key, each in stored["volumes"].items()},
+            snapshots={key: Volume(**each) for key, each in stored["snapshots"].items()},
+            groups={key: Group(**each) for key, each in stored["groups"].items()},
+            nodes=stored["nodes"],
             uses=[Use(**each) for each in stored["uses"]],
         )
 
@@ -206,13 +191,9 @@ class State:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def _write(self, book: Book) -> None:
-        tables = {
-            name: [asdict(record) for record in getattr(book, name).values()]
-            for name in ("volumes", "snapshots", "groups", "nodes")
-        }
         new = self.root / "state.new"
         with new.open("w") as file:
-            json.dump({**tables, "uses": [asdict(use) for use in book.uses]}, file)
+            json.dump(asdict(book), file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self.root / "state.json")
@@ -221,7 +202,7 @@ class State:
     # ---- data ----
 
     def data(self, volume: Volume) -> Path:
-        return self._folder(volume) / _data_name(volume)
+        return self._folder(volume) / data_name(volume)
 
     def _folder(self, volume: Volume) -> Path:
         return self.root / ("snapshots" if volume.is_snapshot else "volumes") / volume.volume_id
@@ -232,17 +213,8 @@ class State:
         folder = self._unfinished / volume.volume_id
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        data = folder / _data_name(volume)
         try:
-            if source is not None:
-                run("cp", "--archive", "--sparse=always", str(self.data(source)), str(data))
-                if not self.data(source).exists():
-                    raise errors.aborted("the source was deleted while it was copied")
-                run("sync", "--file-system", str(folder))  # one flush for all files
-            elif volume.layout == access.DIRECTORY:
-                data.mkdir()
-                data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode
-            self._grow(data, volume)
+            fill(folder / data_name(volume), volume, self.data(source) if source else None)
             flush(folder)
             yield folder
         finally:
@@ -258,14 +230,8 @@ class State:
 
     def grow(self, volume: Volume) -> None:
         """Give an image its volume's size. A directory has no size of its own."""
-        self._grow(self.data(volume), volume)
-
-    def _grow(self, data: Path, volume: Volume) -> None:
-        if volume.layout == access.DIRECTORY:
-            return
-        with data.open("ab") as image:
-            image.truncate(max(volume.size_bytes, os.fstat(image.fileno()).st_size))
-            os.fsync(image.fileno())
+        if volume.layout != access.DIRECTORY:
+            grow_image(self.data(volume), volume.size_bytes)
 
     def remove(self, *volumes: Volume) -> None:
         """Remove volumes or snapshots, and their data. The records go first: what a crash leaves is data alone."""
@@ -280,10 +246,6 @@ class State:
         with suppress(FileNotFoundError):  # another process' start removed it
             folder.rename(unfinished)
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _data_name(volume: Volume) -> str:
-    return "data" if volume.layout == access.DIRECTORY else "image"
 
 
 def _opened(file: Path) -> int:
