@@ -1,4 +1,4 @@
-"""Fixtures of the end-to-end tests: one world for all of them, and a tenant with a namespace of its own for each.
+"""Fixtures of the end-to-end tests: one cluster for all of them, and a tenant with a namespace of its own for each.
 
 `make e2e` runs them. They need root, mount namespaces, loop devices, the peers that `make peers` builds, and
 containerd, runc and busybox from Debian. What is missing skips them and says so; with ``CSI_BRIDGE_REQUIRE_PEERS=1`` it
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e import debian
+from tests.e2e.cluster import Cluster
 from tests.e2e.installed.network import own_network
 from tests.e2e.installed.site import Site
 from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
-from tests.e2e.world import World
 from tests.kit import needs
 from tests.peers import build
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _CAP_SYS_ADMIN = 21
 _LIMIT_S = 600
-"""Of one test. The first also starts the world."""
+"""Of one test. The first also starts the cluster."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -64,22 +64,22 @@ def _need_root() -> None:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     _need_root()
     with tempfile.TemporaryDirectory(prefix="csi-e2e-", ignore_cleanup_errors=True) as directory:
         # The logs stay where pytest keeps those of its last runs.
-        world = World(Path(directory), tmp_path_factory.mktemp("e2e"), peer=_peer, tool=_tool)
+        cluster = Cluster(Path(directory), tmp_path_factory.mktemp("e2e"), peer=_peer, tool=_tool)
         try:
-            world.start()
-            yield world
+            cluster.start()
+            yield cluster
         finally:
-            world.stop()
+            cluster.stop()
 
 
 @pytest.fixture
-def tenant(world: World) -> Iterator[Tenant]:
+def tenant(cluster: Cluster) -> Iterator[Tenant]:
     """A namespace of the test's own. What the test left in it is removed at the end."""
-    tenant = Tenant(world)
+    tenant = Tenant(cluster)
     yield tenant
     tenant.leave()
 

@@ -17,9 +17,9 @@ from tests.kit.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from tests.e2e.cluster import Cluster, Driver
     from tests.e2e.kubelet_node import KubeletNode
     from tests.e2e.own_node import OwnNode
-    from tests.e2e.world import Driver, World
     from tests.kit.peers.kube_api import Object
 
 MIB = 1 << 20
@@ -45,14 +45,14 @@ class Tenant:
     """See the module.
 
     Attributes:
-        world: where it all is.
+        cluster: where it all is.
         namespace: the tenant's own.
     """
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.api = world.api
-        self.namespace = world.plane.new_namespace()
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+        self.namespace = cluster.plane.new_namespace()
         self._own: list[tuple[str, str]] = []
         """Kind and name of what it made that is in no namespace."""
 
@@ -214,7 +214,7 @@ class Tenant:
     def _wait_rolled_out(self, name: str) -> None:
         def look() -> bool:
             # Where no kubelet is, somebody else starts containers and says so.
-            self.world.own.start_containers(self._pods())
+            self.cluster.own.start_containers(self._pods())
             found = self.api.get("StatefulSet", name, namespace=self.namespace)
             assert found is not None
             status, replicas = found.get("status", {}), found["spec"]["replicas"]
@@ -269,7 +269,7 @@ class Tenant:
         )
 
     def node_of(self, pod: Object) -> KubeletNode | OwnNode:
-        return self.world.node(pod["spec"]["nodeName"])
+        return self.cluster.node(pod["spec"]["nodeName"])
 
     # ---- what pods see -----------------------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Tenant:
         found = self.pod(pod)
         names = [pod, *(it["name"] for it in (found or {"spec": {"volumes": []}})["spec"]["volumes"])]
         events = [f"{name}: {event}" for name in names for event in self.api.events(name, namespace=self.namespace)]
-        return "\n".join([str(found), *events, self.world.tell()])
+        return "\n".join([str(found), *events, self.cluster.tell()])
 
     def leave(self) -> None:
         """Remove what is left: pods, then snapshots, then claims, and wait until they and the volumes are gone."""
@@ -332,7 +332,7 @@ class Tenant:
             lambda: not self._deletable_volumes(),
             what="end of all PersistentVolumes",
             timeout_s=_GONE_LIMIT_S,
-            instead=self.world.tell,
+            instead=self.cluster.tell,
         )
         for kind, name in reversed(self._own):
             self.api.delete(kind, name)
@@ -354,7 +354,7 @@ class Tenant:
             lambda: not self.api.all(kind, namespace=self.namespace),
             what=f"end of all {kind}s",
             timeout_s=_GONE_LIMIT_S,
-            instead=self.world.tell,
+            instead=self.cluster.tell,
         )
 
 

@@ -10,15 +10,17 @@ from tests.e2e.vendors import NFS, OWN, SAN
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
 @pytest.mark.parametrize("vendor", [SAN, NFS], ids=lambda it: it.name)
-def test_data_outlives_the_pod_and_goes_with_the_claim(world: World, tenant: Tenant, vendor: Vendor, node: str) -> None:
-    driver = world.driver(vendor)
+def test_data_outlives_the_pod_and_goes_with_the_claim(
+    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
+) -> None:
+    driver = cluster.driver(vendor)
     before = driver.directories()
 
     volume = tenant.claim("data", driver)

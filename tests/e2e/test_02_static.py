@@ -9,16 +9,16 @@ import pytest
 from tests.e2e.vendors import NFS, OWN, SAN
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
 def test_a_pod_reads_what_was_in_the_volume_before_and_leaves_what_it_wrote(
-    world: World, tenant: Tenant, node: str
+    cluster: Cluster, tenant: Tenant, node: str
 ) -> None:
-    driver = world.driver(NFS)
+    driver = cluster.driver(NFS)
     handle = driver.make_volume(f"{tenant.namespace}-old")
     directory = driver.state / "volumes" / handle / "data"
     (directory / "old").write_text("from long ago")
@@ -36,9 +36,9 @@ def test_a_pod_reads_what_was_in_the_volume_before_and_leaves_what_it_wrote(
 
 @pytest.mark.parametrize("vendor", [SAN, NFS], ids=lambda it: it.name)
 def test_pod_after_pod_on_both_kinds_of_node_finds_what_the_one_before_wrote(
-    world: World, tenant: Tenant, vendor: Vendor
+    cluster: Cluster, tenant: Tenant, vendor: Vendor
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     tenant.static_claim("data", driver, driver.make_volume(f"{tenant.namespace}-moving"))
 
     for number, node in enumerate(["k1", OWN, "k2"]):

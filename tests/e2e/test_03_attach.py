@@ -10,15 +10,15 @@ from tests.e2e.vendors import OWN, SAN
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import World
     from tests.kit.peers.testdriver import RunningDriver
     from tests.kit.testdriver.call_log import Call
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
-def test_a_volume_is_attached_for_its_pod_and_detached_after_it(world: World, tenant: Tenant, node: str) -> None:
-    driver = world.driver(SAN)
+def test_a_volume_is_attached_for_its_pod_and_detached_after_it(cluster: Cluster, tenant: Tenant, node: str) -> None:
+    driver = cluster.driver(SAN)
     volume = tenant.claim("data", driver)
     handle = volume["spec"]["csi"]["volumeHandle"]
     assert tenant.attachments(volume) == []
@@ -51,8 +51,8 @@ def test_a_volume_is_attached_for_its_pod_and_detached_after_it(world: World, te
     assert unstaged.end < detached.start
 
 
-def test_a_volume_leaves_one_node_before_another_gets_it(world: World, tenant: Tenant) -> None:
-    driver = world.driver(SAN)
+def test_a_volume_leaves_one_node_before_another_gets_it(cluster: Cluster, tenant: Tenant) -> None:
+    driver = cluster.driver(SAN)
     volume = tenant.claim("data", driver)
     tenant.start_pod("first", "k1", "data")
     tenant.write("first", "data/file", "hello")

@@ -10,13 +10,13 @@ from tests.e2e.tenant import LARGE_BYTES, SMALL_BYTES
 from tests.e2e.vendors import OWN, SAN
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
-def test_claim_and_file_system_grow_under_a_running_pod(world: World, tenant: Tenant, node: str) -> None:
-    driver = world.driver(SAN)
+def test_claim_and_file_system_grow_under_a_running_pod(cluster: Cluster, tenant: Tenant, node: str) -> None:
+    driver = cluster.driver(SAN)
     claims = tenant.growing(driver)
     claims.ask("data", size_bytes=SMALL_BYTES)
     handle = claims.wait_bound("data")["spec"]["csi"]["volumeHandle"]

@@ -10,16 +10,16 @@ from tests.e2e.vendors import NFS, OWN, SAN
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
 def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
-    world: World, tenant: Tenant, vendor: Vendor, node: str
+    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     tenant.claim("data", driver)
     tenant.start_pod("web", node, "data")
     tenant.write("web", "data/file", "before")
@@ -47,9 +47,9 @@ def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
 
 @pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
 def test_a_clone_holds_what_its_source_held_and_goes_its_own_way(
-    world: World, tenant: Tenant, vendor: Vendor, node: str
+    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     tenant.claim("data", driver)
     tenant.start_pod("web", node, "data")
     tenant.write("web", "data/file", "before")

@@ -10,13 +10,15 @@ from tests.e2e.vendors import NFS, NODES, OWN, SAN
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize(("node", "other"), [("k1", OWN), (OWN, "k1")])
-def test_a_block_volume_is_a_device_whose_content_stays(world: World, tenant: Tenant, node: str, other: str) -> None:
-    driver = world.driver(SAN)
+def test_a_block_volume_is_a_device_whose_content_stays(
+    cluster: Cluster, tenant: Tenant, node: str, other: str
+) -> None:
+    driver = cluster.driver(SAN)
     tenant.claim("disk", driver, volume_mode="Block")
     tenant.start_pod("web", node, devices=["disk"])
     tenant.write_device("web", "disk", "hello")
@@ -27,8 +29,8 @@ def test_a_block_volume_is_a_device_whose_content_stays(world: World, tenant: Te
     assert tenant.read_device("web", "disk", 5) == "hello"
 
 
-def test_pods_on_all_nodes_share_a_volume(world: World, tenant: Tenant) -> None:
-    driver = world.driver(NFS)
+def test_pods_on_all_nodes_share_a_volume(cluster: Cluster, tenant: Tenant) -> None:
+    driver = cluster.driver(NFS)
     tenant.claim("data", driver, access_mode="ReadWriteMany")
     for node in NODES:
         tenant.start_pod(node, node, "data")
@@ -41,8 +43,10 @@ def test_pods_on_all_nodes_share_a_volume(world: World, tenant: Tenant) -> None:
     assert tenant.read("k2", "data/k1") == "hello from k1"
 
 
-def test_a_volume_of_one_pod_alone_goes_to_the_next_pod_when_the_first_is_gone(world: World, tenant: Tenant) -> None:
-    driver = world.driver(SAN)
+def test_a_volume_of_one_pod_alone_goes_to_the_next_pod_when_the_first_is_gone(
+    cluster: Cluster, tenant: Tenant
+) -> None:
+    driver = cluster.driver(SAN)
     tenant.claim("data", driver, access_mode="ReadWriteOncePod")
     tenant.start_pod("first", "k1", "data")
     tenant.write("first", "data/file", "hello")
@@ -59,8 +63,8 @@ def test_a_volume_of_one_pod_alone_goes_to_the_next_pod_when_the_first_is_gone(w
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
-def test_an_inline_volume_comes_and_goes_with_its_pod(world: World, tenant: Tenant, node: str) -> None:
-    driver = world.driver(NFS)
+def test_an_inline_volume_comes_and_goes_with_its_pod(cluster: Cluster, tenant: Tenant, node: str) -> None:
+    driver = cluster.driver(NFS)
     before = driver.directories()
     inline = {"scratch": {"driver": driver.name, "volumeAttributes": {"size": "16Mi"}}}
     tenant.start_pod("web", node, inline=inline)

@@ -11,9 +11,9 @@ from tests.e2e.vendors import LVM, NODES, OWN, PAST_THE_RELAY, SSD
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
     from tests.kit.peers.kube_api import Object
     from tests.kit.peers.testdriver import RunningDriver
 
@@ -28,8 +28,10 @@ nodes = pytest.mark.parametrize("node", NODES)
 
 @vendors
 @nodes
-def test_cluster_and_scheduler_know_where_a_node_is(world: World, tenant: Tenant, vendor: Vendor, node: str) -> None:
-    world.driver(vendor)
+def test_cluster_and_scheduler_know_where_a_node_is(
+    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
+) -> None:
+    cluster.driver(vendor)
 
     # A registrar that was refused once starts anew, and the kubelet takes what it registered away for a moment.
     csi_node = tenant.api.wait_until("CSINode", node, lambda it: bool(_entries(it, vendor)), what="with the driver")
@@ -47,9 +49,9 @@ def _entries(csi_node: Object, vendor: Vendor) -> list[Object]:
 @vendors
 @nodes
 def test_a_volume_is_made_where_its_pod_is_and_the_pod_comes_back_to_it(
-    world: World, tenant: Tenant, vendor: Vendor, node: str
+    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     claims = tenant.claims(driver)
     claims.ask("data", size_bytes=64 * MIB)
     assert claims.phase("data") == "Pending"
@@ -73,9 +75,9 @@ def test_a_volume_is_made_where_its_pod_is_and_the_pod_comes_back_to_it(
 
 @vendors
 def test_a_restored_volume_is_on_the_node_of_its_snapshot_and_nowhere_else(
-    world: World, tenant: Tenant, vendor: Vendor
+    cluster: Cluster, tenant: Tenant, vendor: Vendor
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     claims = tenant.claims(driver)
     claims.ask("data", size_bytes=64 * MIB)
     tenant.start_pod("web", "k2", "data")
@@ -102,8 +104,10 @@ def test_a_restored_volume_is_on_the_node_of_its_snapshot_and_nowhere_else(
     assert tenant.read("web", "data/file") == "after"
 
 
-def test_without_the_relay_a_driver_without_a_topology_is_refused_with_the_reason(world: World, tenant: Tenant) -> None:
-    driver = world.driver(PAST_THE_RELAY)
+def test_without_the_relay_a_driver_without_a_topology_is_refused_with_the_reason(
+    cluster: Cluster, tenant: Tenant
+) -> None:
+    driver = cluster.driver(PAST_THE_RELAY)
     tenant.claims(driver).ask("data", size_bytes=64 * MIB)
     tenant.start_pod("web", "k1", "data", wait=False)
 
@@ -113,13 +117,13 @@ def test_without_the_relay_a_driver_without_a_topology_is_refused_with_the_reaso
         timeout_s=_TOLD_LIMIT_S,
         instead=lambda: tenant.tell("web"),
     )
-    (problem,) = (it for it in world.node("k1").agent.status()["problems"] if driver.name in it)
+    (problem,) = (it for it in cluster.node("k1").agent.status()["problems"] if driver.name in it)
     assert "give its node-driver-registrar --kubelet-registration-path=" in problem
 
 
 @pytest.mark.parametrize("node", ["k2", OWN])
-def test_a_volume_grows_on_its_node(world: World, tenant: Tenant, node: str) -> None:
-    driver = world.driver(LVM)
+def test_a_volume_grows_on_its_node(cluster: Cluster, tenant: Tenant, node: str) -> None:
+    driver = cluster.driver(LVM)
     claims = tenant.growing(driver)
     claims.ask("data", size_bytes=SMALL_BYTES)
     tenant.start_pod("web", node, "data")
@@ -137,9 +141,9 @@ def test_a_volume_grows_on_its_node(world: World, tenant: Tenant, node: str) -> 
 
 @vendors
 def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshots_by_the_nodes_lists(
-    world: World, tenant: Tenant, vendor: Vendor
+    cluster: Cluster, tenant: Tenant, vendor: Vendor
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     claims = tenant.claims(driver)
     handles = {}
     for node in NODES:
@@ -148,14 +152,14 @@ def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshot
         handles[node] = claims.wait_bound(node)["spec"]["csi"]["volumeHandle"]
         tenant.write(node, f"{node}/file", node)
     old = tenant.snapshot("old", driver, claim="k2")["status"]["boundVolumeSnapshotContentName"]
-    lists = len(world.bridge.hub.logged("has listed"))
+    lists = len(cluster.bridge.hub.logged("has listed"))
 
-    world.bridge.hub.stop()
-    ledger = list(world.bridge.hub_state.glob("placement.db*"))
+    cluster.bridge.hub.stop()
+    ledger = list(cluster.bridge.hub_state.glob("placement.db*"))
     assert ledger
     for file in ledger:
         file.unlink()
-    world.bridge.hub.start()
+    cluster.bridge.hub.start()
 
     for node in NODES:
         tenant.snapshot(f"of-{node}", driver, claim=node)
@@ -167,7 +171,7 @@ def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshot
         tenant.delete_pod(node)
         claims.let_go(node)
         assert driver.places(handles[node]) == []
-    assert len(world.bridge.hub.logged("has listed")) == lists
+    assert len(cluster.bridge.hub.logged("has listed")) == lists
 
     tenant.api.delete("VolumeSnapshot", "old", namespace=tenant.namespace)
     tenant.api.wait_gone("VolumeSnapshotContent", old, timeout_s=_TOLD_LIMIT_S)

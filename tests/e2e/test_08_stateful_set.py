@@ -9,17 +9,17 @@ import pytest
 from tests.e2e.vendors import LVM, NODES, SSD
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
     from tests.kit.peers.kube_api import Object
 
 
 @pytest.mark.parametrize("vendor", [SSD, LVM], ids=lambda it: it.name)
 def test_each_pod_keeps_its_node_and_its_data_when_all_are_made_anew(
-    world: World, tenant: Tenant, vendor: Vendor
+    cluster: Cluster, tenant: Tenant, vendor: Vendor
 ) -> None:
-    driver = world.driver(vendor)
+    driver = cluster.driver(vendor)
     tenant.start_set("web", driver, replicas=len(NODES))
     before = _pods(tenant)
     assert sorted(_node(pod) for pod in before.values()) == sorted(NODES)

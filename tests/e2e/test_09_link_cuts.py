@@ -18,9 +18,9 @@ from tests.kit.waiting import let_pass, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.e2e.cluster import Cluster, Driver
     from tests.e2e.node import Node
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import Driver, World
     from tests.kit.peers.kube_api import Object
     from tests.kit.peers.testdriver import RunningDriver
 
@@ -91,18 +91,18 @@ def nobody_is() -> bool:
 
 
 @pytest.fixture
-def driver(world: World) -> Driver:
-    return world.driver(SAN)
+def driver(cluster: Cluster) -> Driver:
+    return cluster.driver(SAN)
 
 
 @moments
-def test_create(world: World, tenant: Tenant, driver: Driver, moment: str) -> None:
+def test_create(cluster: Cluster, tenant: Tenant, driver: Driver, moment: str) -> None:
     before = driver.directories()
     claims = tenant.claims(driver)
 
     strike(
         moment,
-        node=world.node("k1"),
+        node=cluster.node("k1"),
         vendor=driver.pinned,
         method="CreateVolume",
         act=lambda: claims.ask("data", size_bytes=64 * MIB),
@@ -117,12 +117,12 @@ def test_create(world: World, tenant: Tenant, driver: Driver, moment: str) -> No
 
 
 @moments
-def test_attach(world: World, tenant: Tenant, driver: Driver, moment: str) -> None:
+def test_attach(cluster: Cluster, tenant: Tenant, driver: Driver, moment: str) -> None:
     volume = tenant.claim("data", driver)
 
     strike(
         moment,
-        node=world.node("k1"),
+        node=cluster.node("k1"),
         vendor=driver.pinned,
         method="ControllerPublishVolume",
         act=lambda: tenant.start_pod("web", "k2", "data", wait=False),
@@ -136,8 +136,8 @@ def test_attach(world: World, tenant: Tenant, driver: Driver, moment: str) -> No
 
 
 @moments
-def test_stage(world: World, tenant: Tenant, driver: Driver, moment: str) -> None:
-    node, vendor = world.node(OWN), driver.on[OWN]
+def test_stage(cluster: Cluster, tenant: Tenant, driver: Driver, moment: str) -> None:
+    node, vendor = cluster.node(OWN), driver.on[OWN]
     handle = tenant.claim("data", driver)["spec"]["csi"]["volumeHandle"]
 
     strike(
@@ -160,7 +160,7 @@ def test_stage(world: World, tenant: Tenant, driver: Driver, moment: str) -> Non
 
 @moments
 @pytest.mark.parametrize("part", ["controller", "node"])
-def test_expand(world: World, tenant: Tenant, driver: Driver, part: str, moment: str) -> None:
+def test_expand(cluster: Cluster, tenant: Tenant, driver: Driver, part: str, moment: str) -> None:
     claims = tenant.growing(driver)
     claims.ask("data", size_bytes=SMALL_BYTES)
     handle = claims.wait_bound("data")["spec"]["csi"]["volumeHandle"]
@@ -170,7 +170,7 @@ def test_expand(world: World, tenant: Tenant, driver: Driver, part: str, moment:
     where = {"controller": "k1", "node": OWN}[part]
     strike(
         moment,
-        node=world.node(where),
+        node=cluster.node(where),
         vendor=driver.on[where],
         method={"controller": "ControllerExpandVolume", "node": "NodeExpandVolume"}[part],
         act=lambda: claims.grow("data", LARGE_BYTES),
@@ -184,13 +184,13 @@ def test_expand(world: World, tenant: Tenant, driver: Driver, part: str, moment:
 
 
 @moments
-def test_delete(world: World, tenant: Tenant, driver: Driver, moment: str) -> None:
+def test_delete(cluster: Cluster, tenant: Tenant, driver: Driver, moment: str) -> None:
     before = driver.directories()
     volume = tenant.claim("data", driver)["metadata"]["name"]
 
     strike(
         moment,
-        node=world.node("k1"),
+        node=cluster.node("k1"),
         vendor=driver.pinned,
         method="DeleteVolume",
         act=lambda: tenant.api.delete("PersistentVolumeClaim", "data", namespace=tenant.namespace),

@@ -12,8 +12,8 @@ from tests.kit.waiting import let_pass, wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.e2e.cluster import Cluster, Driver
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import Driver, World
 
 MIB = 1 << 20
 _COUNT = 20
@@ -26,16 +26,16 @@ _READY_LIMIT_S = 180.0
 _ALL_BOUND_LIMIT_S = 180.0
 
 
-def _blows(world: World, driver: Driver) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+def _blows(cluster: Cluster, driver: Driver) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """Victim → how it is killed, and how it comes back."""
-    plane, agent = world.plane, world.node("k1").agent
+    plane, agent = cluster.plane, cluster.node("k1").agent
 
     def start_api_server() -> None:
         plane.api_server.start()
         plane.api_server.wait_until(plane.ready, what="being ready", timeout_s=_READY_LIMIT_S)
 
     return {
-        "hub": (world.bridge.hub.kill, world.bridge.hub.start),
+        "hub": (cluster.bridge.hub.kill, cluster.bridge.hub.start),
         "proxy driver": (driver.proxy.kill, driver.proxy.start),
         "agent": (agent.kill, agent.start),
         "vendor": (driver.pinned.process.kill, driver.pinned.process.start),
@@ -56,9 +56,9 @@ def _blows(world: World, driver: Driver) -> dict[str, tuple[Callable[[], None], 
         "kube-controller-manager",
     ],
 )
-def test_all_claims_are_bound_and_none_twice(world: World, tenant: Tenant, victim: str) -> None:
-    driver = world.driver(SAN)
-    kill, revive = _blows(world, driver)[victim]
+def test_all_claims_are_bound_and_none_twice(cluster: Cluster, tenant: Tenant, victim: str) -> None:
+    driver = cluster.driver(SAN)
+    kill, revive = _blows(cluster, driver)[victim]
     before, calls = set(driver.directories()), len(driver.pinned.calls("CreateVolume"))
     claims, names = tenant.claims(driver), [f"data-{number}" for number in range(_COUNT)]
     driver.pinned.set_faults("CreateVolume=delay:1s")

@@ -9,8 +9,8 @@ from tests.e2e.vendors import SAN
 from tests.kit.waiting import let_pass
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import World
 
 _OUTAGE_S = 45.0
 """The sidecars' pauses grow to 10 s here (`deployment`), the agent's to 30 s."""
@@ -20,8 +20,8 @@ _CONVERGED_LIMIT_S = 120.0
 _MIDDLE_BYTES = 384 * MIB
 
 
-def test_whatever_was_asked_for_meanwhile_is_done_afterwards(world: World, tenant: Tenant) -> None:
-    driver, node, api = world.driver(SAN), world.node("k1"), tenant.api
+def test_whatever_was_asked_for_meanwhile_is_done_afterwards(cluster: Cluster, tenant: Tenant) -> None:
+    driver, node, api = cluster.driver(SAN), cluster.node("k1"), tenant.api
     before = set(driver.directories())
     classed = tenant.growing(driver)
     classed.ask("grows", size_bytes=SMALL_BYTES)

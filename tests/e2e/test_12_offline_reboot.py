@@ -13,16 +13,16 @@ from tests.e2e.vendors import NFS, OWN, SAN
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
-    from tests.e2e.world import World
 
 
 @pytest.mark.parametrize("vendor", [SAN, NFS], ids=lambda it: it.name)
 def test_a_pod_restarts_with_its_volume_and_later_goes_with_what_was_decided_meanwhile(
-    world: World, tenant: Tenant, vendor: Vendor
+    cluster: Cluster, tenant: Tenant, vendor: Vendor
 ) -> None:
-    driver, node = world.driver(vendor), world.own
+    driver, node = cluster.driver(vendor), cluster.own
     for claim in ("stays", "goes", "comes"):
         tenant.claim(claim, driver)
     for claim in ("stays", "goes"):

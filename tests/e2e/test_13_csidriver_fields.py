@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from common.csi import csi_pb2 as csi
+    from tests.e2e.cluster import Cluster, Driver
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import Driver, World
     from tests.kit.peers.kube_api import KubeApi
     from tests.kit.testdriver.call_log import Call
 
@@ -68,16 +68,16 @@ class Fields:
 
 
 @pytest.fixture
-def fields(world: World) -> Iterator[Fields]:
-    fields = Fields(world.driver(WATCHED), world.api)
+def fields(cluster: Cluster) -> Iterator[Fields]:
+    fields = Fields(cluster.driver(WATCHED), cluster.api)
     yield fields
     fields.put_back()
 
 
-def publications(world: World, tenant: Tenant, node: str, pod: str) -> list[csi.NodePublishVolumeRequest]:
+def publications(cluster: Cluster, tenant: Tenant, node: str, pod: str) -> list[csi.NodePublishVolumeRequest]:
     found = tenant.pod(pod)
     assert found is not None
-    calls = world.node(node).recorders[WATCHED.name].recording.calls("NodePublishVolume", "OK")
+    calls = cluster.node(node).recorders[WATCHED.name].recording.calls("NodePublishVolume", "OK")
     requests: list[csi.NodePublishVolumeRequest] = [call.request for call in calls]  # type: ignore[misc]  # by method
     return [request for request in requests if found["metadata"]["uid"] in request.target_path]
 
@@ -86,15 +86,17 @@ def _published(driver: Driver, node: str) -> list[Call]:
     return driver.on[node].calls("NodePublishVolume")
 
 
-def test_every_field_of_this_kubernetes_is_shown_somewhere(world: World) -> None:
-    document = world.api.openapi("apis/storage.k8s.io/v1")
+def test_every_field_of_this_kubernetes_is_shown_somewhere(cluster: Cluster) -> None:
+    document = cluster.api.openapi("apis/storage.k8s.io/v1")
     known = document["components"]["schemas"]["io.k8s.api.storage.v1.CSIDriverSpec"]["properties"]
 
     assert set(known) == SHOWN_HERE | set(SHOWN_ELSEWHERE)
 
 
 @nodes
-def test_without_attach_required_nothing_is_attached(world: World, tenant: Tenant, fields: Fields, node: str) -> None:
+def test_without_attach_required_nothing_is_attached(
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
+) -> None:
     volume = tenant.claim("data", fields.driver)
     tenant.start_pod("web", node, "data")
 
@@ -105,13 +107,13 @@ def test_without_attach_required_nothing_is_attached(world: World, tenant: Tenan
 
 @nodes
 def test_pod_info_on_mount_tells_the_driver_whose_volume_it_is(
-    world: World, tenant: Tenant, fields: Fields, node: str
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
 ) -> None:
     fields.set(podInfoOnMount=True)
     tenant.claim("data", fields.driver)
     pod = tenant.start_pod("web", node, "data", serviceAccountName="default")
 
-    (request,) = publications(world, tenant, node, "web")
+    (request,) = publications(cluster, tenant, node, "web")
     told = {key.removeprefix("csi.storage.k8s.io/"): value for key, value in request.volume_context.items()}
     assert (told["pod.name"], told["pod.namespace"], told["pod.uid"]) == (
         "web",
@@ -123,12 +125,12 @@ def test_pod_info_on_mount_tells_the_driver_whose_volume_it_is(
 
 @nodes
 def test_without_pod_info_on_mount_the_driver_is_told_nothing_of_the_pod(
-    world: World, tenant: Tenant, fields: Fields, node: str
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
 ) -> None:
     tenant.claim("data", fields.driver)
     tenant.start_pod("web", node, "data")
 
-    (request,) = publications(world, tenant, node, "web")
+    (request,) = publications(cluster, tenant, node, "web")
     assert [key for key in request.volume_context if key.startswith("csi.storage.k8s.io/")] == []
 
 
@@ -138,26 +140,26 @@ def test_without_pod_info_on_mount_the_driver_is_told_nothing_of_the_pod(
     [("File", _GROUP), ("None", 0), ("ReadWriteOnceWithFSType", 0)],  # the volume has no file system type
 )
 def test_fs_group_policy_decides_whether_the_volume_gets_the_pods_group(
-    world: World, tenant: Tenant, fields: Fields, node: str, policy: str, group: int
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str, policy: str, group: int
 ) -> None:
     fields.set(fsGroupPolicy=policy)
     tenant.claim("data", fields.driver)
     pod = tenant.start_pod("web", node, "data", securityContext={"fsGroup": _GROUP})
     tenant.write("web", "data/file", "hello")
 
-    assert world.node(node).group(pod, "data") == group
+    assert cluster.node(node).group(pod, "data") == group
 
 
 @nodes
 def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_the_reason(
-    world: World, tenant: Tenant, node: str
+    cluster: Cluster, tenant: Tenant, node: str
 ) -> None:
-    driver = world.driver(SAN)
+    driver = cluster.driver(SAN)
     inline = {"scratch": {"driver": driver.name, "volumeAttributes": {"size": "16Mi"}}}
     pod = tenant.start_pod("web", node, inline=inline, wait=False)
 
     wait_for(
-        lambda: "Ephemeral" in world.node(node).why(pod),
+        lambda: "Ephemeral" in cluster.node(node).why(pod),
         what="the reason",
         timeout_s=_REASON_LIMIT_S,
         instead=lambda: tenant.tell("web"),
@@ -167,7 +169,7 @@ def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_t
 
 @nodes
 def test_requires_republish_publishes_the_volume_again_and_again(
-    world: World, tenant: Tenant, fields: Fields, node: str
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
 ) -> None:
     fields.set(requiresRepublish=True)
     tenant.claim("data", fields.driver)
@@ -175,26 +177,26 @@ def test_requires_republish_publishes_the_volume_again_and_again(
     tenant.write("web", "data/file", "hello")
 
     wait_for(
-        lambda: len(publications(world, tenant, node, "web")) >= len(["once", "again", "and again"]),
+        lambda: len(publications(cluster, tenant, node, "web")) >= len(["once", "again", "and again"]),
         what="third publication",
         timeout_s=120.0,
         instead=lambda: tenant.tell("web"),
     )
-    assert len({request.target_path for request in publications(world, tenant, node, "web")}) == 1
+    assert len({request.target_path for request in publications(cluster, tenant, node, "web")}) == 1
     assert tenant.read("web", "data/file") == "hello"
 
 
 @nodes
 @pytest.mark.parametrize("in_secrets", [False, True], ids=["in the context", "in the secrets"])
 def test_token_requests_give_the_driver_the_pods_tokens(
-    world: World, tenant: Tenant, fields: Fields, node: str, in_secrets: bool
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str, in_secrets: bool
 ) -> None:
     tenant.apply("cloud/tokens/tokens-rbac.yaml")
     fields.set(tokenRequests=[{"audience": _AUDIENCE}], serviceAccountTokenInSecrets=in_secrets)
     tenant.claim("data", fields.driver)
     tenant.start_pod("web", node, "data", serviceAccountName="default")
 
-    (request,) = publications(world, tenant, node, "web")
+    (request,) = publications(cluster, tenant, node, "web")
     there, elsewhere = request.volume_context, request.secrets
     if in_secrets:
         there, elsewhere = elsewhere, there
@@ -209,12 +211,12 @@ def test_token_requests_give_the_driver_the_pods_tokens(
 
 @nodes
 def test_node_allocatable_is_asked_for_again_in_its_period(
-    world: World, tenant: Tenant, fields: Fields, node: str
+    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
 ) -> None:
     fields.set(nodeAllocatableUpdatePeriodSeconds=10)
     tenant.claim("data", fields.driver)
     tenant.start_pod("web", node, "data")
-    asked = world.node(node).recorders[WATCHED.name].recording
+    asked = cluster.node(node).recorders[WATCHED.name].recording
     before = len(asked.calls("NodeGetInfo"))
 
     wait_for(lambda: len(asked.calls("NodeGetInfo")) > before + 1, what="NodeGetInfo, twice", timeout_s=_TWICE_S)

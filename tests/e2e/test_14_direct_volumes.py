@@ -12,9 +12,9 @@ from tests.kit.guest import mount_info
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from tests.e2e.cluster import Cluster
     from tests.e2e.own_node import OwnNode
     from tests.e2e.tenant import Tenant
-    from tests.e2e.world import World
     from tests.kit.peers.kube_api import Object
 
 ASKS = {"csi-bridge.io/direct-volumes": "data"}
@@ -25,8 +25,8 @@ def size_bytes(node: OwnNode, inside: Path) -> int:
     return found.f_blocks * found.f_frsize
 
 
-def test_a_guest_gets_its_volume_through_an_expansion_and_a_second_pod(world: World, tenant: Tenant) -> None:
-    driver, node = world.driver(DISK), world.own
+def test_a_guest_gets_its_volume_through_an_expansion_and_a_second_pod(cluster: Cluster, tenant: Tenant) -> None:
+    driver, node = cluster.driver(DISK), cluster.own
     tenant.create_own({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"},
                        "handler": "kata"})  # fmt: skip
     claims = tenant.own_class(driver, allowVolumeExpansion=True, parameters={"csi.storage.k8s.io/fstype": "ext4"})

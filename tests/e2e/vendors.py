@@ -1,4 +1,4 @@
-"""The vendors' drivers of the world: each is the test driver with other flags, under a name of its own."""
+"""The vendors' drivers of the cluster: each is the test driver with other flags, under a name of its own."""
 
 from __future__ import annotations
 

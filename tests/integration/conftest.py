@@ -16,8 +16,8 @@ from tests.kit.waiting import wait_for
 
 
 @dataclass
-class World:
-    """One vendor at one edge node, and one sidecar in the cloud, with a bridge between them that works."""
+class Routed:
+    """A bridge that routes the calls of one sidecar in the cloud to one vendor's driver at one edge node."""
 
     bridge: Bridge
     vendor: Vendor
@@ -51,12 +51,12 @@ def vendor(short_dir: Path) -> Iterator[Vendor]:
 
 
 @pytest.fixture
-def world(bridge: Bridge, vendor: Vendor) -> World:
+def routed(bridge: Bridge, vendor: Vendor) -> Routed:
     return build(bridge, vendor)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[World]:
+def shared(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[Routed]:
     """A whole bridge that the tests of a module share: they leave it working."""
     with (
         tempfile.TemporaryDirectory(prefix="csi-") as name,
@@ -67,7 +67,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterato
 
 
 @pytest.fixture
-def mended(shared: World) -> Iterator[World]:
+def mended(shared: Routed) -> Iterator[Routed]:
     """The shared bridge, for a test that stops agent or proxy driver: what stopped is started again after it."""
     yield shared
     shared.vendor.as_usual("CreateVolume")
@@ -83,7 +83,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = ()) -> World:
+def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = ()) -> Routed:
     """Start one of everything, and wait until calls go through. The agent looks at further sockets too."""
     bridge.start_hub()
     agent = bridge.start_agent("n1", vendor.socket, *sockets, flags=agent_flags, wait=False)
@@ -92,4 +92,4 @@ def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str
     agent.wait_ready()
     bridge.wait_routed(sidecar)
     wait_for(lambda: sidecar.call("Probe").answer.ready.value, what="proxy driver that was told of its driver")
-    return World(bridge, vendor, agent, proxy, sidecar)
+    return Routed(bridge, vendor, agent, proxy, sidecar)

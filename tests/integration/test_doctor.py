@@ -16,7 +16,7 @@ from tests.kit.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.conftest import World
+    from tests.integration.conftest import Routed
     from tests.kit.vendor import Vendor
 
 
@@ -38,19 +38,19 @@ def by_sockets(hub: Hub, agent: Agent, *more: str) -> tuple[str, ...]:
     return (f"--hub=unix://{hub.uds}", f"--status=unix://{agent.socket}", *more)
 
 
-def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(world: World) -> None:
-    bridge, agent = world.bridge, world.agent
-    args = by_sockets(bridge.hub, agent, f"--endpoint=unix://{world.proxy.socket}")
+def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(routed: Routed) -> None:
+    bridge, agent = routed.bridge, routed.agent
+    args = by_sockets(bridge.hub, agent, f"--endpoint=unix://{routed.proxy.socket}")
     found = findings(*args)
     assert {name for name, level in level(found).items() if level != "ok"} <= {
         "volumes",
         "problem",
     }  # no objects, no TLS
-    assert found["sidecars"][1].startswith(f"connections to {world.proxy.socket}: 1;")
+    assert found["sidecars"][1].startswith(f"connections to {routed.proxy.socket}: 1;")
 
     bridge.hub.kill()
     wait_for(lambda: "ECONNREFUSED" in agent.status()["why"], what="a dial that the dead hub's host refuses")
-    bridge.wait_linked(world.proxy, linked=False)
+    bridge.wait_linked(routed.proxy, linked=False)
     found = findings(*args)
     assert {name for name, level in level(found).items() if level == "wrong"} == {"socket", "driver", "link"}
     assert "nobody listens on" in found["socket"][1]
@@ -135,17 +135,17 @@ def listed(command: str, hub: Hub) -> Any:
     return json.loads(by_hand(command, "-o", "json", f"--hub=unix://{hub.uds}").stdout)[command]
 
 
-def test_nodes_tell_the_call_that_failed_last(world: World) -> None:
-    uds = f"--hub=unix://{world.bridge.hub.uds}"
-    world.agent.kill()
-    world.bridge.hub.wait_logged("edge n1 is gone")
-    world.sidecar.call("GetCapacity")
-    (n1,) = listed("nodes", world.bridge.hub)
+def test_nodes_tell_the_call_that_failed_last(routed: Routed) -> None:
+    uds = f"--hub=unix://{routed.bridge.hub.uds}"
+    routed.agent.kill()
+    routed.bridge.hub.wait_logged("edge n1 is gone")
+    routed.sidecar.call("GetCapacity")
+    (n1,) = listed("nodes", routed.bridge.hub)
     assert n1["last_error"]["message"].startswith("edge node n1 is offline since ")
     assert "LAST ERROR: n1: " in by_hand("nodes", uds).stdout
-    (n1,) = (node for node in listed("nodes", world.bridge.hub) if node["node"] == "n1")
+    (n1,) = (node for node in listed("nodes", routed.bridge.hub) if node["node"] == "n1")
     assert (n1["connected"], n1["calls"], n1["versions"]) == (
-        False, 0, {"vendor.test": world.vendor.identity.version},
+        False, 0, {"vendor.test": routed.vendor.identity.version},
     )  # fmt: skip
 
 

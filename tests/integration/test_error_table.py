@@ -24,7 +24,7 @@ from common.csi.csi_pb2 import (
 from common.database import connect_to_read
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
-from tests.integration.conftest import World, build
+from tests.integration.conftest import Routed, build
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
 from tests.kit.forms import slow_in_hub
@@ -55,7 +55,7 @@ def refused_twice(sidecar: Sidecar, method: str, request: Message | bytes | None
 
 @slow_in_hub
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK], ids=lambda code: code.name)
-def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str) -> None:
+def test_a_vendors_status_passes_unchanged(shared: Routed, code: Code, name: str) -> None:
     shared.vendor.refuse("CreateVolume", code, "no: 100 % of größe is used\n(pool 7)")
     outcome = shared.sidecar.call("CreateVolume", create(name))
     shared.vendor.as_usual("CreateVolume")
@@ -63,7 +63,7 @@ def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str)
 
 
 @slow_in_hub
-def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name: str) -> None:
+def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: Routed, name: str) -> None:
     shared.vendor.stop()
     assert refused_twice(shared.sidecar, "CreateVolume", create(name)) == unavailable(
         f"driver vendor.test on edge node n1: cannot connect to unix://{shared.vendor.socket}: no such socket "
@@ -74,13 +74,13 @@ def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name
 
 
 @slow_in_hub
-def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: World) -> None:
+def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: Routed) -> None:
     unimplemented = (Code.UNIMPLEMENTED, "Method not found!")  # grpcio's own words for a method a server lacks
     assert refused_twice(shared.sidecar, "/csi.v1.Controller/Imagined", b"\x0a\x01x") == unimplemented
 
 
 @slow_in_hub
-def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: World) -> None:
+def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: Routed) -> None:
     shared.vendor.on("/csi.v1.Controller/Invented", lambda call: b"echo " + call.data)
     assert shared.sidecar.call("/csi.v1.Controller/Invented", b"\x0a\x01x").answer == b"echo \x0a\x01x"
 
@@ -89,22 +89,22 @@ def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: World) 
 def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_again(
     bridge: Bridge, vendor: Vendor, name: str
 ) -> None:
-    world = build(bridge, vendor, agent_flags=("--operation-limit=4s",))  # the last create must not reach it
+    routed = build(bridge, vendor, agent_flags=("--operation-limit=4s",))  # the last create must not reach it
     gates = [vendor.hold(method) for method in ("CreateVolume", "ListVolumes")]
     past_the_limit = refused(
         Code.DEADLINE_EXCEEDED,
         "driver vendor.test on edge node n1 did not finish within --operation-limit (4 s) and the call to it was "
         "cancelled; look at the driver's log",
     )
-    held = [world.sidecar.start("ListVolumes") for _ in range(2)]
-    held.append(world.sidecar.start("CreateVolume", create(name)))
+    held = [routed.sidecar.start("ListVolumes") for _ in range(2)]
+    held.append(routed.sidecar.start("CreateVolume", create(name)))
     assert [call.outcome().refusal for call in held] == [past_the_limit] * 3
     at_vendor = [*vendor.calls("CreateVolume"), *vendor.calls("ListVolumes")]
     assert len(at_vendor) == 3
     wait_for(lambda: all(call.cancelled for call in at_vendor), what="cancel of each call at the vendor")
     for gate in gates:
         gate.set()
-    assert world.sidecar.call("CreateVolume", create(name)).ok
+    assert routed.sidecar.call("CreateVolume", create(name)).ok
     assert len(vendor.calls("CreateVolume")) == 2
 
 
@@ -112,7 +112,7 @@ def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_aga
 
 
 @slow_in_hub
-def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: World, name: str) -> None:
+def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: Routed, name: str) -> None:
     gate = shared.vendor.hold("CreateVolume")
     told = [told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=2.0) for _ in range(2)]
     gate.set()
@@ -128,7 +128,7 @@ def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: Wo
 
 
 @slow_in_hub
-def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shared: World, name: str) -> None:
+def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shared: Routed, name: str) -> None:
     gate = shared.vendor.hold("CreateVolume")
     before = len(shared.vendor.calls("CreateVolume"))
     first = shared.sidecar.start("CreateVolume", create(name))
@@ -146,7 +146,7 @@ def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shar
 
 @slow_in_hub
 @pytest.mark.parametrize("method", ["NodeGetInfo", "NodePublishVolume", "/csi.v1.Node/Imagined"])
-def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str) -> None:
+def test_the_node_service_is_not_served_in_the_cloud(shared: Routed, method: str) -> None:
     path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
     assert refused_twice(shared.sidecar, method, b"") == refused(
         Code.UNIMPLEMENTED,
@@ -156,7 +156,7 @@ def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str)
 
 
 @slow_in_hub
-def test_what_is_not_csi_is_not_served(shared: World) -> None:
+def test_what_is_not_csi_is_not_served(shared: Routed) -> None:
     assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == refused(
         Code.UNIMPLEMENTED,
         "/grpc.health.v1.Health/Check is not served here: this socket serves the controller side of CSI; the Node "
@@ -167,40 +167,40 @@ def test_what_is_not_csi_is_not_served(shared: World) -> None:
 # -------------------- the node and its link --------------------
 
 
-def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change(world: World, name: str) -> None:
-    world.agent.kill()
-    world.bridge.hub.wait_logged("edge n1 is gone")
-    code, message = refused_twice(world.sidecar, "CreateVolume", create(name))
+def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change(routed: Routed, name: str) -> None:
+    routed.agent.kill()
+    routed.bridge.hub.wait_logged("edge n1 is gone")
+    code, message = refused_twice(routed.sidecar, "CreateVolume", create(name))
     assert code is Code.UNAVAILABLE
     assert re.fullmatch(
         r"edge node n1 is offline since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the log of its csi-bridge edge agent "
         r"and at the network between it and the hub",
         message,
     )
-    with closing(connect_to_read(world.bridge.hub.uds.parent / "hub/hub.db")) as database:
+    with closing(connect_to_read(routed.bridge.hub.uds.parent / "hub/hub.db")) as database:
         connected = "SELECT connected FROM nodes"
         wait_for(lambda: database.execute(connected).fetchall() == [(0,)], what="node that left in hub.db")
-    world.bridge.hub.kill()
-    world.bridge.wait_linked(world.proxy, linked=False)
-    world.bridge.hub.start()
-    world.bridge.wait_linked(world.proxy)
-    assert world.sidecar.call("CreateVolume", create(name)).refusal == (code, message)
+    routed.bridge.hub.kill()
+    routed.bridge.wait_linked(routed.proxy, linked=False)
+    routed.bridge.hub.start()
+    routed.bridge.wait_linked(routed.proxy)
+    assert routed.sidecar.call("CreateVolume", create(name)).refusal == (code, message)
 
 
 def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_restart(
-    world: World, name: str
+    routed: Routed, name: str
 ) -> None:
-    wait_for(lambda: _is_stored(world), what="report of n1 on the hub's disk")
-    world.bridge.hub.kill()
-    world.agent.kill()
-    world.bridge.wait_linked(world.proxy, linked=False)
+    wait_for(lambda: _is_stored(routed), what="report of n1 on the hub's disk")
+    routed.bridge.hub.kill()
+    routed.agent.kill()
+    routed.bridge.wait_linked(routed.proxy, linked=False)
     seen = set()
     for _ in range(2):
-        world.bridge.hub.start()
-        world.bridge.wait_linked(world.proxy)
-        seen.add(world.sidecar.call("CreateVolume", create(name)).refusal)
-        world.bridge.hub.kill()
-        world.bridge.wait_linked(world.proxy, linked=False)
+        routed.bridge.hub.start()
+        routed.bridge.wait_linked(routed.proxy)
+        seen.add(routed.sidecar.call("CreateVolume", create(name)).refusal)
+        routed.bridge.hub.kill()
+        routed.bridge.wait_linked(routed.proxy, linked=False)
         time.sleep(1.0)  # the message tells whole seconds
     ((code, message),) = seen
     assert code is Code.UNAVAILABLE
@@ -208,7 +208,7 @@ def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_
 
 
 @slow_in_hub
-def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(mended: World, name: str) -> None:
+def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(mended: Routed, name: str) -> None:
     _, call = mended.held_create(name)
     mended.agent.kill()
     assert call.outcome().refusal == LINK_LOST
@@ -255,43 +255,43 @@ def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
 
 @slow_in_hub
 def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
-    world: World, short_dir: Path, name: str
+    routed: Routed, short_dir: Path, name: str
 ) -> None:
     with Vendor(short_dir / "second.sock") as second:
-        world.bridge.start_agent("n2", second.socket)
+        routed.bridge.start_agent("n2", second.socket)
         expected = unavailable(
             "driver vendor.test runs on several edge nodes (n1; n2) and the call names none; set --placement=local or "
             "shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs the driver, run "
             "csi-bridge forget NODE [DRIVER] on the hub's host",
         )
-        wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
-        assert refused_twice(world.sidecar, "CreateVolume", create(name)) == expected
+        wait_for(lambda: routed.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
+        assert refused_twice(routed.sidecar, "CreateVolume", create(name)) == expected
 
-        pinned = world.bridge.start_proxy("vendor.test", node="n2").sidecar()
-        world.bridge.wait_routed(pinned)
-        before = len(world.vendor.calls("CreateVolume"))
+        pinned = routed.bridge.start_proxy("vendor.test", node="n2").sidecar()
+        routed.bridge.wait_routed(pinned)
+        before = len(routed.vendor.calls("CreateVolume"))
         assert pinned.call("CreateVolume", create(name)).ok
         assert len(second.calls("CreateVolume")) == 1
-        assert len(world.vendor.calls("CreateVolume")) == before
+        assert len(routed.vendor.calls("CreateVolume")) == before
 
 
 def test_a_hub_that_lost_what_it_knew_guesses_no_node_until_an_operator_says_that_all_are_back(
-    world: World, short_dir: Path, name: str
+    routed: Routed, short_dir: Path, name: str
 ) -> None:
-    hub, state = world.bridge.hub, short_dir / "hub"
+    hub, state = routed.bridge.hub, short_dir / "hub"
     with Vendor(short_dir / "second.sock") as second:
-        n2 = world.bridge.start_agent("n2", second.socket)
-        wait_for(lambda: not world.sidecar.call("GetCapacity").ok, what="second candidate")
+        n2 = routed.bridge.start_agent("n2", second.socket)
+        wait_for(lambda: not routed.sidecar.call("GetCapacity").ok, what="second candidate")
         n2.kill()
         hub.stop()
         (state / "hub.db").write_bytes(b"no database at all" * 100)
         told = set()
         for _ in range(2):  # the loss outlives a restart
-            world.bridge.wait_linked(world.proxy, linked=False)
+            routed.bridge.wait_linked(routed.proxy, linked=False)
             hub.start()
-            world.bridge.wait_linked(world.proxy)
+            routed.bridge.wait_linked(routed.proxy)
             wait_for(lambda: [node["drivers"] for node in hub_state(hub.uds)["nodes"]] == [["vendor.test"]], what="n1")
-            told |= {refused_twice(world.sidecar, method, create(name)) for method in ("CreateVolume", "DeleteVolume")}
+            told |= {refused_twice(routed.sidecar, method, create(name)) for method in ("CreateVolume", "DeleteVolume")}
             hub.stop()
         ((code, message),) = told
         assert code is Code.UNAVAILABLE
@@ -303,18 +303,18 @@ def test_a_hub_that_lost_what_it_knew_guesses_no_node_until_an_operator_says_tha
             r"again, run csi-bridge trust on the hub's host",
             message,
         )
-        assert not world.vendor.calls("CreateVolume")
+        assert not routed.vendor.calls("CreateVolume")
 
         hub.start()
-        pinned = world.bridge.start_proxy("vendor.test", node="n1").sidecar()
-        world.bridge.wait_routed(pinned)  # who names a node is served as ever
+        pinned = routed.bridge.start_proxy("vendor.test", node="n1").sidecar()
+        routed.bridge.wait_routed(pinned)  # who names a node is served as ever
         assert by_hand("trust", f"--hub=unix://{hub.uds}").returncode == 0
-        world.bridge.wait_routed(world.sidecar)
+        routed.bridge.wait_routed(routed.sidecar)
         assert not hub_state(hub.uds)["lost"]
 
 
-def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_forgotten(world: World) -> None:
-    hub = f"--hub=unix://{world.bridge.hub.uds}"
+def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_forgotten(routed: Routed) -> None:
+    hub = f"--hub=unix://{routed.bridge.hub.uds}"
     refused_node = by_hand("forget", "n1", hub)
     assert (refused_node.returncode, refused_node.stderr) == (
         1,
@@ -329,17 +329,17 @@ def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_
             "agent's --driver if it is named there\n"
         ),
     )
-    world.agent.kill()
-    world.bridge.hub.wait_logged("edge n1 is gone")
+    routed.agent.kill()
+    routed.bridge.hub.wait_logged("edge n1 is gone")
     forgotten = by_hand("forget", "n1", hub)
     assert (forgotten.returncode, forgotten.stdout) == (0, "the hub has forgotten edge node n1\n")
-    world.bridge.hub.stop()
-    world.bridge.hub.start()
-    assert hub_state(world.bridge.hub.uds)["nodes"] == []
+    routed.bridge.hub.stop()
+    routed.bridge.hub.start()
+    assert hub_state(routed.bridge.hub.uds)["nodes"] == []
 
 
 @slow_in_hub
-def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
+def test_a_node_that_nobody_has_heard_of_is_named(shared: Routed, name: str) -> None:
     proxy = shared.bridge.start_proxy("vendor.test", node="n9")
     shared.bridge.wait_linked(proxy)
     assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
@@ -349,7 +349,7 @@ def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> N
 
 
 @slow_in_hub
-def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
+def test_a_node_without_the_driver_is_named(shared: Routed, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
     assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
@@ -394,22 +394,24 @@ def test_a_node_that_lacks_a_capability_of_most_nodes_is_not_asked_for_it(short_
 def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     bridge: Bridge, vendor: Vendor, short_dir: Path, name: str
 ) -> None:
-    world = build(bridge, vendor, short_dir / "second.sock")
+    routed = build(bridge, vendor, short_dir / "second.sock")
     with Vendor(short_dir / "second.sock") as second:
-        wait_for(lambda: not any(driver["trouble"] for driver in world.agent.status()["drivers"]), what="second driver")
-        assert refused_twice(world.sidecar, "CreateVolume", create(name)) == unavailable(
+        wait_for(
+            lambda: not any(driver["trouble"] for driver in routed.agent.status()["drivers"]), what="second driver"
+        )
+        assert refused_twice(routed.sidecar, "CreateVolume", create(name)) == unavailable(
             f"edge node n1 has 2 drivers with the name vendor.test: {vendor.socket}, {second.socket}; if one of them "
             f"is the controller, name only its socket with the agent's --driver; otherwise stop one of them",
         )
     assert (
-        "; otherwise stop one of them" in world.sidecar.call("CreateVolume", create(name)).refusal[1]
+        "; otherwise stop one of them" in routed.sidecar.call("CreateVolume", create(name)).refusal[1]
     )  # with one of them away
     assert not vendor.calls("CreateVolume")
     assert not second.calls("CreateVolume")
 
 
 @slow_in_hub
-def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: World, name: str) -> None:
+def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: Routed, name: str) -> None:
     code, message = shared.sidecar.call(f"/csi.v1.Controller/{'x' * 5_000}", b"").refusal
     assert code is Code.UNAVAILABLE
     assert message.startswith("the name of a method, driver or node of 5019 bytes is larger than the limit of 1024")
@@ -417,25 +419,25 @@ def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: Worl
 
 
 @slow_in_hub
-def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(world: World, short_dir: Path, name: str) -> None:
-    world.vendor.stop()
-    with Vendor(world.vendor.socket, name="other.test") as other:
-        code, message = world.sidecar.call("CreateVolume", create(name)).refusal
+def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(routed: Routed, short_dir: Path, name: str) -> None:
+    routed.vendor.stop()
+    with Vendor(routed.vendor.socket, name="other.test") as other:
+        code, message = routed.sidecar.call("CreateVolume", create(name)).refusal
         assert code is Code.UNAVAILABLE
         assert "vendor.test" in message
         assert not other.calls("CreateVolume")
-    world.vendor.start()
+    routed.vendor.start()
 
 
 # -------------------- the hub --------------------
 
 
-def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: str) -> None:
-    world.bridge.hub.kill()
-    world.bridge.wait_linked(world.proxy, linked=False)
-    code, message = refused_twice(world.sidecar, "CreateVolume", create(name))
+def test_without_a_hub_the_message_names_where_it_should_be(routed: Routed, name: str) -> None:
+    routed.bridge.hub.kill()
+    routed.bridge.wait_linked(routed.proxy, linked=False)
+    code, message = refused_twice(routed.sidecar, "CreateVolume", create(name))
     assert code is Code.UNAVAILABLE
-    where = re.escape(f"unix://{world.bridge.hub.uds}")
+    where = re.escape(f"unix://{routed.bridge.hub.uds}")
     assert re.fullmatch(
         rf"the proxy driver has no link to the hub at {where} since {TIME}; look at the proxy driver's log, "
         r"which says why, and at the hub's",
@@ -443,31 +445,31 @@ def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: 
     )
 
 
-def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(world: World, name: str) -> None:
-    gate, call = world.held_create(name)
-    world.bridge.hub.kill()
+def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(routed: Routed, name: str) -> None:
+    gate, call = routed.held_create(name)
+    routed.bridge.hub.kill()
     assert call.outcome().refusal == link_lost("the hub")
-    world.bridge.hub.start()
+    routed.bridge.hub.start()
     gate.set()
-    world.bridge.wait_routed(world.sidecar)
-    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
-    assert len(world.vendor.calls("CreateVolume")) == 1
+    routed.bridge.wait_routed(routed.sidecar)
+    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert len(routed.vendor.calls("CreateVolume")) == 1
 
 
-def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
-    gate, call = world.held_create(name)
-    world.bridge.hub.ask_to_stop()
-    world.proxy.wait_logged("the hub is draining")
-    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
+def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(routed: Routed, name: str) -> None:
+    gate, call = routed.held_create(name)
+    routed.bridge.hub.ask_to_stop()
+    routed.proxy.wait_logged("the hub is draining")
+    assert refused_twice(routed.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
         "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
-    assert world.bridge.hub.process.wait_exit() == 0
+    assert routed.bridge.hub.process.wait_exit() == 0
 
 
 @slow_in_hub
-def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
+def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Routed, name: str) -> None:
     gate, call = mended.held_create(name)
     mended.agent.ask_to_stop()
     mended.bridge.hub.wait_logged("edge n1 is draining")
@@ -481,7 +483,7 @@ def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Wor
 
 
 @slow_in_hub
-def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
+def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: Routed, name: str) -> None:
     gate, call = mended.held_create(name)
     mended.proxy.ask_to_stop()
     mended.proxy.wait_logged("stopping: calls under way")
@@ -522,7 +524,7 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
 
 
 @slow_in_hub
-def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
+def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: Routed, name: str) -> None:
     before = len(shared.vendor.calls("CreateVolume"))
     assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == unavailable(
         "a request of 4194305 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, driver and "
@@ -533,7 +535,7 @@ def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
 
 
 @slow_in_hub
-def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
+def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: Routed, name: str) -> None:
     shared.vendor.on("CreateVolume", lambda _: create_of_bytes(name, LIMIT + 1).SerializeToString())
     refusal = refused_twice(shared.sidecar, "CreateVolume", create(name))
     shared.vendor.as_usual("CreateVolume")
@@ -585,9 +587,9 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
     assert "RuntimeError: the password is swordfish" in caplog.text
 
 
-def _is_stored(world: World) -> bool:
+def _is_stored(routed: Routed) -> bool:
     """Whether the hub has written down that n1 runs the driver: no call waits for this."""
-    with closing(connect_to_read(world.bridge.hub.uds.parent / "hub/hub.db")) as database:
+    with closing(connect_to_read(routed.bridge.hub.uds.parent / "hub/hub.db")) as database:
         return any(b"vendor.test" in reports for (reports,) in database.execute("SELECT reports FROM nodes"))
 
 

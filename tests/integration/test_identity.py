@@ -9,7 +9,7 @@ import pytest
 from common.csi import csi_pb2
 from common.reports import REPORTED_METHODS
 from common.status import Code
-from tests.integration.conftest import World
+from tests.integration.conftest import Routed
 from tests.kit.answers import answer_of
 from tests.kit.bridge import Bridge, Proxy
 from tests.kit.sidecar import Sidecar
@@ -47,18 +47,18 @@ def answers_as_unknown(sidecar: Sidecar) -> bool:
     )
 
 
-def test_the_vendors_identity_is_told_through_every_outage_and_restart(world: World) -> None:
-    assert answers_like(world.sidecar, world.vendor)
-    world.agent.kill()
-    assert answers_like(world.sidecar, world.vendor)
-    world.bridge.hub.kill()
-    world.vendor.stop()
-    assert answers_like(world.sidecar, world.vendor)
-    wait_for(world.proxy.cache.exists, what="cache")  # it is written behind the answers
-    world.proxy.kill()
-    world.proxy.start()
-    restarted = world.proxy.sidecar()
-    assert answers_like(restarted, world.vendor)
+def test_the_vendors_identity_is_told_through_every_outage_and_restart(routed: Routed) -> None:
+    assert answers_like(routed.sidecar, routed.vendor)
+    routed.agent.kill()
+    assert answers_like(routed.sidecar, routed.vendor)
+    routed.bridge.hub.kill()
+    routed.vendor.stop()
+    assert answers_like(routed.sidecar, routed.vendor)
+    wait_for(routed.proxy.cache.exists, what="cache")  # it is written behind the answers
+    routed.proxy.kill()
+    routed.proxy.start()
+    restarted = routed.proxy.sidecar()
+    assert answers_like(restarted, routed.vendor)
     assert is_ready(restarted)
 
 
@@ -73,32 +73,32 @@ def test_a_driver_that_nobody_has_heard_of_has_a_name_and_is_not_ready_until_it_
     assert answers_like(sidecar, vendor)
 
 
-def test_without_a_hub_a_new_proxy_answers_as_well(world: World) -> None:
-    world.bridge.hub.kill()
-    assert answers_as_unknown(world.bridge.start_proxy("vendor.test").sidecar())
+def test_without_a_hub_a_new_proxy_answers_as_well(routed: Routed) -> None:
+    routed.bridge.hub.kill()
+    assert answers_as_unknown(routed.bridge.start_proxy("vendor.test").sidecar())
 
 
-def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(world: World) -> None:
-    world.agent.kill()
-    world.bridge.hub.kill()  # and the hub knows it from its disk
-    world.bridge.hub.start()
-    sidecar = world.bridge.start_proxy("vendor.test").sidecar()
+def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(routed: Routed) -> None:
+    routed.agent.kill()
+    routed.bridge.hub.kill()  # and the hub knows it from its disk
+    routed.bridge.hub.start()
+    sidecar = routed.bridge.start_proxy("vendor.test").sidecar()
     wait_for(lambda: is_ready(sidecar), what="Probe that is ready")
-    assert answers_like(sidecar, world.vendor)
+    assert answers_like(sidecar, routed.vendor)
 
 
-def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(world: World) -> None:
-    old = world.sidecar.call("ControllerGetCapabilities").answer
-    world.vendor.identity.capabilities = ["CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"]
-    world.vendor.restart()
-    world.proxy.wait_logged("has changed its Identity or capabilities", timeout_s=20.0)
-    assert world.sidecar.call("ControllerGetCapabilities").answer == old
-    with world.proxy.sidecar() as later:
+def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(routed: Routed) -> None:
+    old = routed.sidecar.call("ControllerGetCapabilities").answer
+    routed.vendor.identity.capabilities = ["CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"]
+    routed.vendor.restart()
+    routed.proxy.wait_logged("has changed its Identity or capabilities", timeout_s=20.0)
+    assert routed.sidecar.call("ControllerGetCapabilities").answer == old
+    with routed.proxy.sidecar() as later:
         assert later.call("ControllerGetCapabilities").answer == old
-    world.bridge.hub.kill()
-    world.proxy.kill()
-    world.proxy.start()
-    assert answers_like(world.proxy.sidecar(), world.vendor)
+    routed.bridge.hub.kill()
+    routed.proxy.kill()
+    routed.proxy.start()
+    assert answers_like(routed.proxy.sidecar(), routed.vendor)
 
 
 @pytest.mark.parametrize(
@@ -134,27 +134,27 @@ def test_a_vendor_that_introduces_itself_with_garbage_is_told_of_and_found_when_
 
 
 def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_was_known_of_it_stays(
-    world: World,
+    routed: Routed,
 ) -> None:
-    world.vendor.on(
+    routed.vendor.on(
         "GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * 300_000})
     )
-    world.vendor.restart()
-    world.agent.wait_logged("driver vendor.test describes itself in")
-    assert answers_like(world.sidecar, world.vendor)
-    fresh = world.bridge.start_proxy("vendor.test").sidecar()
-    world.bridge.wait_routed(fresh)
+    routed.vendor.restart()
+    routed.agent.wait_logged("driver vendor.test describes itself in")
+    assert answers_like(routed.sidecar, routed.vendor)
+    fresh = routed.bridge.start_proxy("vendor.test").sidecar()
+    routed.bridge.wait_routed(fresh)
     wait_for(lambda: is_ready(fresh), what="Probe that is ready")
-    assert answers_like(fresh, world.vendor)
+    assert answers_like(fresh, routed.vendor)
 
 
-def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(world: World) -> None:
-    world.vendor.identity.name = "renamed.test"
-    world.vendor.restart()
-    renamed: Proxy = world.bridge.start_proxy("renamed.test")
+def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(routed: Routed) -> None:
+    routed.vendor.identity.name = "renamed.test"
+    routed.vendor.restart()
+    renamed: Proxy = routed.bridge.start_proxy("renamed.test")
     sidecar = renamed.sidecar()
-    world.bridge.wait_routed(sidecar)
+    routed.bridge.wait_routed(sidecar)
     assert sidecar.call("GetPluginInfo").answer.name == "renamed.test"
-    assert world.sidecar.call("GetPluginInfo").answer.name == "vendor.test"
-    assert world.sidecar.call("GetCapacity").refusal[0] is Code.UNAVAILABLE
-    assert world.agent.logged("was vendor.test and now calls itself renamed.test")
+    assert routed.sidecar.call("GetPluginInfo").answer.name == "vendor.test"
+    assert routed.sidecar.call("GetCapacity").refusal[0] is Code.UNAVAILABLE
+    assert routed.agent.logged("was vendor.test and now calls itself renamed.test")

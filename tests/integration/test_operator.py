@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.integration.conftest import World
+from tests.integration.conftest import Routed
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
 from tests.kit.operator import by_hand
@@ -12,8 +12,8 @@ from tests.kit.vendor import Vendor
 MIB = 1 << 20
 
 
-def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: World) -> None:
-    hub = f"--hub=unix://{world.bridge.hub.uds}"
+def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(routed: Routed) -> None:
+    hub = f"--hub=unix://{routed.bridge.hub.uds}"
     shown = by_hand("status", hub)
     assert (shown.returncode, shown.stderr) == (0, "")
     head, _, nodes, n1, _, proxies, proxy, _, insecure = shown.stdout.splitlines()
@@ -24,8 +24,8 @@ def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: Worl
     assert proxy.startswith("vendor.test")
     assert insecure.startswith("PROBLEM: --insecure: ")
 
-    world.agent.kill()
-    world.bridge.hub.wait_logged("edge n1 is gone")
+    routed.agent.kill()
+    routed.bridge.hub.wait_logged("edge n1 is gone")
     state = json.loads(by_hand("status", hub, "-o", "json").stdout)
     ((n1,), (proxy,)) = state["nodes"], state["drivers"]
     assert (n1["node"], n1["connected"], n1["drivers"]) == ("n1", False, ["vendor.test"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from common.status import Code
-from tests.integration.conftest import World
+from tests.integration.conftest import Routed
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge, Member
 from tests.kit.forms import slow_in_hub
@@ -20,30 +20,30 @@ from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
 
-def member(world: World, which: str) -> Member:
-    return {"hub": world.bridge.hub, "agent": world.agent, "proxy": world.proxy}[which]
+def member(routed: Routed, which: str) -> Member:
+    return {"hub": routed.bridge.hub, "agent": routed.agent, "proxy": routed.proxy}[which]
 
 
 # -------------------- kill -9 --------------------
 
 
-def test_after_kill_9_of_any_process_and_its_restart_calls_work_again(world: World, name: str) -> None:
+def test_after_kill_9_of_any_process_and_its_restart_calls_work_again(routed: Routed, name: str) -> None:
     for which in ("agent", "hub", "proxy"):
-        killed = member(world, which)
+        killed = member(routed, which)
         killed.kill()
         killed.start()
-        world.bridge.wait_routed(world.sidecar)
-        assert world.sidecar.call("CreateVolume", create(f"{name}-{which}")).ok
+        routed.bridge.wait_routed(routed.sidecar)
+        assert routed.sidecar.call("CreateVolume", create(f"{name}-{which}")).ok
 
 
-def test_a_killed_proxys_socket_is_taken_over_and_a_serving_ones_is_not(world: World) -> None:
+def test_a_killed_proxys_socket_is_taken_over_and_a_serving_ones_is_not(routed: Routed) -> None:
     with pytest.raises(AssertionError, match="another process is serving there"):
-        world.bridge.start_double(world.proxy)
-    assert world.sidecar.call("GetCapacity").ok
-    world.proxy.kill()
-    assert world.proxy.socket.exists()
-    world.bridge.start_double(world.proxy)
-    world.bridge.wait_routed(world.sidecar)
+        routed.bridge.start_double(routed.proxy)
+    assert routed.sidecar.call("GetCapacity").ok
+    routed.proxy.kill()
+    assert routed.proxy.socket.exists()
+    routed.bridge.start_double(routed.proxy)
+    routed.bridge.wait_routed(routed.sidecar)
 
 
 # -------------------- doubles --------------------
@@ -72,11 +72,11 @@ def test_an_agent_that_comes_back_replaces_its_own_half_dead_link(bridge: Bridge
 
 
 def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first_lives(
-    world: World, vendor: Vendor, name: str
+    routed: Routed, vendor: Vendor, name: str
 ) -> None:
-    hub = world.bridge.hub
+    hub = routed.bridge.hub
     mine = node_state(hub.uds, "n1")
-    rival = world.bridge.start_rival("n1", vendor.socket)
+    rival = routed.bridge.start_rival("n1", vendor.socket)
     rival.wait_logged("no link to the hub: another machine is connected as n1")
     why = rival.status()["why"]
     assert mine["instance"] not in why  # it is half of what a thief needs
@@ -85,57 +85,57 @@ def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first
     state = node_state(hub.uds, "n1")
     assert state["conflict"].startswith(f"two machines use the node name n1: instance {mine['instance']} at 127.0.0.1:")
     assert (state["connected"], state["instance"], state["boot"]) == (True, mine["instance"], mine["boot"])
-    assert world.sidecar.call("CreateVolume", create(name)).ok
+    assert routed.sidecar.call("CreateVolume", create(name)).ok
 
-    world.agent.kill()
+    routed.agent.kill()
     rival.wait_connected()
-    world.bridge.wait_routed(world.sidecar)
+    routed.bridge.wait_routed(routed.sidecar)
     state = node_state(hub.uds, "n1")
     assert state["instance"] != mine["instance"]
     assert state["conflict"] == ""
 
 
 def test_a_copy_of_an_earlier_start_is_refused_while_the_later_one_lives(
-    world: World, vendor: Vendor, short_dir: Path
+    routed: Routed, vendor: Vendor, short_dir: Path
 ) -> None:
     copy = short_dir / "rival" / "n1"
     shutil.copytree(short_dir / "n1", copy, ignore=shutil.ignore_patterns("*.new"))  # which comes and goes
     (copy / "home.json").unlink()  # on a machine of its own the root directory would have the same path
     for _ in range(2):
-        world.agent.kill()
-        world.agent.start()
-    world.bridge.wait_routed(world.sidecar)
-    rival = world.bridge.start_rival("n1", vendor.socket)
+        routed.agent.kill()
+        routed.agent.start()
+    routed.bridge.wait_routed(routed.sidecar)
+    rival = routed.bridge.start_rival("n1", vendor.socket)
     rival.wait_logged("no link to the hub: a later start of this machine is connected as n1")
-    assert world.sidecar.call("GetCapacity").ok
+    assert routed.sidecar.call("GetCapacity").ok
 
 
 def test_of_two_machines_with_one_copied_state_directory_one_serves_and_the_other_is_refused(
-    world: World, vendor: Vendor, short_dir: Path
+    routed: Routed, vendor: Vendor, short_dir: Path
 ) -> None:
-    hub = world.bridge.hub
+    hub = routed.bridge.hub
     mine = node_state(hub.uds, "n1")
     copy = short_dir / "rival" / "n1"
     copy.mkdir(parents=True)
     (copy / "instance.json").write_text(json.dumps({"version": 1, "id": mine["instance"], "boot": mine["boot"] - 1}))
-    rival = world.bridge.start_rival("n1", vendor.socket)
+    rival = routed.bridge.start_rival("n1", vendor.socket)
     hub.wait_logged("two machines use the node name n1")
     state = node_state(hub.uds, "n1")
     assert state["conflict"].count(f"instance {mine['instance']} at 127.0.0.1:") == 2
-    wait_for(lambda: sum(agent.status()["connected"] for agent in (world.agent, rival)) == 1, what="one that serves")
-    (refused,) = (agent for agent in (world.agent, rival) if not agent.status()["connected"])
+    wait_for(lambda: sum(agent.status()["connected"] for agent in (routed.agent, rival)) == 1, what="one that serves")
+    (refused,) = (agent for agent in (routed.agent, rival) if not agent.status()["connected"])
     refused.wait_logged("another machine is connected as n1 with this one's identity")
-    assert world.sidecar.call("GetCapacity").ok
+    assert routed.sidecar.call("GetCapacity").ok
     assert node_state(hub.uds, "n1")["connected"]
 
 
-def test_several_proxies_of_one_driver_serve_side_by_side(world: World, name: str) -> None:
-    second = world.bridge.start_proxy("vendor.test").sidecar()
-    world.bridge.wait_routed(second)
-    assert [proxy["driver"] for proxy in hub_state(world.bridge.hub.uds)["drivers"]] == ["vendor.test", "vendor.test"]
-    gate = world.vendor.hold("CreateVolume")
-    calls = [sidecar.start("CreateVolume", create(name)) for sidecar in (world.sidecar, second)]
-    world.vendor.wait_for_call("CreateVolume")
+def test_several_proxies_of_one_driver_serve_side_by_side(routed: Routed, name: str) -> None:
+    second = routed.bridge.start_proxy("vendor.test").sidecar()
+    routed.bridge.wait_routed(second)
+    assert [proxy["driver"] for proxy in hub_state(routed.bridge.hub.uds)["drivers"]] == ["vendor.test", "vendor.test"]
+    gate = routed.vendor.hold("CreateVolume")
+    calls = [sidecar.start("CreateVolume", create(name)) for sidecar in (routed.sidecar, second)]
+    routed.vendor.wait_for_call("CreateVolume")
     gate.set()
     assert [call.outcome().answer for call in calls] == [volume(name)] * 2
 
@@ -143,46 +143,48 @@ def test_several_proxies_of_one_driver_serve_side_by_side(world: World, name: st
 # -------------------- SIGTERM --------------------
 
 
-def test_each_process_stops_on_sigterm_and_leaves_no_socket(world: World, short_dir: Path) -> None:
+def test_each_process_stops_on_sigterm_and_leaves_no_socket(routed: Routed, short_dir: Path) -> None:
     for which in ("proxy", "agent", "hub"):
-        stopped = member(world, which)
+        stopped = member(routed, which)
         stopped.ask_to_stop()
         assert stopped.process.wait_exit() == 0, stopped.process.log_tail()
         assert stopped.lines()[-1]["msg"].endswith("has stopped")
-    assert [path for path in short_dir.rglob("*.sock") if path != world.vendor.socket] == []
+    assert [path for path in short_dir.rglob("*.sock") if path != routed.vendor.socket] == []
 
 
 @pytest.mark.parametrize("which", ["hub", "agent", "proxy"])
 def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
-    world: World, which: str, name: str
+    routed: Routed, which: str, name: str
 ) -> None:
-    gate, call = world.held_create(name)
-    stopped = member(world, which)
+    gate, call = routed.held_create(name)
+    stopped = member(routed, which)
     stopped.ask_to_stop()
     stopped.wait_logged("stopping: calls under way")
     assert not call.done
     stopped.ask_to_stop()
     assert stopped.process.wait_exit() == 1, stopped.process.log_tail()
     assert stopped.lines()[-1]["msg"].endswith("was stopped before it had drained")
-    assert not {"hub": world.bridge.hub.uds, "agent": world.agent.socket, "proxy": world.proxy.socket}[which].exists()
+    assert not {"hub": routed.bridge.hub.uds, "agent": routed.agent.socket, "proxy": routed.proxy.socket}[
+        which
+    ].exists()
     assert call.outcome().code is Code.UNAVAILABLE
     gate.set()
 
 
 @slow_in_hub
-def test_a_proxy_driver_makes_its_deleted_socket_again_and_its_connections_stay(world: World, name: str) -> None:
-    gate, call = world.held_create(name)
-    world.proxy.socket.unlink()
-    world.proxy.socket.mkdir()
-    world.proxy.wait_logged("cannot be made again")
-    world.proxy.socket.rmdir()
-    world.proxy.wait_logged("is there again")
-    assert world.proxy.sidecar().call("GetCapacity").ok
-    assert stat.S_IMODE(world.proxy.socket.stat().st_mode) == 0o660
+def test_a_proxy_driver_makes_its_deleted_socket_again_and_its_connections_stay(routed: Routed, name: str) -> None:
+    gate, call = routed.held_create(name)
+    routed.proxy.socket.unlink()
+    routed.proxy.socket.mkdir()
+    routed.proxy.wait_logged("cannot be made again")
+    routed.proxy.socket.rmdir()
+    routed.proxy.wait_logged("is there again")
+    assert routed.proxy.sidecar().call("GetCapacity").ok
+    assert stat.S_IMODE(routed.proxy.socket.stat().st_mode) == 0o660
     gate.set()
     assert call.outcome().answer == volume(name)
-    world.proxy.stop()
-    assert not world.proxy.socket.exists()
+    routed.proxy.stop()
+    assert not routed.proxy.socket.exists()
 
 
 @pytest.mark.parametrize("which", ["hub", "agent", "proxy"])
@@ -205,24 +207,24 @@ def test_a_drain_that_takes_too_long_ends_the_process_all_the_same(
 
 
 def test_an_agent_that_drains_finishes_an_operation_whose_caller_has_gone_and_dials_no_more(
-    world: World, name: str
+    routed: Routed, name: str
 ) -> None:
-    gate, call = world.held_create(name)
-    at_vendor = world.vendor.calls("CreateVolume")[0]
+    gate, call = routed.held_create(name)
+    at_vendor = routed.vendor.calls("CreateVolume")[0]
     call.cancel()
-    world.bridge.hub.wait_logged("the caller did not wait")
-    world.agent.ask_to_stop()
-    world.bridge.hub.wait_logged("edge n1 is gone")
+    routed.bridge.hub.wait_logged("the caller did not wait")
+    routed.agent.ask_to_stop()
+    routed.bridge.hub.wait_logged("edge n1 is gone")
     time.sleep(1.5)  # a dial would come within a second
-    assert len(world.bridge.hub.logged("edge n1 is connected")) == 1
+    assert len(routed.bridge.hub.logged("edge n1 is connected")) == 1
     gate.set()
-    assert world.agent.process.wait_exit() == 0
+    assert routed.agent.process.wait_exit() == 0
     assert not at_vendor.cancelled
 
 
-def test_sigterm_of_everything_at_once_finishes_the_call_under_way(world: World, name: str) -> None:
-    gate, call = world.held_create(name)
-    members = [member(world, which) for which in ("hub", "agent", "proxy")]
+def test_sigterm_of_everything_at_once_finishes_the_call_under_way(routed: Routed, name: str) -> None:
+    gate, call = routed.held_create(name)
+    members = [member(routed, which) for which in ("hub", "agent", "proxy")]
     for stopped in members:
         stopped.ask_to_stop()
     for stopped in members:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.status import Code
-from tests.integration.conftest import DRIVER, World
+from tests.integration.conftest import DRIVER, Routed
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
 from tests.kit.operator import hub_state
@@ -28,48 +28,48 @@ def in_hub() -> bool:
     return True
 
 
-def test_a_call_goes_to_the_vendor_and_back(world: World, name: str) -> None:
-    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
-    assert world.sidecar.call("NodeGetInfo").code is Code.UNIMPLEMENTED
-    world.vendor.refuse("DeleteVolume", Code.RESOURCE_EXHAUSTED, "the vendor's own words")
-    assert world.sidecar.call("DeleteVolume").refusal == (Code.RESOURCE_EXHAUSTED, "the vendor's own words")
-    assert stat.S_IMODE(world.proxy.socket.stat().st_mode) == 0o660
+def test_a_call_goes_to_the_vendor_and_back(routed: Routed, name: str) -> None:
+    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert routed.sidecar.call("NodeGetInfo").code is Code.UNIMPLEMENTED
+    routed.vendor.refuse("DeleteVolume", Code.RESOURCE_EXHAUSTED, "the vendor's own words")
+    assert routed.sidecar.call("DeleteVolume").refusal == (Code.RESOURCE_EXHAUSTED, "the vendor's own words")
+    assert stat.S_IMODE(routed.proxy.socket.stat().st_mode) == 0o660
 
 
-def test_the_hub_shows_it_as_a_proxy_driver_by_its_name(world: World) -> None:
-    (shown,) = hub_state(world.bridge.hub.uds)["drivers"]
+def test_the_hub_shows_it_as_a_proxy_driver_by_its_name(routed: Routed) -> None:
+    (shown,) = hub_state(routed.bridge.hub.uds)["drivers"]
     assert (shown["driver"], shown["placement"]) == (DRIVER, "auto")
     assert shown["address"].startswith("this process, pid ")
 
 
-def test_after_kill_9_sidecars_have_the_identity_at_once_and_calls_work_again(world: World, name: str) -> None:
-    info = world.sidecar.call("GetPluginInfo").answer
-    wait_for(world.proxy.cache.exists, what="cache")
-    _, call = world.held_create(name)
-    world.bridge.hub.kill()
+def test_after_kill_9_sidecars_have_the_identity_at_once_and_calls_work_again(routed: Routed, name: str) -> None:
+    info = routed.sidecar.call("GetPluginInfo").answer
+    wait_for(routed.proxy.cache.exists, what="cache")
+    _, call = routed.held_create(name)
+    routed.bridge.hub.kill()
     assert call.outcome().code is Code.UNAVAILABLE
-    world.agent.kill()
-    world.bridge.hub.start()
-    assert world.sidecar.call("GetPluginInfo").answer == info
-    assert world.sidecar.call("Probe").answer.ready.value
-    assert world.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
-    world.vendor.as_usual("CreateVolume")
-    world.agent.start()
-    world.bridge.wait_routed(world.sidecar)
-    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    routed.agent.kill()
+    routed.bridge.hub.start()
+    assert routed.sidecar.call("GetPluginInfo").answer == info
+    assert routed.sidecar.call("Probe").answer.ready.value
+    assert routed.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
+    routed.vendor.as_usual("CreateVolume")
+    routed.agent.start()
+    routed.bridge.wait_routed(routed.sidecar)
+    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
-def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(world: World, name: str) -> None:
-    gate, call = world.held_create(name)
-    hub = world.bridge.hub
+def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(routed: Routed, name: str) -> None:
+    gate, call = routed.held_create(name)
+    hub = routed.bridge.hub
     hub.ask_to_stop()
     hub.wait_logged("stopping: calls under way")
-    assert world.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
+    assert routed.sidecar.call("GetCapacity").code is Code.UNAVAILABLE
     assert not call.done
     gate.set()
     assert call.outcome().answer == volume(name)
     assert hub.process.wait_exit() == 0
-    assert not world.proxy.socket.exists()
+    assert not routed.proxy.socket.exists()
     assert hub.logged("no link to the hub") == []
 
 
@@ -91,34 +91,34 @@ def test_a_drain_that_takes_too_long_ends_all_the_same_and_leaves_no_socket(
 
 
 def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_goes_on(
-    world: World, short_dir: Path, tmp_path: Path, name: str
+    routed: Routed, short_dir: Path, tmp_path: Path, name: str
 ) -> None:
     (short_dir / "second").mkdir()
     second = Bridge(short_dir / "second", tmp_path)
     with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
-        second.start_hub(f"--serve={DRIVER}=unix://{world.proxy.socket}")
+        second.start_hub(f"--serve={DRIVER}=unix://{routed.proxy.socket}")
     assert second.hub.process.wait_exit() == 2
-    said = f"placement=auto: cannot listen on {world.proxy.socket}: another process is serving there"
+    said = f"placement=auto: cannot listen on {routed.proxy.socket}: another process is serving there"
     assert said in second.hub.process.output()
-    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
-def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(world: World, name: str) -> None:
-    _, call = world.held_create(name)
-    world.agent.kill()
+def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(routed: Routed, name: str) -> None:
+    _, call = routed.held_create(name)
+    routed.agent.kill()
     assert call.outcome().refusal == link_lost("edge node n1")
-    assert world.sidecar.call("Probe").ok
-    world.vendor.as_usual("CreateVolume")
-    world.agent.start()
-    world.bridge.wait_routed(world.sidecar)
-    assert world.sidecar.call("CreateVolume", create(name)).ok
+    assert routed.sidecar.call("Probe").ok
+    routed.vendor.as_usual("CreateVolume")
+    routed.agent.start()
+    routed.bridge.wait_routed(routed.sidecar)
+    assert routed.sidecar.call("CreateVolume", create(name)).ok
 
 
-def test_a_separate_proxy_driver_may_serve_the_same_driver(world: World, name: str) -> None:
-    second = world.bridge.start_proxy(DRIVER).sidecar()
-    world.bridge.wait_routed(second)
-    assert len(hub_state(world.bridge.hub.uds)["drivers"]) == 2
-    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+def test_a_separate_proxy_driver_may_serve_the_same_driver(routed: Routed, name: str) -> None:
+    second = routed.bridge.start_proxy(DRIVER).sidecar()
+    routed.bridge.wait_routed(second)
+    assert len(hub_state(routed.bridge.hub.uds)["drivers"]) == 2
+    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert second.call("CreateVolume", create(name)).answer == volume(name)
 
 

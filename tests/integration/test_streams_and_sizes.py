@@ -9,7 +9,7 @@ import pytest
 
 from common.csi import csi_pb2
 from common.status import Code
-from tests.integration.conftest import World
+from tests.integration.conftest import Routed
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
@@ -63,7 +63,7 @@ def _varint(number: int) -> bytes:
 
 
 @slow_in_hub
-def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: World) -> None:
+def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: Routed) -> None:
     shared.vendor.on("GetMetadataAllocated", lambda _: _messages())
     request = csi_pb2.GetMetadataAllocatedRequest(snapshot_id="s", max_results=_RANGES)
     stream = shared.sidecar.stream("GetMetadataAllocated", request)
@@ -74,14 +74,14 @@ def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: World) ->
 
 
 @slow_in_hub
-def test_a_stream_of_nothing_ends_cleanly(shared: World) -> None:
+def test_a_stream_of_nothing_ends_cleanly(shared: Routed) -> None:
     shared.vendor.on("GetMetadataDelta", lambda _: iter(()))
     outcome = shared.sidecar.stream("GetMetadataDelta").outcome()
     assert (outcome.refusal, outcome.count) == ((Code.OK, ""), 0)
 
 
 @slow_in_hub
-def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: World) -> None:
+def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: Routed) -> None:
     def script(_call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
         yield csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1)
         raise Refusal(Code.OUT_OF_RANGE, "starting_offset is behind the end")
@@ -93,7 +93,7 @@ def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: World) -
 
 
 @slow_in_hub
-def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, name: str) -> None:
+def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: Routed, name: str) -> None:
     answered = shared.vendor.gate()
 
     def script(call: VendorCall) -> Iterator[bytes]:
@@ -116,7 +116,7 @@ def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, 
 
 
 @slow_in_hub
-def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: World, name: str) -> None:
+def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: Routed, name: str) -> None:
     shared.vendor.on("GetMetadataAllocated", _big)
     streams = [shared.sidecar.stream("GetMetadataAllocated") for _ in range(4)]
     for stream in streams:
@@ -131,7 +131,7 @@ def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: World, name: str) 
 
 
 @slow_in_hub
-def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: World, name: str) -> None:
+def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: Routed, name: str) -> None:
     request = create_of_bytes(name, 3_000_000)
     answer = volume(name)
     answer.volume.volume_context["filler"] = "y" * 3_000_000

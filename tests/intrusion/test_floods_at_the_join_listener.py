@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.enrolment import Join, encode
 from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority
 from tests.kit.enrolling import NodeKey
-from tests.kit.join_world import JoinWorld
+from tests.kit.joinable_hub import JoinableHub
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +18,10 @@ MANY = 200
 
 
 def test_a_stranger_cannot_make_the_hub_check_one_request_after_another(bridge: Bridge, tmp_path: Path) -> None:
-    world = JoinWorld(bridge, tmp_path)
+    joinable = JoinableHub(bridge, tmp_path)
     question = encode(Join("0123", b"x" * 32, "n1", NodeKey().request))
     served = 0
-    with world.dial() as stranger:
+    with joinable.dial() as stranger:
         for stream in range(1, 2 * MANY, 2):
             stranger.frames(Open(stream, Kind.JOIN, Priority.CALL, "", "", "", "", 0), Chunk(stream, 0, question))
             frames: list[object] = []

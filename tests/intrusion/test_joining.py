@@ -18,7 +18,7 @@ from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
 from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey, ask, trusting
-from tests.kit.join_world import JoinWorld
+from tests.kit.joinable_hub import JoinableHub
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.stranger import HungUp, Stranger, hello
 from tests.kit.waiting import wait_for
@@ -28,143 +28,143 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinWorld]:
+def joinable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinableHub]:
     directory = tmp_path_factory.mktemp("hub")
     with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
-        yield JoinWorld(bridge, directory)
+        yield JoinableHub(bridge, directory)
 
 
-def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(world: JoinWorld) -> None:
-    token = world.token()
-    assert token.joins == (f"wss://localhost:{world.joins[10:]}", f"wss://{world.joins}")
-    node = world.join(token, "n1")
+def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: JoinableHub) -> None:
+    token = joinable.token()
+    assert token.joins == (f"wss://localhost:{joinable.joins[10:]}", f"wss://{joinable.joins}")
+    node = joinable.join(token, "n1")
     assert isinstance(node, NodeKey)
-    with Stranger(world.hub.address, tls=node.client(world.authority.path, world.directory)) as link:
+    with Stranger(joinable.hub.address, tls=node.client(joinable.authority.path, joinable.directory)) as link:
         assert link.greet(hello("edge", "n1")).role == "hub"
-    thief = world.join(token, "n2")
+    thief = joinable.join(token, "n2")
     assert isinstance(thief, Refused)
     assert (thief.reason, thief.message) == ("token", "this token has been used 1 times, which is all that it allows")
 
 
-def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(world: JoinWorld) -> None:
-    guess = JoinToken((), b"", world.token().id, bytes(32))
-    refused = world.join(guess, "n1")
+def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(joinable: JoinableHub) -> None:
+    guess = JoinToken((), b"", joinable.token().id, bytes(32))
+    refused = joinable.join(guess, "n1")
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.message) == ("token", "the hub has no such token")
-    with world.dial() as stranger:
+    with joinable.dial() as stranger:
         assert isinstance(ask(stranger, AskCa(), Kind.CA), CaCertificates)
     for kind in (Kind.CALL, Kind.REPORT, Kind.WATCH, Kind.SYNC, Kind.FACTS, Kind.ORDER, Kind.FORGET):
-        with world.dial() as stranger:
+        with joinable.dial() as stranger:
             stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0), Chunk(1, 0, b"x"))
             (end,) = (frame for frame in _frames(stranger) if isinstance(frame, End))
             assert end.code == Code.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("role", ["operator", "driver", "hub"])
-def test_no_other_role_gets_a_link_at_the_join_listener(world: JoinWorld, role: str) -> None:
-    with Stranger(world.joins, tls=trusting(world.authority.path)) as stranger:
+def test_no_other_role_gets_a_link_at_the_join_listener(joinable: JoinableHub, role: str) -> None:
+    with Stranger(joinable.joins, tls=trusting(joinable.authority.path)) as stranger:
         stranger.upgrade()
         stranger.frames(hello(role, "n1"))
         assert stranger.last_word()[0] == "role"
 
 
-def test_a_request_that_claims_to_be_large_ends_the_link(world: JoinWorld) -> None:
-    with world.dial() as stranger:
+def test_a_request_that_claims_to_be_large_ends_the_link(joinable: JoinableHub) -> None:
+    with joinable.dial() as stranger:
         stranger.frames(Open(1, Kind.JOIN, Priority.CALL, "", "", "", "", 0), Chunk(1, MAX_REQUEST_BYTES, b"x"))
         assert stranger.last_word()[0] == Reason.PROTOCOL_ERROR
 
 
-def test_the_main_port_goes_on_asking_everybody_for_a_certificate(world: JoinWorld) -> None:
+def test_the_main_port_goes_on_asking_everybody_for_a_certificate(joinable: JoinableHub) -> None:
     with (
         pytest.raises((OSError, HungUp)),
-        Stranger(world.hub.address, tls=trusting(world.authority.path)) as stranger,
+        Stranger(joinable.hub.address, tls=trusting(joinable.authority.path)) as stranger,
     ):
         stranger.greet(hello("edge", "n1"))
 
 
-def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: JoinWorld) -> None:
-    pem = world.authority.edge("with-volumes")
-    context = trusting(world.authority.path)
+def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(joinable: JoinableHub) -> None:
+    pem = joinable.authority.edge("with-volumes")
+    context = trusting(joinable.authority.path)
     context.load_cert_chain(pem.cert, pem.key)
-    with Stranger(world.hub.address, tls=context) as node:
+    with Stranger(joinable.hub.address, tls=context) as node:
         node.greet(hello("edge", "with-volumes"))
-    early = world.token("--node=named")
-    world.joined("named")
-    token = world.token("--node=*", "--uses=9")
-    assert isinstance(world.join(token, "new-node"), NodeKey)
+    early = joinable.token("--node=named")
+    joinable.joined("named")
+    token = joinable.token("--node=*", "--uses=9")
+    assert isinstance(joinable.join(token, "new-node"), NodeKey)
     for given, name in ((token, "with-volumes"), (token, "new-node"), (early, "named")):
-        refused = world.join(given, name)
+        refused = joinable.join(given, name)
         assert isinstance(refused, Refused)
         assert refused.reason == "node"
-    told = by_hand("token", "create", "--node=named", f"--hub=unix://{world.hub.uds}")
+    told = by_hand("token", "create", "--node=named", f"--hub=unix://{joinable.hub.uds}")
     assert (told.returncode, "edge node named exists; with --replace" in told.stderr) == (1, True)
 
 
-def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld) -> None:
-    node = world.join(world.token("--node=n4", "--driver=mine.csi"), "n4")
+def test_a_node_reports_no_driver_that_its_token_does_not_name(joinable: JoinableHub) -> None:
+    node = joinable.join(joinable.token("--node=n4", "--driver=mine.csi"), "n4")
     assert isinstance(node, NodeKey)
-    with Stranger(world.hub.address, tls=node.client(world.authority.path, world.directory)) as link:
+    with Stranger(joinable.hub.address, tls=node.client(joinable.authority.path, joinable.directory)) as link:
         link.greet(hello("edge", "n4"))
         link.report("n4", "other.csi")
-        found = wait_for(lambda: node_state(world.hub.uds, "n4")["refused"], what="refused report")
+        found = wait_for(lambda: node_state(joinable.hub.uds, "n4")["refused"], what="refused report")
     assert found == {
         "other.csi": "the node's certificate is for mine.csi; let it join again with a token for this driver"
     }
 
 
-def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinWorld) -> None:
-    stolen = world.joined("n5")
-    token = world.token("--node=n5", "--replace")
-    world.operator("deny", "n5")
-    with world.dial() as thief:
+def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(joinable: JoinableHub) -> None:
+    stolen = joinable.joined("n5")
+    token = joinable.token("--node=n5", "--replace")
+    joinable.operator("deny", "n5")
+    with joinable.dial() as thief:
         answer = ask(thief, stolen.late_renewal(NodeKey()), Kind.RENEW)
     assert isinstance(answer, Refused)
     assert answer.reason == "denied"
-    later = world.token("--node=n5", "--replace")
+    later = joinable.token("--node=n5", "--replace")
     for shown, reason in ((token, "token"), (later, "denied")):
-        refused = world.join(shown, "n5")
+        refused = joinable.join(shown, "n5")
         assert isinstance(refused, Refused)
         assert refused.reason == reason
-    assert world.outcome(stolen, "n5") == "denied"
-    world.operator("allow", "n5")
-    assert isinstance(world.join(token, "n5"), Refused)
-    assert isinstance(world.join(later, "n5"), NodeKey)
+    assert joinable.outcome(stolen, "n5") == "denied"
+    joinable.operator("allow", "n5")
+    assert isinstance(joinable.join(token, "n5"), Refused)
+    assert isinstance(joinable.join(later, "n5"), NodeKey)
 
 
-def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld) -> None:
-    token = world.token("--node=n6")
-    assert world.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
-    world.hub.kill()
-    world.hub.start()
-    refused = world.join(token, "n6")
+def test_a_revoked_token_is_worth_nothing_also_after_a_restart(joinable: JoinableHub) -> None:
+    token = joinable.token("--node=n6")
+    assert joinable.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
+    joinable.hub.kill()
+    joinable.hub.start()
+    refused = joinable.join(token, "n6")
     assert isinstance(refused, Refused)
     assert refused.message == "this token was revoked"
-    listed = json.loads(world.operator("token", "list", "--output=json"))["tokens"]
+    listed = json.loads(joinable.operator("token", "list", "--output=json"))["tokens"]
     assert (token.id, "revoked") in [(one["id"], one["state"]) for one in listed]
 
 
-def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(world: JoinWorld) -> None:
-    line = world.operator("token", "create", "--node=secret").strip()
+def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(joinable: JoinableHub) -> None:
+    line = joinable.operator("token", "create", "--node=secret").strip()
     token = parse_token(line)
-    assert isinstance(world.join(token, "secret"), NodeKey)
-    shown = json.dumps(hub_state(world.hub.uds)) + world.operator("token", "list")
-    world.hub.stop()
-    texts = [shown.encode(), world.hub.process.output().encode()]
-    texts += [path.read_bytes() for path in world.hub.uds.with_name("hub").rglob("*") if path.is_file()]
+    assert isinstance(joinable.join(token, "secret"), NodeKey)
+    shown = json.dumps(hub_state(joinable.hub.uds)) + joinable.operator("token", "list")
+    joinable.hub.stop()
+    texts = [shown.encode(), joinable.hub.process.output().encode()]
+    texts += [path.read_bytes() for path in joinable.hub.uds.with_name("hub").rglob("*") if path.is_file()]
     assert len(texts) > 4
     for secret in (token.secret, token.secret.hex().encode(), line[-30:].encode()):
         assert not any(secret in text for text in texts)
-    with closing(sqlite3.connect(world.hub.uds.with_name("hub") / "trust.db")) as database:
+    with closing(sqlite3.connect(joinable.hub.uds.with_name("hub") / "trust.db")) as database:
         assert set(database.execute("SELECT length(secret_hash) FROM tokens")) == {(32,)}
-    world.hub.start()
+    joinable.hub.start()
 
 
-def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(world: JoinWorld) -> None:
+def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(joinable: JoinableHub) -> None:
     """600 silent connections from one address."""
-    token = world.token("--node=n3")
-    host, _, port = world.joins.rpartition(":")
-    pem = world.authority.edge("n2")
-    context = trusting(world.authority.path)
+    token = joinable.token("--node=n3")
+    host, _, port = joinable.joins.rpartition(":")
+    pem = joinable.authority.edge("n2")
+    context = trusting(joinable.authority.path)
     context.load_cert_chain(pem.cert, pem.key)
     with ExitStack() as opened:
         for _ in range(600):
@@ -172,10 +172,10 @@ def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(world: J
                 socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0))
             )
         began = time.monotonic()
-        with Stranger(world.hub.address, tls=context) as node:
+        with Stranger(joinable.hub.address, tls=context) as node:
             node.greet(hello("edge", "n2"))
         assert time.monotonic() - began < 2.0
-        assert isinstance(world.join(token, "n3"), NodeKey)
+        assert isinstance(joinable.join(token, "n3"), NodeKey)
 
 
 def _frames(stranger: Stranger) -> list[object]:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.kit.enrolling import NodeKey
-from tests.kit.join_world import JoinWorld
+from tests.kit.joinable_hub import JoinableHub
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def test_of_many_joins_at_once_a_token_for_one_use_lets_one_in(bridge: Bridge, tmp_path: Path) -> None:
-    world = JoinWorld(bridge, tmp_path)
-    token = world.token("--node=edge-*")
+    joinable = JoinableHub(bridge, tmp_path)
+    token = joinable.token("--node=edge-*")
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda number: world.join(token, f"edge-{number}"), range(8)))
+        answers = list(pool.map(lambda number: joinable.join(token, f"edge-{number}"), range(8)))
     assert sum(isinstance(answer, NodeKey) for answer in answers) == 1
-    assert '"used":1' in world.operator("token", "list", "-o=json").replace(" ", "")
+    assert '"used":1' in joinable.operator("token", "list", "-o=json").replace(" ", "")

@@ -10,7 +10,7 @@ import pytest
 from cloud import fences
 from cloud.trust.audit import Event
 from common.errors import NewerState, OperatorRefused
-from tests.kit.mount_world import IN_USE, LEFT, MountWorld, only_links
+from tests.kit.guarded import IN_USE, LEFT, Guarded, only_links
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,24 +19,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> MountWorld:
-    world = MountWorld(tmp_path)
+def world(tmp_path: Path) -> Guarded:
+    world = Guarded(tmp_path)
     world.agent("n2", IN_USE, away=LEFT)
     return world
 
 
-def problem(world: MountWorld) -> str:
+def problem(world: Guarded) -> str:
     return "\n".join(world.fences.problems())
 
 
-def stored(world: MountWorld) -> list[str]:
+def stored(world: Guarded) -> list[str]:
     """The fenced nodes in the file."""
     return list(json.loads((world.directory / "fences.json").read_text())["fences"])
 
 
-async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(
-    audit_lines: list[Line], world: MountWorld
-) -> None:
+async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(audit_lines: list[Line], world: Guarded) -> None:
     assert await world.fence("n2", "the rack burns") == [
         "node n2 is fenced: its volumes may be detached",
         f"it used {IN_USE}",
@@ -45,20 +43,20 @@ async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(
     assert problem(world).startswith("node n2 is fenced since 2027-01-15T08:00:00Z: an operator takes it for dead")
 
 
-async def test_a_fence_outlives_the_hub(world: MountWorld) -> None:
+async def test_a_fence_outlives_the_hub(world: Guarded) -> None:
     await world.fence("n2")
     world.start()
     assert world.fences.is_fenced("n2")
     assert not world.fences.is_fenced("n1")
 
 
-async def test_a_fence_ends_when_the_node_connects(world: MountWorld) -> None:
+async def test_a_fence_ends_when_the_node_connects(world: Guarded) -> None:
     await world.fence("n2")
     world.links.away["n2"] = None
     assert not world.fences.is_fenced("n2")
 
 
-async def test_a_fence_does_not_count_for_a_later_absence_even_if_no_hub_saw_the_return(world: MountWorld) -> None:
+async def test_a_fence_does_not_count_for_a_later_absence_even_if_no_hub_saw_the_return(world: Guarded) -> None:
     await world.fence("n2")
     world.links.away["n2"] = LEFT + 60
     world.start()
@@ -66,7 +64,7 @@ async def test_a_fence_does_not_count_for_a_later_absence_even_if_no_hub_saw_the
     assert "is back" in problem(world)
 
 
-async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_agent_connects(world: MountWorld) -> None:
+async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_agent_connects(world: Guarded) -> None:
     world.kubelet("n3", IN_USE, ready="Unknown")
     await world.fence("n3")
     assert world.fences.is_fenced("n3")
@@ -80,13 +78,13 @@ async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_age
 
 
 @pytest.mark.parametrize(("ready", "why"), [("True", "its Node is Ready"), ("False", "its kubelet has said lately")])
-async def test_a_kubelets_node_that_shows_a_sign_of_life_is_not_fenced(world: MountWorld, ready: str, why: str) -> None:
+async def test_a_kubelets_node_that_shows_a_sign_of_life_is_not_fenced(world: Guarded, ready: str, why: str) -> None:
     world.kubelet("n3", IN_USE, ready=ready)
     with pytest.raises(OperatorRefused, match=f"node n3 is not fenced: its machine runs, because {why}"):
         await world.fence("n3")
 
 
-async def test_a_node_that_is_connected_or_unknown_is_not_fenced(audit_lines: list[Line], world: MountWorld) -> None:
+async def test_a_node_that_is_connected_or_unknown_is_not_fenced(audit_lines: list[Line], world: Guarded) -> None:
     world.agent("n1")
     with pytest.raises(OperatorRefused, match="its machine runs, because its agent is connected"):
         await world.fence("n1")
@@ -100,7 +98,7 @@ async def test_a_node_that_is_connected_or_unknown_is_not_fenced(audit_lines: li
 
 
 async def test_a_node_that_comes_back_is_warned_of_until_it_has_unmounted_its_volumes(
-    audit_lines: list[Line], world: MountWorld, caplog: pytest.LogCaptureFixture
+    audit_lines: list[Line], world: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.fence("n2")
     world.links.away["n2"] = None
@@ -123,14 +121,14 @@ async def test_a_node_that_comes_back_is_warned_of_until_it_has_unmounted_its_vo
     assert not problem(world)
 
 
-async def test_a_return_during_the_hubs_absence_is_warned_of(world: MountWorld) -> None:
+async def test_a_return_during_the_hubs_absence_is_warned_of(world: Guarded) -> None:
     await world.fence("n2")
     world.links.away["n2"] = None
     world.start()
     assert "is back" in problem(world)
 
 
-async def test_before_the_hub_has_read_all_objects_no_node_is_taken_for_back(world: MountWorld) -> None:
+async def test_before_the_hub_has_read_all_objects_no_node_is_taken_for_back(world: Guarded) -> None:
     await world.fence("n2")
     world.start()
     world.source.is_ready = False
@@ -150,7 +148,7 @@ async def test_without_facts_the_warning_stays_until_an_operator_ends_it(tmp_pat
     assert not problem(world)
 
 
-async def test_unfence_takes_a_fence_back_for_good(world: MountWorld) -> None:
+async def test_unfence_takes_a_fence_back_for_good(world: Guarded) -> None:
     await world.fence("n2")
     assert await world.unfence("n2") == [
         "node n2 is no longer fenced",
@@ -163,7 +161,7 @@ async def test_unfence_takes_a_fence_back_for_good(world: MountWorld) -> None:
         await world.unfence("n2")
 
 
-async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_more(world: MountWorld) -> None:
+async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_more(world: Guarded) -> None:
     world.kubelet("n3", IN_USE, ready="Unknown")
     for name in ("n2", "n3"):
         await world.fence(name)
@@ -183,7 +181,7 @@ async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_m
 
 
 async def test_with_a_full_disk_the_fence_counts_and_the_operator_hears_that_it_will_not_last(
-    world: MountWorld, monkeypatch: pytest.MonkeyPatch
+    world: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **_more: object) -> None:
         raise OSError(28, "no space left on device")
@@ -198,14 +196,14 @@ async def test_with_a_full_disk_the_fence_counts_and_the_operator_hears_that_it_
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"fences": {"n2": {}}}', '{"fences": 7}', '{"fences": {"n2": 7}}'])
-def test_an_unreadable_file_fences_nobody(world: MountWorld, content: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_fences_nobody(world: Guarded, content: str, caplog: pytest.LogCaptureFixture) -> None:
     (world.directory / "fences.json").write_text(content)
     world.start()
     assert not world.fences.is_fenced("n2")
     assert "no node is fenced" in caplog.text
 
 
-def test_a_newer_hubs_file_stops_the_hub(world: MountWorld) -> None:
+def test_a_newer_hubs_file_stops_the_hub(world: Guarded) -> None:
     (world.directory / "fences.json").write_text('{"version": 2}')
     with pytest.raises(NewerState):
         world.start()

@@ -9,7 +9,7 @@ import pytest
 from common import offline_policy
 from common.objects import Ref
 from tests.kit.cluster_objects import DRIVER, storage_class, volume
-from tests.kit.mount_world import HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld
+from tests.kit.guarded import HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ AT_TEXT = "2027-01-15T07:44:58Z"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> MountWorld:
-    world = MountWorld(tmp_path)
+def world(tmp_path: Path) -> Guarded:
+    world = Guarded(tmp_path)
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     ask(world)
@@ -31,14 +31,14 @@ def world(tmp_path: Path) -> MountWorld:
     return world
 
 
-def ask(world: MountWorld, value: str = "fence") -> None:
+def ask(world: Guarded, value: str = "fence") -> None:
     """The volume asks for a policy."""
     body: Any = volume("pv-1")
     body["metadata"]["annotations"] = {offline_policy.ANNOTATION: value}
     world.put(body)
 
 
-def test_a_volume_is_held_until_the_agent_has_surely_fenced_it(world: MountWorld) -> None:
+def test_a_volume_is_held_until_the_agent_has_surely_fenced_it(world: Guarded) -> None:
     world.monotonic = BOUND_S - 0.01
     assert world.held("n2").startswith(
         f"volume {HANDLE} of driver {DRIVER} is not detached from node n2: it is offline since {LEFT_TEXT}, and had it "
@@ -48,13 +48,13 @@ def test_a_volume_is_held_until_the_agent_has_surely_fenced_it(world: MountWorld
     assert not world.held("n2")
 
 
-def test_a_volume_that_is_let_go_is_in_the_audit_log_once(audit_lines: list[Line], world: MountWorld) -> None:
+def test_a_volume_that_is_let_go_is_in_the_audit_log_once(audit_lines: list[Line], world: Guarded) -> None:
     world.monotonic = BOUND_S
     assert [world.held("n2") for _ in range(3)] == ["", "", ""]
     assert [(who, more["volume"]) for _, who, _, more in audit_lines] == [("n2", IN_USE)]
 
 
-def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: MountWorld) -> None:
+def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: Guarded) -> None:
     world.monotonic = 1e9
     world.tell("n2", IN_USE)
     assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
@@ -63,20 +63,20 @@ def test_a_volume_that_its_agent_does_not_fence_is_kept_however_long(world: Moun
 
 
 @pytest.mark.parametrize("staged", [[], [IN_USE]])
-def test_a_volume_that_is_being_staged_does_not_go_by_time(world: MountWorld, staged: list[str]) -> None:
+def test_a_volume_that_is_being_staged_does_not_go_by_time(world: Guarded, staged: list[str]) -> None:
     world.monotonic = 1e9
     world.tell("n2", IN_USE, fence=offline_policy.write(60, 30, staged, [IN_USE]))
     assert "its agent has not told how a call ended that may mount it, so it does not go by time" in world.held("n2")
 
 
 @pytest.mark.parametrize("value", ["keep", "Fence", ""])
-def test_a_volume_that_does_not_ask_for_it_is_kept_although_its_agent_fences_it(world: MountWorld, value: str) -> None:
+def test_a_volume_that_does_not_ask_for_it_is_kept_although_its_agent_fences_it(world: Guarded, value: str) -> None:
     world.monotonic = 1e9
     ask(world, value)
     assert "and had it mounted; bring the node back" in world.held("n2")
 
 
-def test_a_volume_goes_by_time_if_its_class_asks_for_that_and_stays_once_the_class_is_gone(world: MountWorld) -> None:
+def test_a_volume_goes_by_time_if_its_class_asks_for_that_and_stays_once_the_class_is_gone(world: Guarded) -> None:
     world.monotonic = BOUND_S
     world.put(volume("pv-1", storageClassName="fast"), storage_class("fast", "fence"))
     assert not world.held("n2")
@@ -84,14 +84,14 @@ def test_a_volume_goes_by_time_if_its_class_asks_for_that_and_stays_once_the_cla
     assert "and had it mounted; bring the node back" in world.held("n2")
 
 
-def test_a_class_that_is_made_after_the_staging_frees_no_volume_that_the_agent_keeps(world: MountWorld) -> None:
+def test_a_class_that_is_made_after_the_staging_frees_no_volume_that_the_agent_keeps(world: Guarded) -> None:
     world.monotonic = 1e9
     world.tell("n2", IN_USE)
     world.put(volume("pv-1", storageClassName="fast"), storage_class("fast", "fence"))
     assert "csi-bridge.io/offline: fence does not count, because its agent has not told" in world.held("n2")
 
 
-def test_the_annotation_keeps_a_volume_whose_class_asks_for_fence(world: MountWorld) -> None:
+def test_the_annotation_keeps_a_volume_whose_class_asks_for_fence(world: Guarded) -> None:
     world.monotonic = BOUND_S
     body: Any = volume("pv-1", storageClassName="fast")
     body["metadata"]["annotations"] = {offline_policy.ANNOTATION: "keep"}
@@ -100,26 +100,26 @@ def test_the_annotation_keeps_a_volume_whose_class_asks_for_fence(world: MountWo
 
 
 @pytest.mark.parametrize("numbers", [(0, 20), (60, 0), (-1, 20), (2**63, 20), (60, 2**63)])
-def test_an_agent_without_usable_numbers_fences_nothing(world: MountWorld, numbers: tuple[int, int]) -> None:
+def test_an_agent_without_usable_numbers_fences_nothing(world: Guarded, numbers: tuple[int, int]) -> None:
     world.monotonic = 1e9
     world.tell("n2", IN_USE, fence=offline_policy.write(*numbers, [IN_USE], []))
     assert world.held("n2")
 
 
-def test_nobody_knows_when_a_node_that_is_being_forgotten_has_left(world: MountWorld) -> None:
+def test_nobody_knows_when_a_node_that_is_being_forgotten_has_left(world: Guarded) -> None:
     world.monotonic = 1e9
     del world.links.away["n2"]
     assert not world.lapses.is_over("n2", DRIVER, HANDLE)
 
 
-def test_a_node_that_is_here_keeps_its_volume(world: MountWorld) -> None:
+def test_a_node_that_is_here_keeps_its_volume(world: Guarded) -> None:
     world.monotonic = 1e9
     world.links.away["n2"] = None
     assert "it still has it mounted" in world.held("n2")
 
 
 def test_the_volume_of_a_kubelet_is_kept_while_its_node_is_not_ready(tmp_path: Path) -> None:
-    world = MountWorld(tmp_path)
+    world = Guarded(tmp_path)
     world.kubelet("n2", IN_USE, ready="Unknown")
     world.attach("n2")
     ask(world)

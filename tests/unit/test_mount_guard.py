@@ -10,7 +10,7 @@ import pytest
 from cloud.mount_guard import View, why_held
 from common.objects import Ref
 from tests.kit.cluster_objects import DRIVER, pod, volume
-from tests.kit.mount_world import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, MountWorld, only_links
+from tests.kit.guarded import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded, only_links
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,8 @@ HAD = (
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> MountWorld:
-    return MountWorld(tmp_path)
+def world(tmp_path: Path) -> Guarded:
+    return Guarded(tmp_path)
 
 
 # -------------------- the rule --------------------
@@ -77,7 +77,7 @@ EARLIER = (
 
 @pytest.mark.parametrize("away", [None, LEFT])
 async def test_a_fence_lets_the_volumes_of_an_earlier_machine_go_and_keeps_those_of_the_present_one(
-    world: MountWorld, away: float | None
+    world: Guarded, away: float | None
 ) -> None:
     world.agent("n2", "kubernetes.io/csi/d.example^other", away=away)
     world.earlier_use["n2"] = frozenset({IN_USE})
@@ -93,7 +93,7 @@ async def test_a_fence_lets_the_volumes_of_an_earlier_machine_go_and_keeps_those
     assert world.fences.is_fenced("n2") is (away is not None)
 
 
-async def test_the_taint_settles_an_earlier_machine_also_after_it_is_taken_away(world: MountWorld) -> None:
+async def test_the_taint_settles_an_earlier_machine_also_after_it_is_taken_away(world: Guarded) -> None:
     world.agent("n2")
     world.earlier_use["n2"] = frozenset({IN_USE})
     world.attach("n2")
@@ -106,7 +106,7 @@ async def test_the_taint_settles_an_earlier_machine_also_after_it_is_taken_away(
     assert not list(world.fences.problems())
 
 
-def test_the_lease_of_the_present_machine_says_nothing_of_an_earlier_one(world: MountWorld) -> None:
+def test_the_lease_of_the_present_machine_says_nothing_of_an_earlier_one(world: Guarded) -> None:
     world.agent("n2", away=LEFT)
     told = {"leaseSeconds": 60, "watchdogSeconds": 60, "staged": [IN_USE], "staging": []}
     world.tell("n2", IN_USE, fence=told)
@@ -121,19 +121,19 @@ def test_the_lease_of_the_present_machine_says_nothing_of_an_earlier_one(world: 
 # -------------------- a node without a kubelet --------------------
 
 
-def test_a_volume_that_a_node_used_when_it_left_is_held_and_the_way_out_is_named(world: MountWorld) -> None:
+def test_a_volume_that_a_node_used_when_it_left_is_held_and_the_way_out_is_named(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     assert world.held("n2") == HAD
 
 
-def test_a_volume_that_a_node_did_not_use_when_it_left_is_detached(world: MountWorld) -> None:
+def test_a_volume_that_a_node_did_not_use_when_it_left_is_detached(world: Guarded) -> None:
     world.agent("n2", "kubernetes.io/csi/d.example^other", away=LEFT)
     world.attach("n2")
     assert not world.held("n2")
 
 
-def test_a_node_that_is_back_is_waited_for_until_it_has_unmounted(world: MountWorld) -> None:
+def test_a_node_that_is_back_is_waited_for_until_it_has_unmounted(world: Guarded) -> None:
     world.agent("n2", IN_USE)
     world.attach("n2")
     assert world.held("n2").endswith(
@@ -143,7 +143,7 @@ def test_a_node_that_is_back_is_waited_for_until_it_has_unmounted(world: MountWo
     assert not world.held("n2")
 
 
-def test_a_node_whose_facts_are_lost_may_have_every_volume(world: MountWorld) -> None:
+def test_a_node_whose_facts_are_lost_may_have_every_volume(world: Guarded) -> None:
     world.agent("n2", away=LEFT)
     world.facts.clear()
     world.attach("n2")
@@ -152,7 +152,7 @@ def test_a_node_whose_facts_are_lost_may_have_every_volume(world: MountWorld) ->
     assert "it has not told whether it has it mounted" in world.held("n2")
 
 
-def test_a_node_that_the_hub_has_lost_may_have_every_volume_while_it_has_a_node(world: MountWorld) -> None:
+def test_a_node_that_the_hub_has_lost_may_have_every_volume_while_it_has_a_node(world: Guarded) -> None:
     world.agent("n2", away=LEFT)
     world.facts.clear()
     world.links.away.clear()
@@ -160,14 +160,14 @@ def test_a_node_that_the_hub_has_lost_may_have_every_volume_while_it_has_a_node(
     assert "its agent has never connected, and may have it mounted" in world.held("n2")
 
 
-def test_the_taint_out_of_service_lets_the_volume_go(world: MountWorld) -> None:
+def test_the_taint_out_of_service_lets_the_volume_go(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     world.states["n2"] = world.states["n2"]._replace(is_out_of_service=True)
     assert not world.held("n2")
 
 
-async def test_a_fence_lets_the_volume_go(world: MountWorld) -> None:
+async def test_a_fence_lets_the_volume_go(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     await world.fence("n2")
@@ -176,7 +176,7 @@ async def test_a_fence_lets_the_volume_go(world: MountWorld) -> None:
 
 @pytest.mark.parametrize("has_kubelet", [False, True])
 def test_a_volume_that_waits_for_its_detach_and_for_its_next_pod_on_the_same_node_is_detached(
-    world: MountWorld, has_kubelet: bool
+    world: Guarded, has_kubelet: bool
 ) -> None:
     (world.kubelet if has_kubelet else world.agent)("n2", IN_USE)
     world.attach("n2")
@@ -193,14 +193,14 @@ def test_a_volume_that_waits_for_its_detach_and_for_its_next_pod_on_the_same_nod
         {**pod("next", node="n2", claims=("data",)), "status": {"phase": "Succeeded"}},
     ],
 )
-def test_no_other_pod_takes_a_volume_from_a_node_that_still_has_it_mounted(world: MountWorld, other: Any) -> None:
+def test_no_other_pod_takes_a_volume_from_a_node_that_still_has_it_mounted(world: Guarded, other: Any) -> None:
     world.agent("n2", IN_USE)
     world.attach("n2")
     world.put(volume("pv-1", claim="default/data"), other)
     assert "it still has it mounted" in world.held("n2")
 
 
-def test_a_pod_that_is_being_deleted_waits_for_no_attachment(world: MountWorld) -> None:
+def test_a_pod_that_is_being_deleted_waits_for_no_attachment(world: Guarded) -> None:
     world.agent("n2", IN_USE)
     world.attach("n2")
     leaving = pod("next", node="n2", claims=("data",))
@@ -209,7 +209,7 @@ def test_a_pod_that_is_being_deleted_waits_for_no_attachment(world: MountWorld) 
     assert "it still has it mounted" in world.held("n2")
 
 
-def test_a_pod_on_a_node_that_is_away_frees_nothing(world: MountWorld) -> None:
+def test_a_pod_on_a_node_that_is_away_frees_nothing(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     world.put(volume("pv-1", claim="default/data"), pod("next", node="n2", claims=("data",)))
@@ -220,7 +220,7 @@ def test_a_pod_on_a_node_that_is_away_frees_nothing(world: MountWorld) -> None:
 
 
 @pytest.mark.parametrize("ready", ["False", "Unknown"])
-def test_a_kubelets_node_that_is_not_ready_keeps_the_volumes_that_its_node_lists(world: MountWorld, ready: str) -> None:
+def test_a_kubelets_node_that_is_not_ready_keeps_the_volumes_that_its_node_lists(world: Guarded, ready: str) -> None:
     world.kubelet("n2", IN_USE, ready=ready)
     world.attach("n2")
     assert f"its Node is not Ready since {BROKE}, and had it mounted; {OUT}" in world.held("n2")
@@ -228,7 +228,7 @@ def test_a_kubelets_node_that_is_not_ready_keeps_the_volumes_that_its_node_lists
     assert not world.held("n2")
 
 
-def test_the_bridges_link_says_nothing_of_a_kubelets_mounts(world: MountWorld) -> None:
+def test_the_bridges_link_says_nothing_of_a_kubelets_mounts(world: Guarded) -> None:
     world.kubelet("n2", IN_USE, ready="Unknown")
     world.attach("n2")
     world.links.away["n2"] = None
@@ -238,20 +238,20 @@ def test_the_bridges_link_says_nothing_of_a_kubelets_mounts(world: MountWorld) -
     assert not world.held("n2")
 
 
-def test_a_kubelet_that_is_ready_again_is_waited_for_until_it_has_unmounted(world: MountWorld) -> None:
+def test_a_kubelet_that_is_ready_again_is_waited_for_until_it_has_unmounted(world: Guarded) -> None:
     world.kubelet("n2", IN_USE)
     world.attach("n2")
     assert "it still has it mounted" in world.held("n2")
 
 
-def test_an_old_copy_of_the_nodes_proves_nothing(world: MountWorld) -> None:
+def test_an_old_copy_of_the_nodes_proves_nothing(world: Guarded) -> None:
     world.kubelet("n2")
     world.attach("n2")
     world.trouble = "the API server does not answer"
     assert "it has not told whether it has it mounted" in world.held("n2")
 
 
-def test_a_kubelets_node_whose_node_was_deleted_is_not_free_while_the_hub_knows_it(world: MountWorld) -> None:
+def test_a_kubelets_node_whose_node_was_deleted_is_not_free_while_the_hub_knows_it(world: Guarded) -> None:
     world.kubelet("n2", IN_USE)
     world.attach("n2")
     world.links.away["n2"] = None
@@ -260,18 +260,18 @@ def test_a_kubelets_node_whose_node_was_deleted_is_not_free_while_the_hub_knows_
     assert "it has no Node in Kubernetes, and may have it mounted" in world.held("n2")
 
 
-def test_a_node_that_nobody_knows_holds_nothing(world: MountWorld) -> None:
+def test_a_node_that_nobody_knows_holds_nothing(world: Guarded) -> None:
     world.attach("n2", node_id="n2")
     assert not world.held("n2")
 
 
-def test_before_the_hub_has_read_all_objects_nothing_is_detached(world: MountWorld) -> None:
+def test_before_the_hub_has_read_all_objects_nothing_is_detached(world: Guarded) -> None:
     world.source.is_ready = False
     assert "the hub has not read all objects yet" in world.held("n2")
 
 
 def test_manifests_that_were_never_good_as_a_whole_hold_nothing_of_a_connected_node(tmp_path: Path) -> None:
-    world = MountWorld(tmp_path, has_cluster=False)
+    world = Guarded(tmp_path, has_cluster=False)
     world.source.is_ready = False  # as with an empty directory: it may be the wrong one
     world.agent("n2")
     assert not world.held("n2")
@@ -280,7 +280,7 @@ def test_manifests_that_were_never_good_as_a_whole_hold_nothing_of_a_connected_n
 # -------------------- the node of a call --------------------
 
 
-def test_a_call_finds_its_node_by_the_drivers_id(world: MountWorld) -> None:
+def test_a_call_finds_its_node_by_the_drivers_id(world: Guarded) -> None:
     world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
     world.agent("n3", node_id="i-0003")
     world.attach("n2")
@@ -288,21 +288,21 @@ def test_a_call_finds_its_node_by_the_drivers_id(world: MountWorld) -> None:
     assert not world.held("i-0003")
 
 
-def test_the_id_of_the_attach_counts_when_the_node_has_told_another_one_since(world: MountWorld) -> None:
+def test_the_id_of_the_attach_counts_when_the_node_has_told_another_one_since(world: Guarded) -> None:
     world.agent("n2", IN_USE, node_id="new", away=LEFT)
     world.attach("n2", node_id="old")
     assert world.held("old") == HAD
     assert world.held("new") == HAD
 
 
-def test_an_attached_node_without_a_known_id_may_be_the_one(world: MountWorld) -> None:
+def test_an_attached_node_without_a_known_id_may_be_the_one(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}})
     world.attach("n2")
     assert world.held("i-0002") == HAD
 
 
-def test_of_two_attached_nodes_with_one_id_both_must_be_free(world: MountWorld) -> None:
+def test_of_two_attached_nodes_with_one_id_both_must_be_free(world: Guarded) -> None:
     world.agent("n1", node_id="same")
     world.agent("n2", IN_USE, node_id="same", away=LEFT)
     world.attach("n1")
@@ -310,14 +310,14 @@ def test_of_two_attached_nodes_with_one_id_both_must_be_free(world: MountWorld) 
     assert world.held("same") == HAD
 
 
-def test_a_node_that_claims_anothers_id_and_has_not_the_volume_holds_nothing(world: MountWorld) -> None:
+def test_a_node_that_claims_anothers_id_and_has_not_the_volume_holds_nothing(world: Guarded) -> None:
     world.agent("n2", node_id="i-0002")
     world.agent("n3", IN_USE, node_id="i-0002", away=LEFT)
     world.attach("n2", node_id="i-0002")
     assert not world.held("i-0002")
 
 
-def test_a_node_that_claims_anothers_id_frees_nothing(world: MountWorld) -> None:
+def test_a_node_that_claims_anothers_id_frees_nothing(world: Guarded) -> None:
     world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
     world.agent("n3", node_id="i-0002")
     world.attach("n2", node_id="i-0002")
@@ -325,19 +325,19 @@ def test_a_node_that_claims_anothers_id_frees_nothing(world: MountWorld) -> None
     assert world.held("i-0002") == HAD
 
 
-def test_a_node_that_renounces_its_id_does_not_free_what_was_attached_by_it(world: MountWorld) -> None:
+def test_a_node_that_renounces_its_id_does_not_free_what_was_attached_by_it(world: Guarded) -> None:
     world.agent("n2", IN_USE, node_id="another", away=LEFT)
     world.attach("n2", node_id="i-0002")
     assert world.held("i-0002") == HAD
 
 
-def test_a_deleted_node_is_not_stood_in_for_by_one_that_claims_its_id(world: MountWorld) -> None:
+def test_a_deleted_node_is_not_stood_in_for_by_one_that_claims_its_id(world: Guarded) -> None:
     world.attach("n2", node_id="i-0002")
     world.agent("n3", IN_USE, node_id="i-0002", away=LEFT)
     assert not world.held("i-0002")
 
 
-def test_a_call_without_an_id_is_about_every_attached_node(world: MountWorld) -> None:
+def test_a_call_without_an_id_is_about_every_attached_node(world: Guarded) -> None:
     world.agent("n1")
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n1")
@@ -346,39 +346,39 @@ def test_a_call_without_an_id_is_about_every_attached_node(world: MountWorld) ->
     assert world.held("") == HAD
 
 
-def test_a_volume_without_an_attachment_is_looked_for_at_the_nodes_with_the_id(world: MountWorld) -> None:
+def test_a_volume_without_an_attachment_is_looked_for_at_the_nodes_with_the_id(world: Guarded) -> None:
     world.agent("n2", IN_USE, node_id="i-0002", away=LEFT)
     assert world.held("i-0002") == HAD
     assert not world.held("i-0003")
 
 
-def test_another_volume_of_the_node_passes(world: MountWorld) -> None:
+def test_another_volume_of_the_node_passes(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     world.attach("n2", pv="pv-2")
     assert not world.held("n2", handle="h-pv-2")
 
 
-def test_if_the_node_itself_would_serve_the_call_and_has_no_link_the_guard_is_silent(world: MountWorld) -> None:
+def test_if_the_node_itself_would_serve_the_call_and_has_no_link_the_guard_is_silent(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     assert not world.held("n2", serving="n2")
 
 
-def test_a_kubelets_node_that_serves_its_own_detach_is_guarded(world: MountWorld) -> None:
+def test_a_kubelets_node_that_serves_its_own_detach_is_guarded(world: Guarded) -> None:
     world.kubelet("n2", IN_USE, ready="Unknown")
     world.attach("n2")
     world.links.away["n2"] = None
     assert "its Node is not Ready" in world.held("n2", serving="n2")
 
 
-def test_an_endless_id_is_cut_in_the_message(world: MountWorld) -> None:
+def test_an_endless_id_is_cut_in_the_message(world: Guarded) -> None:
     world.agent("n2", IN_USE, away=LEFT)
     world.facts.clear()
     assert len(world.held("n2", handle="x" * 100_000)) < 1_000
 
 
-def test_a_request_that_does_not_parse_is_left_to_the_driver(world: MountWorld) -> None:
+def test_a_request_that_does_not_parse_is_left_to_the_driver(world: Guarded) -> None:
     world.guard.check(DRIVER, b"\xff", "server")
 
 
@@ -403,7 +403,7 @@ async def test_without_objects_a_fence_lets_the_volume_go(tmp_path: Path) -> Non
 
 
 def test_with_manifests_the_facts_decide(tmp_path: Path) -> None:
-    world = MountWorld(tmp_path, has_cluster=False)
+    world = Guarded(tmp_path, has_cluster=False)
     world.agent("n2", IN_USE, away=LEFT)
     assert world.held("n2") == HAD
     world.tell("n2")

@@ -9,31 +9,31 @@ import pytest
 from cloud.policy_problems import PolicyProblems
 from common import offline_policy
 from tests.kit.cluster_objects import storage_class, volume
-from tests.kit.mount_world import IN_USE, MountWorld
+from tests.kit.guarded import IN_USE, Guarded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> MountWorld:
-    return MountWorld(tmp_path)
+def world(tmp_path: Path) -> Guarded:
+    return Guarded(tmp_path)
 
 
-def problems(world: MountWorld) -> list[str]:
+def problems(world: Guarded) -> list[str]:
     def users(name: str) -> list[str]:
         return [node for node in world.facts if name in (world.mounts.in_use(node) or ())]
 
     return list(PolicyProblems(world.source, world.mounts, users).problems())
 
 
-def ask(world: MountWorld, value: str) -> None:
+def ask(world: Guarded, value: str) -> None:
     body: Any = volume("pv-1")
     body["metadata"]["annotations"] = {offline_policy.ANNOTATION: value}
     world.put(body)
 
 
-def test_a_wrong_value_is_told_of_a_class_and_of_a_volume(world: MountWorld) -> None:
+def test_a_wrong_value_is_told_of_a_class_and_of_a_volume(world: Guarded) -> None:
     world.put(storage_class("fast", "fenced"), storage_class("slow", "keep"), storage_class("plain"))
     ask(world, "kept")
     rest = "it can be keep or fence, and counts as keep"
@@ -43,7 +43,7 @@ def test_a_wrong_value_is_told_of_a_class_and_of_a_volume(world: MountWorld) -> 
     ]
 
 
-def test_a_node_that_has_a_volume_and_does_not_fence_it_is_told(world: MountWorld) -> None:
+def test_a_node_that_has_a_volume_and_does_not_fence_it_is_told(world: Guarded) -> None:
     world.agent("n1", IN_USE)
     ask(world, "fence")
     (problem,) = problems(world)
@@ -55,7 +55,7 @@ def test_a_node_that_has_a_volume_and_does_not_fence_it_is_told(world: MountWorl
     assert problems(world) == []
 
 
-def test_a_node_with_a_kubelet_fences_nothing(world: MountWorld) -> None:
+def test_a_node_with_a_kubelet_fences_nothing(world: Guarded) -> None:
     world.put(storage_class("fast", "fence"))
     world.kubelet("k1", IN_USE)
     world.attach("k1")
@@ -68,13 +68,13 @@ def test_a_node_with_a_kubelet_fences_nothing(world: MountWorld) -> None:
 
 
 @pytest.mark.parametrize("value", ["keep", "fence"])
-def test_a_volume_that_no_node_has_is_no_problem(world: MountWorld, value: str) -> None:
+def test_a_volume_that_no_node_has_is_no_problem(world: Guarded, value: str) -> None:
     world.agent("n1")
     ask(world, value)
     assert problems(world) == []
 
 
-def test_a_held_detach_is_a_problem_until_it_passes_or_nobody_asks_for_it_any_more(world: MountWorld) -> None:
+def test_a_held_detach_is_a_problem_until_it_passes_or_nobody_asks_for_it_any_more(world: Guarded) -> None:
     world.agent("n1", IN_USE)
     world.attach("n1")
     why = world.held("n1")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.kit.bridge import Bridge
 
 
-class JoinWorld:
+class JoinableHub:
     def __init__(self, bridge: Bridge, directory: Path, *flags: str) -> None:
         self.directory, self.authority = directory, Authority(directory)
         (port,) = free_ports(1)

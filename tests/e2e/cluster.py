@@ -1,4 +1,4 @@
-"""The world of the end-to-end tests: a cluster with stock sidecars, a hub, and nodes of both kinds.
+"""The cluster of the end-to-end tests, with stock sidecars, a hub, and nodes of both kinds.
 
 Everything is real: etcd, kube-apiserver with RBAC on, controller-manager, scheduler, snapshot-controller, the stock
 sidecars, kubelets, containerd; hub and sidecars each run with a ServiceAccount of their own. Nodes and vendors' drivers
@@ -91,7 +91,7 @@ class Driver:
         return [path.name for path in self.on[node].directories()]
 
 
-class World:
+class Cluster:
     """See the module.
 
     Args:
@@ -131,9 +131,9 @@ class World:
         self.plane.start()
         self.plane.start_scheduler()
         self.api = self.plane.api
-        cluster = Sidecars(control_plane=self.plane, supervisor=self._keeper("cluster"), peer=self._peer)
-        cluster.install_snapshot_kinds()
-        cluster.start_snapshot_controller()
+        sidecars = Sidecars(control_plane=self.plane, supervisor=self._keeper("cluster"), peer=self._peer)
+        sidecars.install_snapshot_kinds()
+        sidecars.start_snapshot_controller()
         self.bridge.install()
 
     def stop(self) -> None:

@@ -66,7 +66,7 @@ class Links:
         return DriverReport(driver, name, {NODE_GET_INFO: Answer(0, body=body)})
 
 
-class MountWorld:
+class Guarded:
     """A guard and all that it looks at. A cluster has Nodes; without one there are only links, facts and objects."""
 
     def __init__(self, directory: Path, *, has_cluster: bool = True) -> None:
@@ -158,9 +158,9 @@ def _node(name: str, node_id: str, annotations: dict[str, str]) -> Any:
     return body
 
 
-def only_links(directory: Path) -> MountWorld:
+def only_links(directory: Path) -> Guarded:
     """A hub without objects: it knows links and reports."""
-    world = MountWorld(directory, has_cluster=False)
+    world = Guarded(directory, has_cluster=False)
     world.mounts = no_mounts()
     world.start()
     return world
