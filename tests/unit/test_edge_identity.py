@@ -292,24 +292,30 @@ def test_a_certificate_is_renewed_at_about_two_thirds_of_its_life(
 # -------------------- the agent's settings --------------------
 
 
-def flags(state: Path, **texts: str) -> Any:
-    return EDGE_OPTIONS.read({"state_dir": str(state), **texts})
+_FILES = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
 
 
-def test_an_agent_that_has_joined_needs_no_other_flag(identity: Identity, authority: Authority, tmp_path: Path) -> None:
-    joined(identity, authority)
-    settings = complete(flags(tmp_path / "state"))
-    assert (settings.node, str(settings.hub), settings.is_joined) == ("n1", "wss://hub.example:10350", True)
-    assert settings.tls_files() == identity.files
-    assert settings.tls(server=False) is not None
-
-
-def test_a_hub_in_a_flag_wins_over_the_one_of_the_join(
-    identity: Identity, authority: Authority, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "node", "hub", "is_joined"),
+    [
+        ({}, "n1", "wss://hub.example:10350", True),
+        ({"hub": "wss://other.example:1"}, "n1", "wss://other.example:1", True),
+        ({"node": "n2", "hub": "wss://hub:1", **_FILES}, "n2", "wss://hub:1", False),
+    ],
+)
+def test_an_agent_that_has_joined_needs_no_flag_and_flags_win_over_the_join(
+    identity: Identity,
+    authority: Authority,
+    tmp_path: Path,
+    given: dict[str, str],
+    node: str,
+    hub: str,
+    is_joined: bool,
 ) -> None:
     joined(identity, authority)
-    settings = complete(flags(tmp_path / "state", hub="wss://other.example:1"))
-    assert (str(settings.hub), settings.is_joined) == ("wss://other.example:1", True)
+    settings = complete(EDGE_OPTIONS.read({"state_dir": str(tmp_path / "state"), **given}))
+    assert (settings.node, str(settings.hub), settings.is_joined) == (node, hub, is_joined)
+    assert (settings.tls_files() == identity.files) is is_joined
 
 
 def test_an_agent_that_has_joined_under_another_name_does_not_start(
@@ -317,11 +323,4 @@ def test_an_agent_that_has_joined_under_another_name_does_not_start(
 ) -> None:
     joined(identity, authority)
     with pytest.raises(SettingsError, match="the node has joined as n1"):
-        complete(flags(tmp_path / "state", node="n2"))
-
-
-def test_certificates_in_files_win_over_the_join(identity: Identity, authority: Authority, tmp_path: Path) -> None:
-    joined(identity, authority)
-    files = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
-    settings = complete(flags(tmp_path / "state", node="n2", hub="wss://hub:1", **files))
-    assert (settings.node, settings.is_joined) == ("n2", False)
+        complete(EDGE_OPTIONS.read({"state_dir": str(tmp_path / "state"), "node": "n2"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,40 +83,26 @@ def test_the_command_gets_its_settings_in_one_argument_and_other_values_by_name(
     assert result.output == f"{DEFAULTS} ! old=True\n"
 
 
-def test_a_value_is_called_like_its_flag_with_the_unit_of_its_type() -> None:
-    output = run(
-        "--name=k1", "--bake-limit", "90s", "--chunk=4KiB", "--socket=/a", "--socket=unix:///b", "--log=l"
-    ).output
-    for part in (
-        "bake_limit_s=90.0",
-        "chunk_bytes=4096",
-        "socket=(PosixPath('/a'), PosixPath('/b'))",
-        "log=PosixPath('l')",
-    ):
-        assert part in output  # fmt: skip
-
-
-def test_each_flag_has_a_variable() -> None:
-    result = run(CSI_BRIDGE_KILN_NAME="k2", CSI_BRIDGE_KILN_SOCKET="/a /b", CSI_BRIDGE_KILN_COLD="true")
-    assert "name='k2'" in result.output
-    assert "socket=(PosixPath('/a'), PosixPath('/b'))" in result.output
-    assert "cold=True" in result.output
-
-
-def test_the_flag_wins_over_the_variable() -> None:
-    assert "name='flag'" in run("--name=flag", CSI_BRIDGE_KILN_NAME="variable").output
-
-
-def test_an_alias_is_the_same_flag() -> None:
-    assert "hub='h1'" in run("--name=k1", "--kubeedge-hub=h1").output
-
-
-def test_an_empty_variable_counts_as_not_set() -> None:
-    assert "bake_limit_s=600" in run("--name=k1", CSI_BRIDGE_KILN_BAKE_LIMIT="").output
-
-
-def test_a_switch_can_be_off_in_its_variable() -> None:
-    assert "cold=False" in run("--name=k1", CSI_BRIDGE_KILN_COLD="false").output
+@pytest.mark.parametrize(
+    ("argv", "env", "settings"),
+    [
+        (["--bake-limit", "90s"], {}, "bake_limit_s=90.0"),
+        (["--bake-limit=90s"], {"CSI_BRIDGE_KILN_BAKE_LIMIT": "80s"}, "bake_limit_s=90.0"),
+        ([], {"CSI_BRIDGE_KILN_BAKE_LIMIT": "80s"}, "bake_limit_s=80.0"),
+        ([], {"CSI_BRIDGE_KILN_BAKE_LIMIT": ""}, "bake_limit_s=600.0"),
+        (["--chunk=4KiB"], {}, "chunk_bytes=4096"),
+        (["--socket=/a", "--socket=unix:///b"], {}, "socket=(PosixPath('/a'), PosixPath('/b'))"),
+        ([], {"CSI_BRIDGE_KILN_SOCKET": "/a /b"}, "socket=(PosixPath('/a'), PosixPath('/b'))"),
+        (["--log=l"], {}, "log=PosixPath('l')"),
+        ([], {"CSI_BRIDGE_KILN_COLD": "true"}, "cold=True"),
+        ([], {"CSI_BRIDGE_KILN_COLD": "false"}, "cold=False"),
+        (["--kubeedge-hub=h1"], {}, "hub='h1'"),
+    ],
+)
+def test_a_value_comes_from_its_flag_or_alias_then_its_variable_then_its_default(
+    argv: list[str], env: dict[str, str], settings: str
+) -> None:
+    assert settings in run("--name=k1", *argv, **env).output
 
 
 # -------------------- errors --------------------
@@ -318,31 +305,59 @@ def test_every_limit_reaches_the_session() -> None:
     )
 
 
-@pytest.mark.parametrize(("window", "message"), [("1MiB", "4MiB"), ("64MiB", "64MiB"), ("5MiB", "4MiB")])
-def test_a_window_that_does_not_hold_its_largest_message_is_refused(window: str, message: str) -> None:
-    said = why(HUB_OPTIONS, session_window_bytes=window, max_message_bytes=message)
-    assert "SESSION_WINDOW or --session-window=" in said
-    assert "must be at least one and a half times --max-message" in said
-
-
-def test_one_and_a_half_times_the_largest_message_is_enough() -> None:
-    HUB_OPTIONS.read({"session_window_bytes": "6MiB", "max_message_bytes": "4MiB"})
-
-
-@pytest.mark.parametrize("node", ["node", "n1"])
-def test_the_smallest_and_the_largest_of_everything_fit_together(node: str) -> None:
+def test_the_smallest_and_the_largest_of_everything_fit_together() -> None:
     HUB_OPTIONS.read({"max_message_bytes": "64MiB", "session_window_bytes": "1GiB", "chunk_bytes": "256KiB"})
     HUB_OPTIONS.read({"max_message_bytes": "64KiB", "session_window_bytes": "1MiB", "chunk_bytes": "1KiB"})
 
 
+# -------------------- settings that need others --------------------
+
+
+LABEL = "d.example=label:node-restriction.kubernetes.io/storage"
+WINDOW = "SESSION_WINDOW or --session-window=.*must be at least one and a half times --max-message"
+NO_TLS = "--listen=.*needs --tls-ca, --tls-cert and --tls-key"
+ONE_HOST = "CSI_BRIDGE_HUB_INSECURE or --insecure=true: is for loopback addresses"
+PLAIN = "plain ws:// is for loopback addresses with --insecure"
+TOGETHER = ".*CA, certificate and key are needed together"
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "said", "cure"),
+    [
+        *((HUB_OPTIONS, {"session_window_bytes": window, "max_message_bytes": message}, WINDOW, {cured: size})
+          for window, message, cured, size in [
+              ("1MiB", "4MiB", "session_window_bytes", "6MiB"), ("5MiB", "4MiB", "session_window_bytes", "6MiB"),
+              ("64MiB", "64MiB", "max_message_bytes", "42MiB")]),
+        *((HUB_OPTIONS, {flag: [LABEL]}, f"--{flag}={LABEL}: .*no cluster: needs --kubeconfig", {"kubeconfig": "/k"})
+          for flag in ("candidates", "prefer")),
+        *((HUB_OPTIONS, {f"tls_{name}": TLS[f"tls_{name}"] for name in given.split()}, missing + TOGETHER, TLS)
+          for given, missing in [
+              ("ca", "TLS_CERT or --tls-cert"), ("cert", "TLS_CA or --tls-ca"), ("ca cert", "TLS_KEY or --tls-key"),
+              ("ca key", "TLS_CERT or --tls-cert"), ("cert key", "TLS_CA or --tls-ca")]),
+        *((HUB_OPTIONS, {"listen": listen}, NO_TLS, {"insecure": "true"})
+          for listen in ("127.0.0.1:1", "[::1]:1", "localhost:1")),
+        *((HUB_OPTIONS, {"listen": listen, "insecure": "true"}, ONE_HOST, {"insecure": "false", **TLS})
+          for listen in ("0.0.0.0:1", "[::]:1", "10.0.0.7:1", "hub.example:1")),
+        *((EDGE_OPTIONS, {"node": "n1", "hub": hub, "insecure": insecure}, f"EDGE_HUB or --hub={hub}: {PLAIN}", EDGE)
+          for hub in ("ws://10.0.0.7:1", "ws://hub.example:1", "ws://0.0.0.0:1") for insecure in ("true", "false")),
+        (EDGE_OPTIONS, {"node": "n1", "hub": "ws://127.0.0.1:1"}, PLAIN, {"insecure": "true"}),
+        *((DRIVER_OPTIONS, {**DRIVER, "hub_endpoint": "wss://hub:1", "insecure": insecure},
+           "HUB_ENDPOINT or --hub-endpoint=wss://hub:1: wss:// needs --tls-ca", TLS) for insecure in ("true", "false")),
+        (HUB_OPTIONS, {"uds_group": "0"}, "UDS_GROUP or --uds-group=0: needs at least one --uds-allow-uid",
+         {"uds_allow_uid": ["1000"]}),
+        (HUB_OPTIONS, {"uds_allow_uid": ["1000"]}, "UDS_ALLOW_UID or --uds-allow-uid=1000: needs --uds-group",
+         {"uds_group": "0"}),
+    ],
+)  # fmt: skip
+def test_settings_that_need_others_are_refused_without_them_and_pass_with_them(
+    options: Options[Any], given: dict[str, Any], said: str, cure: dict[str, Any]
+) -> None:
+    refusal = why(options, **given)
+    assert re.search(said, refusal), refusal
+    options.read({**given, **cure})
+
+
 # -------------------- elections --------------------
-
-
-def test_labels_need_a_cluster() -> None:
-    for flag in ("candidates", "prefer"):
-        said = why(HUB_OPTIONS, **{flag: ["d.example=label:node-restriction.kubernetes.io/storage"]})
-        assert f"--{flag}=d.example=label:node-restriction.kubernetes.io/storage" in said
-        assert "this hub follows no cluster: needs --kubeconfig" in said
 
 
 @pytest.mark.parametrize("key", ["zone", "example.com/site", "topology.kubernetes.io/zone", "csi-bridge.io/node"])
@@ -363,96 +378,38 @@ def test_a_label_that_only_administrators_set_makes_candidates(key: str) -> None
 # -------------------- TLS --------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        (("tls_ca",), "TLS_CERT or --tls-cert"),
-        (("tls_cert",), "TLS_CA or --tls-ca"),
-        (("tls_ca", "tls_cert"), "TLS_KEY or --tls-key"),
-        (("tls_ca", "tls_key"), "TLS_CERT or --tls-cert"),
-        (("tls_cert", "tls_key"), "TLS_CA or --tls-ca"),
-    ],
-)
-def test_one_tls_file_without_the_others_names_the_first_that_is_missing(given: tuple[str, ...], missing: str) -> None:
-    said = why(HUB_OPTIONS, **{name: TLS[name] for name in given})
-    assert missing in said
-    assert "CA, certificate and key are needed together" in said
-
-
 def test_without_tls_files_there_is_no_identity() -> None:
     assert HUB_OPTIONS.read({}).tls(server=True) is None
 
 
-def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    settings = HUB_OPTIONS.read({name: str(tmp_path / name) for name in TLS})
-    with pytest.raises(SettingsError, match=f"^--tls-ca=.*cannot be used.*{tmp_path / 'tls_ca'}"):
-        settings.tls(server=True)
+@pytest.mark.parametrize("broken", [None, "-----BEGIN CERTIFICATE-----\nnone\n"], ids=["missing", "no-pem"])
+@pytest.mark.parametrize("kind", ["ca", "cert", "key"])
+def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(
+    short_dir: Path, kind: str, broken: str | None
+) -> None:
+    pem = Authority(short_dir).hub()
+    texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
+    path = Path(texts[f"tls_{kind}"])
+    path.unlink()
+    if broken is not None:
+        path.write_text(broken)
+    blamed = "cert" if kind == "key" and broken is not None else kind  # TLS names both then
+    with pytest.raises(SettingsError, match=f"^--tls-{blamed}={texts[f'tls_{blamed}']}: .*{path}"):
+        HUB_OPTIONS.read(texts).tls(server=True)
 
 
 # -------------------- listening and dialling --------------------
-
-
-@pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:1", "localhost:1"])
-def test_a_hub_without_tls_needs_insecure_and_a_loopback_address(listen: str) -> None:
-    assert "--listen=" in why(HUB_OPTIONS, listen=listen)
-    assert "needs --tls-ca, --tls-cert and --tls-key" in why(HUB_OPTIONS, listen=listen)
-    HUB_OPTIONS.read({"listen": listen, "insecure": "true"})
-
-
-@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.7:1", "hub.example:1"])
-def test_insecure_on_another_address_is_refused_by_its_name(listen: str) -> None:
-    said = why(HUB_OPTIONS, listen=listen, insecure="true")
-    assert "CSI_BRIDGE_HUB_INSECURE or --insecure=true: is for loopback addresses" in said
-    HUB_OPTIONS.read({"listen": listen, **TLS})
 
 
 def test_a_hub_for_this_host_alone_needs_no_tls() -> None:
     assert HUB_OPTIONS.read({}).listen is None
 
 
-@pytest.mark.parametrize("hub", ["ws://10.0.0.7:1", "ws://hub.example:1", "ws://0.0.0.0:1"])
-@pytest.mark.parametrize("insecure", ["true", "false"])
-def test_plain_ws_to_another_host_is_refused_with_and_without_insecure(hub: str, insecure: str) -> None:
-    said = why(EDGE_OPTIONS, node="n1", hub=hub, insecure=insecure)
-    assert f"CSI_BRIDGE_EDGE_HUB or --hub={hub}: plain ws:// is for loopback addresses with --insecure" in said
-
-
-def test_plain_ws_on_this_host_needs_insecure() -> None:
-    assert "plain ws://" in why(EDGE_OPTIONS, node="n1", hub="ws://127.0.0.1:1")
-    EDGE_OPTIONS.read({"node": "n1", "hub": "ws://127.0.0.1:1", "insecure": "true"})
-
-
-@pytest.mark.parametrize("insecure", ["true", "false"])
-def test_wss_without_tls_files_is_refused(insecure: str) -> None:
-    said = why(DRIVER_OPTIONS, **DRIVER, hub_endpoint="wss://hub:1", insecure=insecure)
-    assert "HUB_ENDPOINT or --hub-endpoint=wss://hub:1: wss:// needs --tls-ca" in said
-    DRIVER_OPTIONS.read({**DRIVER, "hub_endpoint": "wss://hub:1", **TLS})
-
-
 def test_a_proxy_driver_beside_the_hub_needs_no_tls() -> None:
     DRIVER_OPTIONS.read(DRIVER)
 
 
-@pytest.mark.parametrize("which", ["ca", "cert", "key"])
-def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(short_dir: Path, which: str) -> None:
-    pem = Authority(short_dir).hub()
-    texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
-    getattr(pem, which).unlink()
-    with pytest.raises(SettingsError, match=f"^--tls-{which}={texts[f'tls_{which}']}"):
-        HUB_OPTIONS.read(texts).tls(server=True)
-
-
 # -------------------- the hub's UNIX socket --------------------
-
-
-def test_a_group_needs_a_list_of_users() -> None:
-    said = why(HUB_OPTIONS, uds_group="0")
-    assert "CSI_BRIDGE_HUB_UDS_GROUP or --uds-group=0: needs at least one --uds-allow-uid" in said
-
-
-def test_a_list_of_users_needs_a_group() -> None:
-    said = why(HUB_OPTIONS, uds_allow_uid=["1000"])
-    assert "CSI_BRIDGE_HUB_UDS_ALLOW_UID or --uds-allow-uid=1000: needs --uds-group" in said
 
 
 @pytest.mark.parametrize(("group", "gid"), [("0", 0), ("4294967294", 4294967294), ("root", 0)])
