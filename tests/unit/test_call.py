@@ -20,9 +20,6 @@ CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"
 
 
-# -------------------- the method --------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_found_by_its_name_with_its_service_and_by_its_path(method: str) -> None:
     name = method.rpartition("/")[2]
@@ -39,9 +36,6 @@ def test_a_path_that_csi_does_not_know_is_sent_as_it_is() -> None:
 def test_what_is_no_method_says_how_to_write_one(name: str) -> None:
     with pytest.raises(click.BadParameter, match=r"no CSI method is called .*; a whole path, /csi\.v1"):
         find_method(name)
-
-
-# -------------------- JSON in --------------------
 
 
 @pytest.mark.parametrize("text", ["{}", "", " {} "])
@@ -89,9 +83,6 @@ def test_of_a_method_that_csi_does_not_know_only_an_empty_request_can_be_written
         encode_request("/csi.v1.Controller/Imagined", '{"a": 1}')
 
 
-# -------------------- JSON out --------------------
-
-
 def test_an_answer_is_shown_as_json_over_several_lines() -> None:
     answer = csi_pb2.CreateVolumeResponse(volume={"volume_id": "v1", "capacity_bytes": 7}).SerializeToString()
     shown = show(METHODS[CREATE], answer)
@@ -113,8 +104,6 @@ def test_each_message_of_a_stream_is_one_line() -> None:
 def test_an_answer_that_nobody_can_read_is_shown_in_base64() -> None:
     assert json.loads(show(None, b"\xff\x00")) == {"base64": "/wA="}
 
-
-# -------------------- secrets on the command line --------------------
 
 SECRET = '{"name": "pvc-1", "secrets": {"password": "hunter2"}}'
 

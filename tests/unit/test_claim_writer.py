@@ -82,9 +82,6 @@ def told(
     return {"metadata": {"uid": uid}, "spec": {"volumeName": volume}, "status": status}
 
 
-# -------------------- an expansion's way --------------------
-
-
 async def test_a_finished_expansion_raises_the_size_and_clears_what_the_kubelet_clears() -> None:
     writes = ClaimWrites("NodeResizeInProgress", OTHER, PENDING, RESIZING, error())
     status = await writes.write(told("2Gi"))
@@ -207,9 +204,6 @@ async def test_a_status_without_a_size_that_was_asked_for_is_not_finished_by_the
     assert await writes.write(told("1Gi")) == pending
 
 
-# -------------------- what went wrong --------------------
-
-
 async def test_why_it_failed_stands_beside_other_peoples_conditions() -> None:
     status = await ClaimWrites("NodeResizeInProgress", OTHER, PENDING).write(
         told("1Gi", "NodeResizeInProgress", error())
@@ -246,9 +240,6 @@ async def test_two_nodes_of_which_one_failed_do_not_undo_each_others_words() -> 
     writes.closures.held.add(("n2", DATA))
     assert (await writes.write(told("2Gi", "", error())))["conditions"] == [error()]
     assert (await writes.write(told("2Gi"), node="n2"))["conditions"] == [error()]
-
-
-# -------------------- void --------------------
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,6 @@ async def agent(monkeypatch: pytest.MonkeyPatch) -> LeasedAgent:
     return LeasedAgent(monkeypatch)
 
 
-# -------------------- renewal --------------------
-
-
 async def test_a_link_without_epochs_has_no_pings_of_the_lease_and_no_timer(agent: LeasedAgent) -> None:
     agent.lease.up(agent.link)
     await agent.let_pass(300)
@@ -157,9 +154,6 @@ async def test_a_pong_of_a_former_link_counts_from_its_ping_too(agent: LeasedAge
     assert not agent.lease.holds()
 
 
-# -------------------- the end --------------------
-
-
 async def test_what_runs_is_lost_when_the_lease_ends_and_not_before(
     agent: LeasedAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,9 +199,6 @@ async def test_a_pong_does_not_bring_back_what_ran_before_the_end(agent: LeasedA
     agent.link.pong()
     assert held.lost == 1
     assert not agent.lease.holds()
-
-
-# -------------------- those who wait --------------------
 
 
 async def test_a_coroutine_that_is_cancelled_in_the_turn_of_the_pong_does_no_harm(agent: LeasedAgent) -> None:

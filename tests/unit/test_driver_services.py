@@ -91,9 +91,6 @@ def found(drivers: Sequence[Driver], method: str) -> Driver:
     return find_driver(drivers, NAME, "n1", method)
 
 
-# -------------------- by name --------------------
-
-
 async def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
     wanted = FakeDriver()
     assert found([FakeDriver(name=""), FakeDriver(name="e.example"), wanted], CONTROLLER) is wanted
@@ -117,9 +114,6 @@ async def test_two_drivers_of_one_name_that_serve_the_same_are_named_even_if_one
     twins = [FakeDriver("/a.sock", trouble=trouble), FakeDriver("/b.sock")]
     with pytest.raises(DriverAmbiguous, match=r"2 drivers with the name d.example: /a.sock, /b.sock; if"):
         found(twins, method)
-
-
-# -------------------- by service --------------------
 
 
 @pytest.mark.parametrize("method", [CONTROLLER, GROUP, METADATA, PROBE, GET_PLUGIN_INFO, UNKNOWN])
@@ -218,9 +212,6 @@ async def test_what_is_ambiguous_is_said_once_for_each_name() -> None:
     assert ambiguities([controller_plugin(), node_plugin()], "n1") == []
 
 
-# -------------------- as a whole --------------------
-
-
 async def test_of_each_service_the_hub_is_told_what_the_socket_says_that_serves_it() -> None:
     controller, node = controller_plugin(), node_plugin()
     assert controller.report is not None
@@ -269,9 +260,6 @@ async def test_before_a_named_socket_was_asked_only_drivers_whose_own_named_sock
     assert told_reports([unasked, whole, named]) == [named.report]
     assert awaits_controller([unasked, whole, named], NAME)
     assert not awaits_controller([unasked, whole, named], "e.example")
-
-
-# -------------------- its topology --------------------
 
 
 async def test_a_driver_has_a_topology_if_any_socket_of_it_that_was_heard_says_so() -> None:

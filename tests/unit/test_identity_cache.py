@@ -39,9 +39,6 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> 
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-# -------------------- nothing known --------------------
-
-
 def test_before_anything_is_known_the_name_is_given_all_the_same(tmp_path: Path) -> None:
     cache = IdentityCache(tmp_path, DRIVER)
     answer = GetPluginInfoResponse.FromString(cache.answer(GET_PLUGIN_INFO).body)
@@ -60,9 +57,6 @@ def test_two_drivers_whose_names_are_alike_have_a_file_each(tmp_path: Path, othe
     for name in ("d/example", other):
         IdentityCache(tmp_path, name).update(report(driver=name))
     assert all(IdentityCache(tmp_path, name).known for name in ("d/example", other))
-
-
-# -------------------- hearing from the hub --------------------
 
 
 def test_the_first_report_is_published_at_once_in_the_vendors_bytes(tmp_path: Path) -> None:
@@ -170,9 +164,6 @@ def test_an_answer_that_a_later_report_lacks_stays_known(tmp_path: Path, caplog:
     assert messages(caplog) == []
     for known in (cache, IdentityCache(tmp_path, DRIVER)):
         assert known.answer(missing) == report().answers[missing]
-
-
-# -------------------- the file --------------------
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,6 @@ def test_where_the_list_cannot_be_written_the_loss_stands_in_memory_and_is_not_c
     assert losses.standing == ()
 
 
-# -------------------- the first start --------------------
-
-
 DRIVER = "d.example"
 
 

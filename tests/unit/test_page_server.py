@@ -97,9 +97,6 @@ def whole(chunks: bytes) -> bytes:
         chunks = chunks[int(size, 16) + 2 :]
 
 
-# -------------------- documents --------------------
-
-
 def test_however_many_ask_making_the_answer_takes_a_fifth_of_the_time() -> None:
     page = Page(takes_s=0.02)
     pages = Pages({"/volumes": page}, clock=page.clock)
@@ -186,9 +183,6 @@ async def test_clients_beyond_the_limit_are_sent_away(connection: Connection, mo
     assert answer == ("HTTP/1.1 503 Service Unavailable", {"error": "0 clients are being answered already"})
 
 
-# -------------------- lists --------------------
-
-
 def listing(entries: Iterable[Text], **how: Any) -> Pages:
     async def made() -> Iterable[Text]:
         return entries
@@ -236,9 +230,6 @@ async def test_a_list_whose_reader_leaves_is_made_no_further(connection: Connect
     connection.theirs.close()
     await listing(entries).answer("/volumes", connection.writer)
     assert next(made) <= 1_000
-
-
-# -------------------- requests --------------------
 
 
 async def served(request: bytes, connection: Connection) -> bytes:

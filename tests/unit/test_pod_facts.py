@@ -181,9 +181,6 @@ def test_after_the_close_nothing_is_told() -> None:
     assert (told.store.facts, told.waiting) == ({}, [])
 
 
-# -------------------- how a pod stands, as the volume manager sees it --------------------
-
-
 def pod_state(edge: EdgeVolumes) -> PodState:
     (found,) = edge.manager.pod_states()
     return found

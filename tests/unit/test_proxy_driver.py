@@ -124,9 +124,6 @@ async def never_ends(_stream: Stream) -> None:
     await asyncio.Event().wait()
 
 
-# -------------------- lost links --------------------
-
-
 async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: Proxy) -> None:
     link, sidecar = await world.link(never_ends), Sidecar(world.proxy)
     sidecar.call()  # its frames have not left
@@ -139,9 +136,6 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: Proxy) -> No
             Origin.PROXY,
         )
     ]
-
-
-# -------------------- slow callers, and callers that leave --------------------
 
 
 class Answering:
@@ -231,9 +225,6 @@ async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_
     assert told.code == Code.UNAVAILABLE
     assert "no stock sidecar takes a larger one" in told.message
     assert released == [False]
-
-
-# -------------------- the watch --------------------
 
 
 class Hub(ServedByTasks):

@@ -33,9 +33,6 @@ def registration(name: str, **fields: object) -> Registration:
     return Registration(name, f"/{name}.sock", f"/{name}-reg.sock", (1, 0), NodeInfo(**fields))  # type: ignore[arg-type]  # as above
 
 
-# -------------------- versions --------------------
-
-
 @pytest.mark.parametrize(
     ("offered", "chosen"),
     [
@@ -64,9 +61,6 @@ def test_versions_of_different_length_compare_by_their_numbers() -> None:
     assert not is_newer((1, 0), (1, 0, 0))
     assert is_newer((1, 0, 1), (1, 0))
     assert not is_newer((1, 9), (1, 10))
-
-
-# -------------------- names --------------------
 
 
 @pytest.mark.parametrize("name", ["d", "vendor.example.com", "Disk-1", "A--b.1", "a" * 63])
@@ -109,9 +103,6 @@ def hub_takes(name: str) -> bool:
     except FieldError:
         return False
     return True
-
-
-# -------------------- NodeGetInfo --------------------
 
 
 def test_a_drivers_answers_are_read() -> None:
@@ -164,9 +155,6 @@ def test_segments_may_agree_with_labels_and_may_not_contradict_them() -> None:
         check_labels({"zone": "a"}, {"zone": "b"}, whose="x")
 
 
-# -------------------- facts --------------------
-
-
 def test_the_csi_node_lists_the_drivers_by_name_with_sorted_keys_and_a_limit_if_there_is_one() -> None:
     drivers = csi_node_drivers(
         [
@@ -192,9 +180,6 @@ def test_the_labels_are_all_segments() -> None:
         registration("a.d", node_id="1", topology={"a": "2"}),
     ]
     assert node_labels(drivers) == {"a": "2", "z": "1"}
-
-
-# -------------------- other people's texts --------------------
 
 
 def test_a_foreign_text_becomes_one_short_line() -> None:

@@ -137,9 +137,6 @@ def opening(stream: int) -> Open:
     return Open(stream, 1, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["opened", "took"])
 def test_a_receiver_that_raises_ends_its_session_and_all_others_hear_of_the_end(method: str) -> None:
     hub, edge = pair()
@@ -168,9 +165,6 @@ def test_a_receiver_to_whom_the_peer_breaks_a_rule_of_the_stream_ends_the_sessio
     assert hub.faults == []
 
 
-# ---- calls from within -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["opened", "took"])
 def test_a_receiver_that_ends_the_session_hears_its_own_end_and_no_further_frame(method: str) -> None:
     hub, _ = pair()
@@ -195,9 +189,6 @@ def test_a_receiver_that_ends_the_session_while_it_hears_of_an_end_hears_it_once
     assert hub.methods(one) == ["opened", "left", "released"]
     assert hub.methods(two) == ["failed"]
     assert hub.methods(0) == ["closed"]
-
-
-# ---- writable --------------------------------------------------------------------------------------------------------
 
 
 def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_left() -> None:

@@ -8,8 +8,6 @@ from common.status import Code, Origin, Status
 from tests.kit.events import Ended, Failed, Message, Opened, Released
 from tests.unit.wire.pair import OK, SessionPair, assert_books_agree, sent_frames
 
-# ---- from open to acknowledged ---------------------------------------------------------------------------------------
-
 
 def test_a_unary_call_lives_from_open_to_released() -> None:
     pair = SessionPair()
@@ -65,9 +63,6 @@ def test_a_code_that_is_no_grpc_status_is_refused_here_and_the_stream_can_still_
     assert pair.hub.one(Ended).status == Status(2**31 - 1, "unheard of", Origin.VENDOR)
 
 
-# ---- sending ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("field", ["subject", "method", "node", "call"])
 def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_lives(field: str) -> None:
     pair = SessionPair()
@@ -78,9 +73,6 @@ def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_liv
     assert [event.stream for event in pair.edge.all(Opened)] == [stream]
 
 
-# ---- cancel ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_call_cancelled_after_its_end_is_acknowledged_as_not_delivered() -> None:
     pair = SessionPair()
     number = pair.call()
@@ -89,9 +81,6 @@ def test_a_call_cancelled_after_its_end_is_acknowledged_as_not_delivered() -> No
     pair.settle()
     pair.hub.session.cancel(number)
     assert sent_frames(pair.hub.session) == [Ack(number, delivered=False)]
-
-
-# ---- deadlines -------------------------------------------------------------------------------------------------------
 
 
 def test_a_deadline_is_told_as_remaining_time_because_clocks_differ() -> None:
@@ -109,9 +98,6 @@ def test_a_deadline_is_told_in_milliseconds_and_never_as_none(timeout_s: float, 
     pair.call(timeout_s=timeout_s)
     pair.carry(pair.hub)
     assert pair.edge.one(Opened).frame.timeout_ms == told_ms
-
-
-# ---- the link goes ---------------------------------------------------------------------------------------------------
 
 
 def failed_of(pair: SessionPair) -> TunnelClosed:

@@ -33,9 +33,6 @@ def assert_bound(bound: Bound, claim_ref: Ref = DATA, volume_ref: Ref = V) -> No
     assert named["uid"] == uid(bound, claim_ref)
 
 
-# -------------------- claims and volumes --------------------
-
-
 def test_a_claim_and_a_volume_are_bound_if_either_names_the_other() -> None:
     for written in (
         (claim("data", volume="v"), volume("v")),
@@ -101,9 +98,6 @@ def test_what_names_something_that_is_not_there_waits() -> None:
     assert bound.problems == {}
 
 
-# -------------------- sizes --------------------
-
-
 def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:
     return Told(claims={DATA: (ClaimStatus(node, uid, {"capacity": {"storage": size}, **more}),)})
 
@@ -162,9 +156,6 @@ def test_of_several_nodes_the_largest_size_and_the_latest_state_count() -> None:
     bound = bind(*users, claim("data", volume="v"), volume("v"), told=Told(claims={DATA: statuses}))
     assert status(bound)["capacity"] == {"storage": "2Gi"}
     assert status(bound)["allocatedResourceStatuses"] == {"storage": "new"}
-
-
-# -------------------- pods, nodes, the others --------------------
 
 
 def test_a_node_that_pods_name_is_made_up_and_a_written_one_gets_its_host_name() -> None:

@@ -31,9 +31,6 @@ def problem(text: str, name: str = "m.yaml") -> str:
     return str(failure.value)
 
 
-# -------------------- names, stamps --------------------
-
-
 def test_objects_without_namespace_and_uid_get_those_that_they_always_get() -> None:
     written = pod("web")
     del written["metadata"]["namespace"]
@@ -142,9 +139,6 @@ def test_a_claim_keeps_its_finalizers_and_the_state_of_its_growth() -> None:
     assert kept["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]
 
 
-# -------------------- what is pulled in --------------------
-
-
 def test_a_pod_needs_its_claims_and_what_its_own_volumes_name() -> None:
     inline = {"name": "i", "csi": {"driver": "i.example", "nodePublishSecretRef": {"name": "s"}}}
     generic = {"name": "g", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}}
@@ -186,9 +180,6 @@ def test_a_volume_of_no_csi_driver_needs_nothing() -> None:
     assert needs(claim("c", volume="v")) == ["PersistentVolume v"]
     assert needs(claim("c")) == []
     assert needs(attachment("a", volume="v")) == needs(driver()) == needs(node()) == needs(secret("s")) == []
-
-
-# -------------------- mistakes --------------------
 
 
 def changed(written: Any, path: str, value: Any) -> Any:

@@ -59,9 +59,6 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "manifests")
 
 
-# -------------------- when files count --------------------
-
-
 def test_all_yaml_files_are_read_and_nothing_else(directory: Directory) -> None:
     for number, name in enumerate(("a.yaml", "b.yml", ".hidden.yaml", "c.json", "d.txt", "e.yaml~")):
         directory.write(name, pod(f"p{number}"))
@@ -126,9 +123,6 @@ def test_a_mounted_config_map_changes_as_a_whole(directory: Directory) -> None:
     (directory.path / "..new").symlink_to("..2")
     (directory.path / "..new").replace(directory.path / "..data")
     assert directory.settled() == ["Pod default/v2"]
-
-
-# -------------------- broken files --------------------
 
 
 def test_while_one_file_is_broken_all_objects_stay_as_they_were(directory: Directory) -> None:
@@ -209,9 +203,6 @@ def test_a_directory_without_manifests_removes_no_object(directory: Directory, i
         directory.path.touch()
     assert directory.settled() == ["Pod default/a"]
     assert len(directory.problems()) == 1
-
-
-# -------------------- the last good objects --------------------
 
 
 @pytest.mark.parametrize("broken", ["broken: [", "", None])

@@ -109,9 +109,6 @@ def test_as_long_as_no_file_changes_the_context_stays(files: TlsFiles) -> None:
     assert identity.context() is identity.context()
 
 
-# -------------------- files that cannot be used --------------------
-
-
 @pytest.mark.parametrize("which", ["ca", "cert", "key"])
 def test_a_missing_file_is_named(files: TlsFiles, which: str) -> None:
     path: Path = getattr(files, which)
@@ -146,9 +143,6 @@ def test_a_key_with_a_password_is_an_error_and_no_question_on_the_terminal(files
     )
     with pytest.raises(OSError, match=f"{files.key}: the key is encrypted; it must have no password"):
         TlsIdentity(files, server=True)
-
-
-# -------------------- files that change --------------------
 
 
 def test_a_renewed_certificate_is_used_from_then_on(

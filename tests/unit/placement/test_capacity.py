@@ -98,9 +98,6 @@ async def test_the_only_nodes_answer_passes_as_it_is(placed: Placing) -> None:
     assert (await world.ask("GetCapacity", request())).status.code == Code.INVALID_ARGUMENT
 
 
-# -------------------- nodes that are away, or answer with errors --------------------
-
-
 async def test_a_node_that_is_away_has_no_capacity_until_it_is_back(world: Placed) -> None:
     world.vendors["n1"] = has(5)
     world.away = {"n1"}
