@@ -56,9 +56,10 @@ async def linked(work: Work) -> tuple[Link, Link]:
     return opening, serving
 
 
+@pytest.mark.parametrize("detached", [False, True])
 @pytest.mark.parametrize("how", ["cancel", "cut"])
-async def test_a_task_whose_caller_left_is_cancelled(how: str) -> None:
-    work = Work(detached=False)
+async def test_a_task_whose_caller_left_is_cancelled_unless_it_is_detached(how: str, detached: bool) -> None:
+    work = Work(detached=detached)
     opening, serving = await linked(work)
     stream = opening.open(Kind.CALL)
     await settle()
@@ -67,25 +68,12 @@ async def test_a_task_whose_caller_left_is_cancelled(how: str) -> None:
     else:
         cut(opening, serving)
     await settle()
-    assert work.end == "cancelled"
-
-
-@pytest.mark.parametrize("how", ["cancel", "cut"])
-async def test_a_detached_task_whose_caller_left_goes_on_to_its_end(how: str) -> None:
-    work = Work(detached=True)
-    opening, serving = await linked(work)
-    stream = opening.open(Kind.CALL)
-    await settle()
-    if how == "cancel":
-        stream.cancel()
-    else:
-        cut(opening, serving)
-    await settle()
-    assert work.end == ""
-    work.gate.set()
-    await settle()
-    assert work.end == "finished"
-    assert work.released == [False]
+    assert work.end == ("" if detached else "cancelled")
+    if detached:
+        work.gate.set()
+        await settle()
+        assert work.end == "finished"
+        assert work.released == [False]
 
 
 async def test_a_detached_task_answers_a_caller_who_waits() -> None:
