@@ -67,6 +67,12 @@ class Node:
         tasks.start(Registrar(self.root, self.registry, own=own).run(), name="registrar")
         await until(self.sockets.is_dir, "the registry directory")
 
+    async def start_with(self, plugin: Plugin) -> None:
+        """Start, and wait until the plugin is told that it is registered."""
+        plugin.start()
+        await self.start()
+        assert await told(plugin) == (True, "")
+
     async def stop(self) -> None:
         if self._running is not None:
             await self._running.aclose()
@@ -170,9 +176,7 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plu
     vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=7, topology={"zone": "a"}))
     capability = csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})
     vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
-    plugin.start()
-    await node.start()
-    assert await told(plugin) == (True, "")
+    await node.start_with(plugin)
     found = node.registry.find("vendor.test")
     assert found is not None
     assert (found.node_id, found.max_volumes, dict(found.topology), set(found.capabilities)) == (
@@ -211,9 +215,7 @@ async def test_a_socket_in_a_new_directory_is_registered(node: Node, vendor: Ven
 async def test_a_registry_directory_that_is_made_again_is_served_again(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     plugin.stop()
     node.sockets.rmdir()
     await node.away()
@@ -223,9 +225,7 @@ async def test_a_registry_directory_that_is_made_again_is_served_again(
 
 
 async def test_the_agent_sees_the_driver_as_soon_as_it_says_who_it_is(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver by name")
 
 
@@ -251,9 +251,7 @@ async def test_an_endpoint_with_a_scheme_is_taken(node: Node, plugin: Plugin, ve
 
 
 async def test_a_re_created_socket_is_a_new_registration(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     vendor.on("NodeGetInfo", node_info(node_id="id-2"))
     plugin.stop()
     plugin.start()
@@ -277,9 +275,7 @@ async def test_a_driver_that_left_is_known_for_a_while_and_then_forgotten(node: 
 async def test_a_driver_that_left_is_called_while_its_socket_is_there(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     plugin.stop()
     await node.away()
     found = node.registry.find("vendor.test")
@@ -293,9 +289,7 @@ async def test_a_driver_that_left_is_called_while_its_socket_is_there(
 
 async def test_a_call_that_hangs_is_given_up_in_time(node: Node, plugin: Plugin, vendor: Vendor) -> None:
     vendor.hold("NodePublishVolume")
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     found = node.registry.find("vendor.test")
     assert found is not None
     calling = asyncio.create_task(found.call(PUBLISH, b"", timeout_s=3.0))
@@ -308,9 +302,7 @@ async def test_a_call_that_hangs_is_given_up_in_time(node: Node, plugin: Plugin,
 
 async def test_after_a_restart_a_driver_is_known_before_it_is_up(node: Node, plugin: Plugin, vendor: Vendor) -> None:
     vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=3))
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     await node.stop()
     plugin.stop()
     vendor.stop()
@@ -343,9 +335,7 @@ async def test_how_many_volumes_a_driver_takes_is_asked_as_often_as_wanted(
 
 
 async def test_a_driver_that_left_before_a_restart_is_forgotten_after_it(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     plugin.stop()
     await node.away()
     await until(lambda: node.kept()[0]["gone"], "gone on disk")
@@ -374,9 +364,7 @@ async def test_a_socket_that_goes_while_its_driver_is_asked_is_not_registered(
 async def test_a_driver_that_restarts_with_other_capabilities_is_asked_again(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     found = node.registry.find("vendor.test")
     assert found is not None
     assert found.capabilities == frozenset()
@@ -495,9 +483,7 @@ async def test_topology_that_contradicts_another_driver_is_refused_by_name(node:
 async def test_a_second_driver_of_one_name_is_refused_until_the_first_one_left(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
         registered, error = await told(two)
         assert not registered
@@ -508,9 +494,7 @@ async def test_a_second_driver_of_one_name_is_refused_until_the_first_one_left(
 
 
 async def test_a_name_whose_driver_answers_no_more_is_taken_over(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     vendor.stop()
     with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
         assert await told(two) == (True, "")
@@ -522,18 +506,14 @@ async def test_a_name_whose_driver_answers_no_more_is_taken_over(node: Node, plu
 
 
 async def test_a_killed_registrars_socket_keeps_no_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     await asyncio.to_thread(plugin.stop, leave_file=True)
     with another(node, "new-reg.sock", endpoint=vendor.socket) as two:
         await until(lambda: two.told and two.told[-1].plugin_registered, "the second one")
 
 
 async def test_a_higher_version_takes_the_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
+    await node.start_with(plugin)
     with another(node, "w.sock", endpoint=vendor.socket, versions=("1.0.0", "1.1.0")) as two:
         assert await told(two) == (True, "")
         registered, error = await told(plugin, 2)
@@ -685,9 +665,7 @@ async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_is
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
     vendor.on("NodeGetInfo", node_info(node_id="id-1", topology={"zone": "a"}))
-    plugin.start()
-    await node.start()
-    assert await told(plugin) == (True, "")
+    await node.start_with(plugin)
     assert node.registry.csi_node() == [
         {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["csi-bridge.io/node", "zone"]}
     ]
@@ -732,9 +710,7 @@ async def test_a_driver_without_getplugincapabilities_registers_and_has_no_topol
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
     vendor.lacks.add("GetPluginCapabilities")
-    plugin.start()
-    await node.start()
-    assert await told(plugin) == (True, "")
+    await node.start_with(plugin)
     assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node"]}
 
 
@@ -777,9 +753,7 @@ async def test_a_state_directory_that_takes_no_file_keeps_no_driver_from_registe
     node: Node, plugin: Plugin, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.state.write_text("no directory")
-    plugin.start()
-    await node.start()
-    assert await told(plugin) == (True, "")
+    await node.start_with(plugin)
     assert "cannot be written" in caplog.text
 
 
