@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +140,9 @@ def test_a_fence_lets_the_volumes_go_until_the_node_is_back(pair: Pair) -> None:
 # -------------------- a hub that knows mounts --------------------
 
 
-@needs_mounts
-def test_what_a_node_used_when_it_left_is_kept_and_goes_when_it_has_unmounted(short_dir: Path, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def _in_use(short_dir: Path, tmp_path: Path) -> Iterator[tuple[EdgeNode, Sidecar, str, str]]:
+    """A node with a volume in use and an unused one, and a sidecar whose detaches another node serves."""
     with EdgeNode(short_dir, tmp_path) as node, Vendor(short_dir / "v.sock", name=DRIVER) as server:
         server.identity.node_id = "i-server"
         node.start(driver_flags=())
@@ -153,7 +155,12 @@ def test_what_a_node_used_when_it_left_is_kept_and_goes_when_it_has_unmounted(sh
         node.wait_published("web")
         sidecar = node.bridge.start_proxy(DRIVER, node="server").sidecar()
         node.bridge.wait_routed(sidecar)
+        yield node, sidecar, used, unused
 
+
+@needs_mounts
+def test_what_a_node_used_when_it_left_is_kept_and_goes_when_it_has_unmounted(short_dir: Path, tmp_path: Path) -> None:
+    with _in_use(short_dir, tmp_path) as (node, sidecar, used, unused):
         leave(node.bridge, node.agent)
         assert "and had it mounted; bring the node back" in detach(sidecar, NODE, used).message
         assert detach(sidecar, NODE, unused).ok
@@ -168,18 +175,7 @@ def test_what_a_node_used_when_it_left_is_kept_and_goes_when_it_has_unmounted(sh
 def test_a_machine_without_the_state_of_the_one_before_clears_nothing_that_this_one_had_in_use(
     short_dir: Path, tmp_path: Path
 ) -> None:
-    with EdgeNode(short_dir, tmp_path) as node, Vendor(short_dir / "v.sock", name=DRIVER) as server:
-        server.identity.node_id = "i-server"
-        node.start(driver_flags=())
-        node.bridge.start_agent("server", server.socket)
-        used = node.make_volume("used")
-        node.write(*volume("used", used), _attachment(used, "pv-used"), file="used")
-        node.write(pod("web", "used"), file="web")
-        _attach(node, used)
-        node.wait_published("web")
-        sidecar = node.bridge.start_proxy(DRIVER, node="server").sidecar()
-        node.bridge.wait_routed(sidecar)
-
+    with _in_use(short_dir, tmp_path) as (node, sidecar, used, _):
         leave(node.bridge, node.agent)
         node.remove("web")
         node.wipe_mounts()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
+from tests.kit.joinable_hub import JoinableHub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -24,3 +26,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
     with Bridge(short_dir, tmp_path) as bridge:
         yield bridge
+
+
+@pytest.fixture(scope="module")
+def joinable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinableHub]:
+    directory = tmp_path_factory.mktemp("hub")
+    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
+        yield JoinableHub(bridge, directory)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from common.enrolment import Issued, Refused
 from common.messages import Kind, Ping, Pong
-from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey, ask
-from tests.kit.joinable_hub import JoinableHub
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def joinable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinableHub]:
-    directory = tmp_path_factory.mktemp("hub")
-    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
-        yield JoinableHub(bridge, directory)
+    from tests.kit.joinable_hub import JoinableHub
 
 
 def problems(joinable: JoinableHub, node: str) -> list[str]:

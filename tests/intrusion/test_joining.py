@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-import tempfile
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,22 +14,13 @@ import pytest
 from common.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
-from tests.kit.bridge import Bridge
 from tests.kit.enrolling import NodeKey, ask, trusting
-from tests.kit.joinable_hub import JoinableHub
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.stranger import HungUp, Stranger, hello
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def joinable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinableHub]:
-    directory = tmp_path_factory.mktemp("hub")
-    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
-        yield JoinableHub(bridge, directory)
+    from tests.kit.joinable_hub import JoinableHub
 
 
 def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: JoinableHub) -> None:
