@@ -1,43 +1,35 @@
 """A running test driver and its client, and what the tests need of the machine."""
 
+from __future__ import annotations
+
 import contextlib
 import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
 from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
+from tests.kit.processes import Process, ProcessDiedError
 from tests.kit.testdriver.call_log import Call, read_calls
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 MIB = 1024 * 1024
-Mode = pb.VolumeCapability.AccessMode.Mode
 
 _BY_NAME = {path.rpartition("/")[2]: method for path, method in METHODS.items()}
-_START_LIMIT_S = 30.0
 
 
-def mount(
-    mode: Any = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
-) -> pb.VolumeCapability:
-    return pb.VolumeCapability(
-        mount=pb.VolumeCapability.MountVolume(fs_type=fs_type, mount_flags=flags),
-        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
-    )
+def mount() -> pb.VolumeCapability:
+    return pb.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
 
-def block(mode: Any = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
-    return pb.VolumeCapability(
-        block=pb.VolumeCapability.BlockVolume(),
-        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
-    )
+def block() -> pb.VolumeCapability:
+    return pb.VolumeCapability(block={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
 
 def size(required: int, limit: int = 0) -> pb.CapacityRange:
@@ -57,50 +49,34 @@ class Running:
     """A process of the test driver, or of the example driver, on a state directory, and a client of its socket.
 
     Attributes:
-        root: the directory of its socket, log and, unless told otherwise, its state.
-        state: its state directory.
+        state: its state directory; in `root`, as its socket and its log, unless told otherwise.
         socket: where it listens.
+        process: with its log.
     """
 
     def __init__(
-        self,
-        root: Path,
-        *flags: str,
-        node: str = "n1",
-        state: Path | None = None,
-        without_root: bool = False,
-        example: bool = False,
+        self, root: Path, *flags: str, node: str = "n1", state: Path | None = None, example: bool = False
     ) -> None:
-        self._example = example
-        self.root, self.node, self.flags = root, node, flags
-        self._prefix = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all"] if without_root else []
+        self.node = node
         self.state = state or root / "state"
         self.socket = root / f"{node}.sock"
-        self.call_log = root / f"{node}.calls"
-        self._log = root / f"{node}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._call_log = root / f"{node}.calls"
+        command = [
+            *(sys.executable, "-m", "examples.dirdriver.main" if example else "tests.kit.testdriver.main"),
+            *("--verbose", f"--endpoint=unix://{self.socket}", f"--state-dir={self.state}", f"--node-id={node}"),
+            *(() if example else (f"--call-log={self._call_log}",)),
+            *flags,
+        ]
+        self.process = Process("the driver", command, log=root / f"{node}.log")
         self._channel: grpc.Channel | None = None
 
-    def start(self, *more: str) -> "Running":
-        module = "examples.dirdriver.main" if self._example else "tests.kit.testdriver.main"
-        command = [
-            *self._prefix,
-            *(sys.executable, "-m", module, "--verbose"),
-            *("--endpoint", f"unix://{self.socket}", "--state-dir", str(self.state), "--node-id", self.node),
-            *(() if self._example else ("--call-log", str(self.call_log))),
-            *(*self.flags, *more),
-        ]
-        with self._log.open("ab") as log:
-            before = log.tell()
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+    def start(self) -> Running:
+        before = len(self.process.output())
+        self.process.start()
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.insecure_channel(f"unix:{self.socket}", options=options)
-        deadline = time.monotonic() + _START_LIMIT_S
         # The line first: on a socket that another process has, that one would answer.
-        while "listens on" not in self.log[before:] or not self._answers():
-            assert self._process.poll() is None, f"the driver ended:\n{self.log}"
-            assert time.monotonic() < deadline, f"the driver does not answer:\n{self.log}"
-            time.sleep(0.02)
+        self.process.wait_until(lambda: "listens on" in self.process.output()[before:] and self._answers())
         return self
 
     def _answers(self) -> bool:
@@ -109,29 +85,11 @@ class Running:
         except grpc.RpcError:
             return False
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
     def call(self, method: str, *, timeout: float = 60.0, wait_for_ready: bool = False, **fields: Any) -> Any:
-        future = self.begin(method, timeout=timeout, wait_for_ready=wait_for_ready, **fields)
-        return list(future) if _BY_NAME[method].streaming else future.result()
-
-    def begin(self, method: str, *, timeout: float = 60.0, wait_for_ready: bool = False, **fields: Any) -> Any:
-        """Begin a call: a future, or for a stream an iterator."""
         assert self._channel is not None
         known = _BY_NAME[method]
-        codec = known.request.SerializeToString, known.response.FromString
-        request = known.request(**fields)
-        options: dict[str, Any] = {"timeout": timeout, "wait_for_ready": wait_for_ready}
-        if known.streaming:
-            return self._channel.unary_stream(known.path, *codec)(request, **options)
-        return self._channel.unary_unary(known.path, *codec).future(request, **options)
+        send = self._channel.unary_unary(known.path, known.request.SerializeToString, known.response.FromString)
+        return send(known.request(**fields), timeout=timeout, wait_for_ready=wait_for_ready)
 
     def create(self, name: str, *capabilities: pb.VolumeCapability, **fields: Any) -> pb.Volume:
         """A volume; a directory of 1 MiB unless told otherwise."""
@@ -193,46 +151,33 @@ class Running:
         return sorted(path.name for path in (self.state / kind).iterdir())
 
     def calls(self, method: str) -> list[Call]:
-        return [call for call in read_calls(self.call_log) if call.method == method]
+        return [call for call in read_calls(self._call_log) if call.method == method]
 
     def set_faults(self, *faults: str) -> None:
         new = self.state / "faults.new"
         new.write_text("\n".join(faults))
         new.rename(self.state / "faults")
 
-    def wait_until_dead(self) -> int:
-        assert self._process is not None
-        code = self._process.wait(timeout=30)
-        self._close()
-        return code
-
     def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self.wait_until_dead()
+        self.process.kill()
+        self._close()
 
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
-        if self._process is None:
-            return 0
-        self._process.terminate()
-        return self.wait_until_dead()
+    def stop(self) -> None:
+        self.process.stop()
+        self._close()
 
     def _close(self) -> None:
         if self._channel is not None:
             self._channel.close()
-        self._process = self._channel = None
 
 
 def ended(driver: Running) -> str:
     """The log of a driver that refuses to start, with exit code 2."""
-    try:
+    with pytest.raises(ProcessDiedError):
         driver.start()
-    except AssertionError:
-        assert driver.wait_until_dead() == 2, driver.log
-        return driver.log
     driver.stop()
-    raise AssertionError("the driver started")
+    assert driver.process.exit_status == 2, driver.process.output()
+    return driver.process.output()
 
 
 def write(path: Path, text: str) -> None:

@@ -1,7 +1,11 @@
 """testdriver: the example driver with every feature of CSI 1.13, and with faults, for tests of its callers.
 
-It plays a vendor's driver whose features a test chooses by flags. It imports nothing of the bridge but `common.csi`,
-and shares the modules of `examples.dirdriver` that it does not replace. Read in this order:
+It plays a vendor's driver whose features a test chooses by flags (`--help`). It imports nothing of the bridge but
+`common.csi`, and shares the modules of `examples.dirdriver` that it does not replace. Unlike that driver it records
+node calls: a second one with other arguments is ALREADY_EXISTS, as the CSI spec demands. With `--no-topology` several
+processes, each with its own `--node-id`, may share a state directory, like nodes of one NFS server.
+
+Read in this order:
 
 * `main`, `settings`, `server`: the command, its flags, the process and its socket.
 * `calls`, `call_log`, `faults`: the work around every RPC.

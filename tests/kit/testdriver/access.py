@@ -47,11 +47,6 @@ def unfit(capability: pb.VolumeCapability, layout: str, fs_type: str) -> str:
 
 
 def check_capability(capability: pb.VolumeCapability, layout: str, fs_type: str) -> None:
-    """Refuse a capability that the volume cannot serve.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT saying why.
-    """
     if reason := unfit(capability, layout, fs_type):
         raise errors.invalid(reason)
 

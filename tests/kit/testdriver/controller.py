@@ -42,15 +42,7 @@ CAPABILITIES = (
 
 
 class Driver:
-    """What every service works on.
-
-    Attributes:
-        settings: the flags.
-        state: records and data.
-        node: this node's id.
-        key: of this driver's topology segment.
-        topology: where this node's volumes are; empty without topology.
-    """
+    """What every service works on. `topology` is that of this node's volumes; empty without topology."""
 
     def __init__(self, settings: Settings) -> None:
         """Open the state directory. Raises SettingsError if it cannot be used."""

@@ -24,13 +24,7 @@ _GROUP_BITS = stat.S_ISGID | stat.S_IRWXG
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one type of filesystem needs.
-
-    Attributes:
-        smallest_bytes: what its mkfs takes at least.
-        make: the command that makes it, without the device.
-        flags: mount options that it always needs.
-    """
+    """What one type of filesystem needs: the command that makes it, and mount options beside the caller's."""
 
     smallest_bytes: int
     make: tuple[str, ...]
@@ -49,14 +43,7 @@ KINDS = {
 def bring_up(state: State, volume: Volume, path: Path, flags: Iterable[str]) -> None:
     """Make a volume usable: its directory or filesystem mounted at `path`, a block volume as a loop device.
 
-    Args:
-        state: where its data and its record are.
-        volume: which one.
-        path: the staging path, an existing directory.
-        flags: mount flags of the capability; a directory takes them when it is published.
-
-    Raises:
-        CsiError: it could not be done; nothing is left mounted or attached.
+    A directory takes its mount flags when it is published. After a CsiError nothing is left mounted or attached.
     """
     if volume.layout == DIRECTORY:
         mounts.bind(state.data(volume), path)

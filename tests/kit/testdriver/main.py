@@ -47,7 +47,7 @@ _FILESYSTEMS = {"directory": DIRECTORY, "image": FILESYSTEM}
     "--mutable-parameter", "mutable_parameters", multiple=True, help="ControllerModifyVolume accepts it (repeatable)."
 )
 @click.option(
-    "--fault", "faults", multiple=True, help="METHOD=FAULT, e.g. CreateVolume=delay:25s (repeatable; see the README)."
+    "--fault", "faults", multiple=True, help="METHOD=FAULT, e.g. CreateVolume=delay:25s (repeatable; see `faults`)."
 )
 @click.option(
     "--fault-file", type=click.Path(path_type=Path), help="Faults read at every call.  [default: faults in --state-dir]"

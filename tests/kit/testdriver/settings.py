@@ -9,10 +9,7 @@ from examples.dirdriver import settings as base
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(base.Settings):
-    """The settings of one process. Several processes may share a state directory, each with a node id of its own.
-
-    `main` says what each means.
-    """
+    """The settings of one process; `main` says what each means."""
 
     filesystem: str = access.DIRECTORY
     max_volumes_per_node: int = 0

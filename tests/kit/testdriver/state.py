@@ -38,15 +38,9 @@ ATTACHED, STAGED, PUBLISHED = "attached", "staged", "published"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume(BaseVolume):
-    """The record of a volume or a snapshot.
+    """The record of a volume or a snapshot. An ephemeral one lives as long as its publication (inline volume).
 
-    Attributes:
-        fs_type: the filesystem in it; empty for a directory and for block.
-        fs_bytes: the size that the filesystem was made or grown to; 0 as long as there is none.
-        mutable_parameters: the ones in force.
-        ephemeral: whether it lives as long as its publication (inline volume).
-        is_snapshot: whether it is a snapshot.
-        group_id: the group that a snapshot belongs to, or empty.
+    `fs_bytes` is the size that its filesystem was made or grown to; 0 as long as there is none.
     """
 
     fs_type: str = ""
@@ -72,16 +66,8 @@ class Use:
     """One way in which a node has a volume: attached, staged at a path, or published at one.
 
     A staging or publication is written before the first mount and removed after the last one is gone, so that any call
-    can be repeated or undone after a crash between the two (CSI spec, RPC Interactions).
-
-    Attributes:
-        kind: ATTACHED, STAGED or PUBLISHED.
-        volume_id: the volume.
-        node: the node.
-        path: the staging or target path.
-        mode: the access mode asked for.
-        readonly: whether the node may only read.
-        arguments: fingerprint of what a repeated call must have in common.
+    can be repeated or undone after a crash between the two (CSI spec, RPC Interactions). `arguments` is the fingerprint
+    of what a repeated call must have in common.
     """
 
     kind: str
