@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
+import importlib
 import json
 import os
 import select
@@ -22,8 +24,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from common import fault_points
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
@@ -90,9 +94,11 @@ class _Mother:
             )
         atexit.register(self._end)
 
-    def start(self, command: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Forked:
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+    ) -> Forked:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = json.dumps([command, dict(os.environ), str(Path.cwd())]).encode()
+        order = json.dumps([command, dict(environment), str(Path.cwd())]).encode()
         with self._lock, theirs:
             socket.send_fds(self._socket, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
             pid = int(self._socket.recv(16))
@@ -111,9 +117,9 @@ def knows(command: Sequence[str]) -> bool:
     return _entry(command) is not None and _network() == _HOME
 
 
-def start(command: Sequence[str], output: IO[bytes]) -> Forked:
-    """Start a command in the present environment and directory; standard output and standard error are one file."""
-    return _mother().start(command, output, output)
+def start(command: Sequence[str], environment: Mapping[str, str], output: IO[bytes]) -> Forked:
+    """Start a command in the present directory. Standard output and standard error are one file."""
+    return _mother().start(command, environment, output, output)
 
 
 def run(*arguments: object, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
@@ -124,7 +130,7 @@ def run(*arguments: object, timeout_s: float = 60.0) -> subprocess.CompletedProc
     """
     words = [str(word) for word in (PROGRAM, *arguments)]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = _mother().start(words, output, errors)
+        process = _mother().start(words, os.environ, output, errors)
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -200,15 +206,13 @@ def _become(output: int, errors: int, command: list[str], environment: dict[str,
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    importlib.reload(fault_points)  # it reads the environment when it is imported
     module, arguments = _entry(command) or ("", ())
     sys.argv = [module, *arguments]
     return module
 
 
 if __name__ == "__main__":
-    import gc
-    import importlib
-
     for module in _IMPORTED:
         importlib.import_module(module)
     gc.freeze()

@@ -4,12 +4,13 @@ Rules:
 
 * A process is stopped by its own id only.
 * It dies with the test run, however that ends (`tests.kit.leash`, which also says from which thread to start it).
-* Our own programs are forked (`tests.kit.prefork`), unless they are to have an environment of their own.
+* Our own programs are forked (`tests.kit.prefork`).
 * Its output goes to a file of its own, whose end is part of every error.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -60,8 +61,8 @@ class Process:
         if self.running:
             raise RuntimeError(f"{self.name} is running already")
         with self.log.open("ab") as output:
-            if self.environment is None and prefork.knows(self.command):
-                self._popen = prefork.start(self.command, output)
+            if prefork.knows(self.command):
+                self._popen = prefork.start(self.command, self.environment or os.environ, output)
                 return
             self._popen = subprocess.Popen(
                 [*leash(), *self.command],
