@@ -76,7 +76,7 @@ def test_the_bridges_own_parameter_of_a_class_does_not_reach_the_driver_and_all_
 
     fenced.wait_bound("data")
 
-    (told,) = json.loads((vendor.state / "state.json").read_text())["volumes"]
+    (told,) = json.loads((vendor.state / "state.json").read_text())["volumes"].values()
     assert told["parameters"] == {"type": "ssd"}
     fenced.let_go("data")
 
