@@ -230,7 +230,12 @@ async def test_the_vendors_limit_of_streams_is_kept_by_waiting(path: Path) -> No
     assert most <= 2
 
 
-async def test_60_internal_errors_at_once_are_believed_and_the_connection_survives_the_pings(path: Path) -> None:
+async def test_60_internal_errors_at_once_are_believed_and_the_connection_survives_the_pings(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine 60 calls of one process, which is the driver's too, may take longer.
+    monkeypatch.setattr("common.relay.client_connection.PROOF_OF_LIFE_S", 60.0)
+
     def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode.INTERNAL, "no")
 
