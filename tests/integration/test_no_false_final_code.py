@@ -5,6 +5,7 @@ Sidecars take all but a few codes as proof that nothing exists at the driver: an
 """
 
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -20,8 +21,9 @@ from common.status import Code
 from tests.integration.conftest import DRIVER
 from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
+from tests.kit.failing_vendor import ITS_CODES, ITS_WORDS
 from tests.kit.forms import in_each_form, slow_in_hub
-from tests.kit.nursery import ITS_CODES, ITS_WORDS, Nursery
+from tests.kit.processes import Supervisor, listens_on
 from tests.kit.requests import create
 from tests.kit.sidecar import Sidecar
 from tests.kit.wire_vendor import Wire, WireVendor
@@ -269,9 +271,11 @@ def test_a_stream_that_the_vendor_breaks_off_is_unavailable_and_never_a_clean_en
 @pytest.mark.slow
 def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridge, short_dir: Path) -> None:
     bridge.start_hub()
-    with Nursery(short_dir / "vendor.sock") as nursery:
-        nursery.start()
-        bridge.start_agent("n1", nursery.socket, flags=["--log-level=error"])
+    socket = short_dir / "vendor.sock"
+    with Supervisor(short_dir / "vendor") as supervisor:
+        command = [sys.executable, "-m", "tests.kit.failing_vendor", socket]
+        vendor = supervisor.start("vendor", command, ready=lambda: listens_on(socket))
+        bridge.start_agent("n1", socket, flags=["--log-level=error"])
         proxy = bridge.start_proxy("vendor.test")
         bridge.wait_routed(proxy.sidecar())
         ended = threading.Event()
@@ -284,8 +288,9 @@ def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridg
             caller.start()
         for _ in range(_KILLS):
             time.sleep(random.uniform(0, 0.03))
-            nursery.kill()
-            nursery.start()
+            vendor.kill()
+            vendor.start()
+            vendor.wait_until(lambda: listens_on(socket))
         ended.set()
         for caller in callers:
             caller.join()

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
-_ENTRIES = {
-    (str(PROGRAM),): "cli.main",
-    (sys.executable, "-m", "tests.kit.testdriver.main"): "tests.kit.testdriver.main",
+_ENTRIES = {(str(PROGRAM),): "cli.main"} | {
+    (sys.executable, "-m", module): module for module in ("tests.kit.testdriver.main", "tests.kit.failing_vendor")
 }
 """By the first words of a command: the module whose `main` it runs."""
 
