@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.e2e import debian
@@ -44,10 +45,11 @@ def main() -> int:
         finally:
             cluster.stop()
     comparison = Comparison(direct, bridge)
+    document = comparison.document(datetime.now(UTC).date())
     if arguments.focus:
-        _say(comparison.document())
+        _say(document)
     else:
-        _DOCUMENT.write_text(comparison.document())
+        _DOCUMENT.write_text(document)
         _say(f"wrote {_DOCUMENT}")
     faults = comparison.faults()
     for fault in faults:

@@ -12,9 +12,7 @@ from tests.e2e.upstream.suite import LEFT_OUT, Outcome, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-EXPLANATIONS: dict[str, str] = {}
-"""Part of a spec's name → why it fails also without the bridge."""
+    from datetime import date
 
 _INTRODUCTION = """\
 # Kubernetes' own storage tests, direct and through the bridge
@@ -27,7 +25,7 @@ runs the suite twice on one node (stock kubelet, containerd), with `tests/kit/te
 * **bridge**: the sidecars call the proxy driver's socket. The hub forwards each call to the agent, which runs beside
   the kubelet (`--registration=observe`).
 
-The command writes this file, and fails if a spec does not end the same way in both runs.
+The command writes this file, and fails if a spec fails, or does not end the same way in both runs.
 """
 
 
@@ -49,11 +47,12 @@ class Comparison:
         return sorted({*self.direct, *self.bridge})
 
     def faults(self) -> list[str]:
-        """What is wrong with it, a line each: specs that ended otherwise, and failures that nobody has explained."""
+        """What is wrong with it, a line each: specs that failed, or ended in two ways."""
         return [f"{name}: {fault}" for name in self.names if (fault := self._fault(name))]
 
-    def document(self) -> str:
-        return "\n".join(self._lines()) + "\n"
+    def document(self, day: date) -> str:
+        """The page about runs of this day."""
+        return "\n".join(self._lines(day)) + "\n"
 
     def _fault(self, name: str) -> str:
         direct, bridge = _outcome(self.direct, name), _outcome(self.bridge, name)
@@ -62,12 +61,14 @@ class Comparison:
                 f"\n    {spec.why}" for run in (self.direct, self.bridge) if (spec := run.get(name)) and spec.why
             )
             return f"{direct} direct, {bridge} through the bridge{why}"
-        if direct == Outcome.FAILED and not _explanation(name):
-            return f"failed both ways, and nothing explains it\n    {self.direct[name].why}"
+        if direct == Outcome.FAILED:
+            return f"failed both ways\n    {self.direct[name].why}"
         return ""
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, day: date) -> Iterator[str]:
         yield _INTRODUCTION
+        yield f"The last run, on {day}:"
+        yield ""
         yield "| | direct | bridge |"
         yield "|---|---|---|"
         for outcome in Outcome:
@@ -85,12 +86,6 @@ class Comparison:
         yield "Not run, by the label in the spec's name:"
         yield ""
         yield from (f"* `{part}`: {why}" for part, why in LEFT_OUT.items())
-        failed = [name for name in self.names if self._ends(name, Outcome.FAILED)]
-        if failed:
-            yield ""
-            yield "## Failures without the bridge too"
-            yield ""
-            yield from (f"* {name}: {_explanation(name) or 'nothing explains it'}" for name in failed)
         yield ""
         yield "## By test pattern"
         yield ""
@@ -98,7 +93,7 @@ class Comparison:
         yield ""
         yield "| pattern | tests | passed | skipped |"
         yield "|---|---|---|---|"
-        same = [name for name in self.names if name not in {*differing, *failed}]
+        same = [name for name in self.names if name not in differing]
         for pattern, grouped in groupby(sorted(same, key=_pattern), key=_pattern):
             names = list(grouped)
             if any(not self._ends(name, Outcome.SKIPPED) for name in names):
@@ -148,10 +143,6 @@ def _outcome(run: Mapping[str, Spec], name: str) -> str:
 
 def _count(run: Mapping[str, Spec], outcome: Outcome) -> int:
     return sum(spec.outcome == outcome for spec in run.values())
-
-
-def _explanation(name: str) -> str:
-    return next((why for part, why in EXPLANATIONS.items() if part in name), "")
 
 
 def _cell(text: str) -> str:
