@@ -147,7 +147,7 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
     claims = _make_volumes(node, count)
     node.write(*_pods(claims), file="pods")
     _wait_all_published(node, count)
-    _wait_rows(node, "facts", _OWN_FACTS + count)
+    _wait_rows(node, "facts", _OWN_FACTS + 2 * count)  # of each pod, and of the sole use of its volume
     before = held(node)
 
     node.bridge.hub.kill()
@@ -164,7 +164,7 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
 
 def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: Path, tmp_path: Path) -> None:
     with LinkedNode(short_dir, tmp_path) as node:
-        _write_json(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")
+        _write_quickly(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")
         node.start()
         node.write(*_pods(_make_volumes(node, 1)), file="pods")  # with claim, volume and driver, and the node's own
         _wait_rows(node, "objects", 10_000)
@@ -238,8 +238,8 @@ def _wait_all_published(node: EdgeNode, count: int) -> None:
     wait_for(look, what=f"{count} published volumes", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
 
 
-def _write_json(node: EdgeNode, objects: list[Object], *, file: str) -> None:
-    """As `node.write`, but quick."""
+def _write_quickly(node: EdgeNode, objects: list[Object], *, file: str) -> None:
+    """As `node.write`: JSON is YAML, and is written a hundred times faster."""
     new = node.manifests / f".{file}.new"
-    new.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    new.replace(node.manifests / f"{file}.json")
+    new.write_text("\n---\n".join(map(json.dumps, objects)))
+    new.replace(node.manifests / f"{file}.yaml")

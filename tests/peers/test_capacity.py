@@ -116,10 +116,16 @@ def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDri
             told[:] = [outcome.answer if outcome.ok else outcome.refusal]
             return int(outcome.answer.available_capacity) if outcome.ok else -1
 
-        wait_for(lambda: free(_AWAY) == 2 * _PODS * GIB, what="all nodes", timeout_s=_LIMIT_S, instead=lambda: told)
+        room = 2 * _PODS * GIB
+        wait_for(
+            lambda: (free(_AWAY), free(_FREE)) == (room, room),
+            what="all nodes",
+            timeout_s=_LIMIT_S,
+            instead=lambda: told,
+        )
         agents[_AWAY].kill()
         wait_for(lambda: free(_AWAY) == 0, what="word of its end", timeout_s=_LIMIT_S, instead=lambda: told)
-        assert (free(_FULL), free(_FREE)) == (0, 2 * _PODS * GIB)
+        assert (free(_FULL), free(_FREE)) == (0, room)
         yield proxy
 
 
