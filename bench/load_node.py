@@ -55,7 +55,7 @@ class LoadNode(EdgeNode):
         )
 
     def write_json(self, objects: Sequence[Object], *, file: str) -> None:
-        """Write objects to files of the manifests, a thousand each. They are JSON, which is YAML, and is written quickly."""
+        """Write objects to files of the manifests, a thousand each. JSON is YAML, and is written quickly."""
         for number, start in enumerate(range(0, len(objects), 1000)):
             new = self.manifests / f".{file}.new"
             new.write_text("\n---\n".join(map(json.dumps, objects[start : start + 1000])))
