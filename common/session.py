@@ -572,14 +572,14 @@ class Session:
             raise RemoteProtocolError("End: of a stream that is not the peer's to end")
         if code > LARGEST_CODE:
             raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
+        if stream.parts is not None and not stream.over:
+            raise RemoteProtocolError("End: in the middle of a message")
         stream.answered = True
         if stream.over:
             self._outbox.put_later(encode_ack(number, delivered=False))
             self._forget(stream)
             self._end_drained()
             return
-        if stream.parts is not None:
-            raise RemoteProtocolError("End: in the middle of a message")
         self._stop_sending(stream)
         stream.receiver.ended(Status(code, message, origin))
 

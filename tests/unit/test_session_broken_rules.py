@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import TunnelClosed
 from common.messages import (
     Ack,
     Cancel,
@@ -23,7 +24,7 @@ from common.messages import (
 )
 from common.session import State
 from common.status import Code, Status
-from tests.kit.events import Closed, Event, Message, Opened, Released
+from tests.kit.events import Closed, Event, Failed, Message, Opened, Released
 from tests.kit.examples import examples
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import OK, SMALL, dialled_session, hello_of, open_session, sent_frames
@@ -176,6 +177,14 @@ def test_an_ended_stream_sends_nothing_more() -> None:
 
 def test_a_stream_does_not_end_in_the_middle_of_a_message() -> None:
     assert broken_rule(called(), Chunk(2, 5, b"x"), End(2, 0, "", "")) == "End: in the middle of a message"
+
+
+def test_the_opener_of_a_stream_that_ended_in_the_middle_of_a_message_hears_that_the_session_is_over() -> None:
+    session = called()
+    session.receive(frames(Chunk(2, 5, b"x"), End(2, 0, "", "")), 0.0)
+    (failed,) = (event for event in session.events() if isinstance(event, Failed))
+    assert isinstance(failed.error, TunnelClosed)
+    assert (failed.stream, failed.error.sent) == (2, True)
 
 
 def test_a_cancelled_stream_may_end_in_the_middle_of_a_message() -> None:
