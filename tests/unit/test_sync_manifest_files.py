@@ -59,11 +59,11 @@ def directory(tmp_path: Path) -> Directory:
     return Directory(tmp_path / "manifests")
 
 
-def test_all_yaml_files_are_read_and_nothing_else(directory: Directory) -> None:
-    for number, name in enumerate(("a.yaml", "b.yml", ".hidden.yaml", "c.json", "d.txt", "e.yaml~")):
+def test_all_yaml_and_json_files_are_read_and_nothing_else(directory: Directory) -> None:
+    for number, name in enumerate(("a.yaml", "b.yml", "c.json", ".hidden.yaml", "d.txt", "e.yaml~")):
         directory.write(name, pod(f"p{number}"))
     (directory.path / "sub").mkdir()
-    assert directory.settled() == ["Pod default/p0", "Pod default/p1"]
+    assert directory.settled() == ["Pod default/p0", "Pod default/p1", "Pod default/p2"]
 
 
 def test_a_change_counts_when_no_file_has_changed_for_a_time(directory: Directory) -> None:

@@ -7,8 +7,8 @@ Rules:
 * A change counts when no file has changed for `settle_s`: a file may be half written, or be on its way to another name.
 * An empty file is broken, because a full disk or a power cut leaves empty files. A file with only comments is good.
 * If the directory has no manifest or cannot be read, no object is removed: a file system may not be mounted.
-* Manifests are `*.yaml` and `*.yml`, symlinks included. Hidden files and sub-directories are not: a mounted ConfigMap
-  has its content in hidden ones and links to them.
+* Manifests are `*.yaml`, `*.yml` and `*.json` (JSON is YAML), as for `kubectl apply -f DIRECTORY`, symlinks included.
+  Hidden files and sub-directories are not: a mounted ConfigMap has its content in hidden ones and links to them.
 * The module reads no clock: the caller passes the time.
 """
 
@@ -29,7 +29,7 @@ MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5
 """A change counts when no file has changed for this time: writers pause for less."""
 
-_SUFFIXES: Final = (".yaml", ".yml")
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 _Signature = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write and of the last change: every write changes one of them."""
