@@ -149,7 +149,7 @@ HUB_OPTIONS = Options(
     option(
         "--manifests",
         type=PATH,
-        help="Directory of YAML or JSON with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
+        help="Directory of YAML or JSON with the pods, claims and volumes of edge nodes, for sites without Kubernetes.",
     ),
     option(
         "--seal-key",
