@@ -9,7 +9,7 @@ import pytest
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import Certificate, State, TrustStore
+from cloud.trust.trust_store import TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
@@ -67,13 +67,20 @@ async def hub(tmp_path: Path) -> AsyncIterator[DenyingHub]:
     await hub.store.close()
 
 
-async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_restart(hub: DenyingHub) -> None:
+async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_restart_until_allow(
+    hub: DenyingHub,
+) -> None:
     assert await hub.deny("n1", "stolen") == "edge node n1 is denied; csi-bridge allow undoes it"
     for _ in range(2):
         assert (hub.denied("n1"), hub.denied("n1", SERIAL), hub.denied("n2", SERIAL)) == (True, True, False)
         assert not hub.denied("", SERIAL)
         (denial,) = hub.denials.all()
         assert (denial.kind, denial.value, denial.at, denial.why) == ("node", "n1", NOW, "stolen")
+        await hub.restart()
+    assert await hub.allow("n1") == "edge node n1 is no longer denied"
+    assert await hub.allow("n1") == ""
+    for _ in range(2):
+        assert not hub.denied("n1")
         await hub.restart()
 
 
@@ -101,29 +108,6 @@ async def test_an_order_that_names_neither_is_refused(audit_lines: list[Line], h
             await order(text)
         assert len(str(refusal.value)) < 300
     assert (hub.denials.all(), hub.changes, audit_lines) == ([], 0, [])
-
-
-async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_was_none(hub: DenyingHub) -> None:
-    await hub.deny("n1")
-    assert await hub.allow("n1") == "edge node n1 is no longer denied"
-    assert not hub.denied("n1")
-    assert await hub.allow("n1") == ""
-    await hub.restart()
-    assert not hub.denied("n1")
-
-
-async def test_a_node_that_is_allowed_again_comes_back_with_no_certificate_of_before(hub: DenyingHub) -> None:
-    hub.store.put_certificate(Certificate("n1", 1, "key", "1a", NOW, NOW + 60.0, State.CURRENT, chain=b"pem"))
-    hub.store.put_certificate(Certificate("n2", 1, "key2", "1b", NOW, NOW + 60.0, State.CURRENT, chain=b"pem"))
-    await hub.deny("n1")
-    assert await hub.allow("n1") == (
-        "edge node n1 is no longer denied; its certificates stay refused: let it join again "
-        "(csi-bridge token create --node n1 --replace)"
-    )
-    for _ in range(2):
-        known = hub.store.certificates
-        assert (known["n1"][1].state, known["n1"][1].chain, known["n2"][1].state) == (State.VOID, b"", State.CURRENT)
-        await hub.restart()
 
 
 async def test_the_denial_of_a_node_revokes_the_tokens_that_name_it_for_good(hub: DenyingHub) -> None:

@@ -125,14 +125,6 @@ async def test_a_replaced_certificate_is_shown_until_the_next_one_is_in_use_or_a
     assert list(hub.generations.problems()) == []
 
 
-async def test_a_generation_above_all_known_ones_becomes_the_current_one(hub: GenerationsOfHub) -> None:
-    """The hub was restored from a backup, and the node has renewed since then."""
-    hub.come(await hub.issue("k1"))
-    hub.come(shown(7, "k7"))
-    assert hub.states() == {1: State.VOID, 7: State.CURRENT}
-    assert hub.generations.next_of("n1") == 8
-
-
 async def test_of_two_keys_of_one_generation_the_one_on_record_counts(hub: GenerationsOfHub) -> None:
     """After a restore, a copy of generation 1 has renewed, and so has had the node before the restore."""
     hub.come(await hub.issue("k1"))
@@ -148,14 +140,6 @@ async def test_a_certificate_without_a_generation_counts_only_before_the_node_ha
     hub.come(first)
     assert "has joined, and this certificate has no generation" in hub.refusal(shown(0, "file")).why
     assert list(hub.generations.problems()) == [], "an operator may have put an old file back"
-
-
-async def test_a_certificate_without_a_generation_stays_out_when_all_generations_are_void(
-    hub: GenerationsOfHub,
-) -> None:
-    hub.come(await hub.issue("k1"))
-    hub.store.put_certificate(replace(hub.store.certificates["n1"][1], state=State.VOID))
-    hub.refusal(shown(0, "file"))
 
 
 async def test_a_hello_that_was_refused_for_another_reason_voids_nothing(hub: GenerationsOfHub) -> None:

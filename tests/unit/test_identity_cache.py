@@ -11,7 +11,7 @@ import pytest
 
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.errors import NothingKnown, SettingsError
+from common.errors import NothingKnown
 from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 
 if TYPE_CHECKING:
@@ -39,51 +39,11 @@ def messages(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> 
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
-def test_before_anything_is_known_the_name_is_given_all_the_same(tmp_path: Path) -> None:
-    cache = IdentityCache(tmp_path, DRIVER)
-    answer = GetPluginInfoResponse.FromString(cache.answer(GET_PLUGIN_INFO).body)
-    assert (answer.name, answer.vendor_version) == (DRIVER, "unknown")
-    assert not cache.known
-
-
-@pytest.mark.parametrize("method", sorted(CACHED_METHODS - {GET_PLUGIN_INFO}))
-def test_before_anything_is_known_the_rest_is_an_error_that_names_the_driver(tmp_path: Path, method: str) -> None:
-    with pytest.raises(NothingKnown, match=r"nothing is known of driver d.example yet"):
-        IdentityCache(tmp_path, DRIVER).answer(method)
-
-
 @pytest.mark.parametrize("other", ["d_example", "d%2Fexample"])
 def test_two_drivers_whose_names_are_alike_have_a_file_each(tmp_path: Path, other: str) -> None:
     for name in ("d/example", other):
         IdentityCache(tmp_path, name).update(report(driver=name))
     assert all(IdentityCache(tmp_path, name).known for name in ("d/example", other))
-
-
-def test_the_first_report_is_published_at_once_in_the_vendors_bytes(tmp_path: Path) -> None:
-    cache = IdentityCache(tmp_path, DRIVER)
-    cache.update(report())
-    assert cache.known
-    assert cache.answer(GET_PLUGIN_INFO) == report().answers[GET_PLUGIN_INFO]
-    assert cache.answer(CAPABILITIES) == Answer(12, "no controller here")
-
-
-def test_what_was_heard_is_published_at_the_next_start(tmp_path: Path) -> None:
-    IdentityCache(tmp_path, DRIVER).update(report())
-    cache = IdentityCache(tmp_path, DRIVER)
-    assert cache.known
-    assert version_of(cache) == "1"
-
-
-def test_a_change_is_stored_and_logged_and_published_at_the_next_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = IdentityCache(tmp_path, DRIVER)
-    cache.update(report(version="1"))
-    cache.update(report(version="2"))
-    assert version_of(cache) == "1"
-    (said,) = messages(caplog)
-    assert "driver d.example on node n1 has changed its Identity or capabilities" in said
-    assert version_of(IdentityCache(tmp_path, DRIVER)) == "2"
 
 
 def test_the_same_change_heard_again_is_not_logged_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -229,9 +189,3 @@ def test_a_drivers_name_does_not_lead_out_of_the_directory(tmp_path: Path) -> No
     odd = "../../etc/d"
     IdentityCache(tmp_path / "state", odd).update(report(driver=odd))
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["identity-..%2F..%2Fetc%2Fd.json"]
-
-
-def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
-    (tmp_path / "state").touch()
-    with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: "):
-        IdentityCache(tmp_path / "state", DRIVER)

@@ -25,30 +25,11 @@ class MintedTokens:
         return await self.tokens.create(nodes=nodes, drivers=("a.csi",), ttl_s=60.0, uses=uses, replace=replace)
 
 
-def contents(directory: Path) -> list[tuple[str, bytes]]:
-    """The files of a directory."""
-    return [(file.name, file.read_bytes()) for file in directory.iterdir()]
-
-
 @pytest.fixture
 async def minted(tmp_path: Path) -> AsyncIterator[MintedTokens]:
     made = MintedTokens(tmp_path)
     yield made
     await made.store.close()
-
-
-async def test_a_token_lets_its_node_join(minted: MintedTokens) -> None:
-    token, secret = await minted.make()
-    assert minted.tokens.check(token.id, secret, "n1") == token
-    minted.tokens.check_use(token)
-    assert (token.drivers, token.ends_at, len(secret)) == (("a.csi",), 1_060.0, 32)
-
-
-async def test_the_secret_is_on_no_disk(minted: MintedTokens, tmp_path: Path) -> None:
-    _, secret = await minted.make()
-    await minted.store.close()
-    assert [name for name, content in contents(tmp_path) if secret in content or secret.hex().encode() in content] == []
-    minted.store = TrustStore(tmp_path)
 
 
 async def test_a_wrong_secret_and_an_unknown_token_are_refused_with_the_same_words(minted: MintedTokens) -> None:
