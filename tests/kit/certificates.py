@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import ipaddress
 import ssl
@@ -246,6 +247,19 @@ class Authority:
         return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False).add_extension(
             ours, critical=False
         )
+
+
+def handshake(
+    client: ssl.SSLContext, server: ssl.SSLContext, *, name: str = "localhost"
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Let a client and a server shake hands in memory. Returns their ends, or raises what one of them does not take."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = client.wrap_bio(to_client, to_server, server_hostname=name)
+    here = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (there, here, there, here):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return there, here
 
 
 def bundle(path: Path, *authorities: Authority) -> Path:

@@ -67,19 +67,6 @@ def test_who_proves_what_it_says_is_let_in(said: Hello, peer: Peer, role: Role) 
     assert admit(said, peer, insecure=False) is role
 
 
-@pytest.mark.parametrize("peer", [UDS, PLAIN, EDGE_N1])
-@pytest.mark.parametrize("role", ["", "hub", "EDGE", "edge ", "admin"])
-def test_an_unknown_role_is_refused_by_its_name(role: str, peer: Peer) -> None:
-    refusal = refusal_of(hello(role), peer, insecure=True)
-    assert (refusal.reason, str(refusal)) == (Reason.ROLE, f"a hub does not know the role {role!r}")
-
-
-@pytest.mark.parametrize("insecure", [False, True])
-def test_an_edge_agent_may_not_come_by_the_unix_socket(insecure: bool) -> None:
-    refusal = refusal_of(hello("edge"), UDS, insecure=insecure)
-    assert (refusal.reason, "must connect over the network" in str(refusal)) == (Reason.ROLE, True)
-
-
 @pytest.mark.parametrize("insecure", [False, True])
 @pytest.mark.parametrize("peer", [PLAIN, EDGE_N1, certificate("operator", "system:masters")])
 def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer: Peer, insecure: bool) -> None:
@@ -121,14 +108,6 @@ def test_the_refusal_says_what_the_certificate_says_and_what_is_needed() -> None
 def test_a_name_that_is_none_is_refused(role: str, name: str) -> None:
     refusal = refusal_of(hello(role, name), PLAIN, insecure=True)
     assert (refusal.reason, str(refusal)) == (Reason.NAME, f"the {role} gave no usable name ({len(name)} characters)")
-
-
-def test_a_node_has_the_name_of_a_kubernetes_node() -> None:
-    refusal = refusal_of(hello("edge", "n..1"), PLAIN, insecure=True)
-    assert (refusal.reason, str(refusal)) == (
-        Reason.NAME,
-        "'n..1' is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",
-    )
 
 
 @pytest.mark.parametrize("name", ["o" * 254, "o\n1"])

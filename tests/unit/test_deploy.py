@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
@@ -28,6 +27,7 @@ from common.version import VERSION, introduce
 from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
 from tests.kit import needs
+from tests.kit.certificates import handshake
 from tests.kit.deployed import (
     DEPLOY,
     OURS,
@@ -187,14 +187,10 @@ def test_the_examples_pods_stay_on_a_node_that_is_away(key: str) -> None:
         assert {"key": key, "operator": "Exists", "effect": "NoExecute"} in pod["spec"]["tolerations"]
 
 
-def test_the_examples_pods_tolerate_the_taint_of_nodes_without_a_kubelet() -> None:
-    for pod in examples("Pod"):
-        assert {"key": "csi-bridge.io/edge", "operator": "Exists"} in pod["spec"]["tolerations"]
-
-
-def test_the_examples_pods_prefer_an_edge_node_with_a_kubelet() -> None:
+def test_the_examples_pods_may_run_without_a_kubelet_and_prefer_an_edge_node_with_one() -> None:
     """Where there are nodes of both kinds, the first volume is seen from a container."""
     for pod in examples("Pod"):
+        assert {"key": "csi-bridge.io/edge", "operator": "Exists"} in pod["spec"]["tolerations"]
         affinity = pod["spec"]["affinity"]["nodeAffinity"]
         (preferred,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
         (term,) = preferred["preference"]["matchExpressions"]
@@ -277,17 +273,11 @@ def test_hub_and_node_take_each_others_certificates_when_they_check_strictly(tmp
     """As Python's default context does from 3.13 on."""
     for argv in (("hub", "hub.example"), ("edge", "n1")):
         assert certify(tmp_path, *argv).returncode == 0
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    hub = strict(ssl.PROTOCOL_TLS_SERVER, tmp_path / "hub").wrap_bio(incoming, outgoing, server_side=True)
-    node = strict(ssl.PROTOCOL_TLS_CLIENT, tmp_path / "edge-n1").wrap_bio(
-        outgoing, incoming, server_hostname="hub.example"
+    client, server = (
+        strict(ssl.PROTOCOL_TLS_CLIENT, tmp_path / "edge-n1"),
+        strict(ssl.PROTOCOL_TLS_SERVER, tmp_path / "hub"),
     )
-
-    for _ in range(3):
-        for end in (node, hub):
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-
+    node, hub = handshake(client, server, name="hub.example")
     assert subject(hub.getpeercert()) == {"organizationName": "system:nodes", "commonName": "system:node:n1"}
     assert subject(node.getpeercert()) == {"organizationName": "csi-bridge:hubs", "commonName": "csi-bridge:hub"}
 
@@ -354,14 +344,8 @@ def test_a_nodes_certificate_names_its_drivers(tmp_path: Path) -> None:
     peer = shown(tmp_path / "edge-n1")
     assert admit(introduce("edge", "n1", instance="i"), peer, insecure=False) == "edge"
     assert rights_in(peer.uris) == ("a.csi", "b.csi")
+    assert peer.common_names == ("system:node:n1",), "for a hub that reads common names alone"
     assert certify(tmp_path, "edge", "n1", "a.csi,URI:csi-bridge:node:n2").returncode == 2
-
-
-@needs_openssl
-@pytest.mark.parametrize("name", ["n1.example.org"])
-def test_a_hub_that_reads_common_names_alone_admits_it_too(name: str, tmp_path: Path) -> None:
-    certify(tmp_path, "edge", name)
-    assert shown(tmp_path / f"edge-{name}").common_names == (f"system:node:{name}",)
 
 
 @needs_openssl

@@ -17,7 +17,7 @@ from kubernetes.aio.config import incluster_config
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kube_credentials import IN_CLUSTER
 from common.errors import SettingsError
-from tests.kit.certificates import Authority
+from tests.kit.certificates import Authority, handshake
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -433,14 +433,7 @@ def shown(context: ssl.SSLContext, server: Pem) -> str:
     asking.load_cert_chain(server.cert, server.key)
     asking.load_verify_locations(server.ca)
     asking.verify_mode = ssl.CERT_REQUIRED
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = context.wrap_bio(to_client, to_server, server_hostname="localhost")
-    there = asking.wrap_bio(to_server, to_client, server_side=True)
-    for end in (client, there, client, there):
-        try:
-            end.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
+    _, there = handshake(context, asking)
     certificate: Any = there.getpeercert()
     return str(dict(field[0] for field in certificate["subject"])["commonName"])
 
