@@ -361,16 +361,11 @@ async def test_a_dry_run_names_all_objects_and_changes_nothing() -> None:
     assert cluster.events() == 0
 
 
-async def test_while_a_pod_of_the_node_is_there_only_its_claim_is_deleted() -> None:
+async def test_only_once_the_claim_is_gone_attachment_and_volume_follow_without_the_sidecars_finalizers() -> None:
     cluster = BoundVolume()
     fates = await cluster.run()
     assert cluster.changes() == ["delete persistentvolumeclaims data"]
     assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "goes"
-
-
-async def test_once_the_claim_is_gone_attachment_and_volume_follow_without_the_sidecars_finalizers() -> None:
-    cluster = BoundVolume()
-    await cluster.run()
     await cluster.end_claim()
     fates = await cluster.run()
     assert fates["VolumeAttachment"] == fates["PersistentVolume"] == "released"

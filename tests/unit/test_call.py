@@ -51,31 +51,25 @@ def test_json_becomes_the_requests_bytes_in_both_spellings(field: str) -> None:
     assert csi_pb2.CreateVolumeRequest.FromString(encode_request(CREATE, text)) == wanted
 
 
-def test_a_request_is_read_from_a_file(tmp_path: Path) -> None:
+def test_a_request_is_read_from_a_file_or_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "request.json").write_text('{"name": "größe"}')
     assert encode_request(CREATE, f"@{tmp_path / 'request.json'}") == b"\n\x07gr\xc3\xb6\xc3\x9fe"
-
-
-def test_a_request_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('{"name": "a"}'))
     assert encode_request(CREATE, "-") == b"\n\x01a"
+
+
+def test_a_file_that_is_not_there_or_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    with pytest.raises(click.BadParameter, match=f"cannot read the request: .*{tmp_path / 'none'}"):
+        encode_request(CREATE, f"@{tmp_path / 'none'}")
+    with pytest.raises(click.BadParameter, match="cannot read the request"):
+        encode_request(CREATE, f"@{tmp_path / 'bytes'}")
 
 
 @pytest.mark.parametrize("text", ["{", "7", '{"nam": "a"}', '{"name": 7}', '{"capacity_range": "much"}', "name"])
 def test_what_is_no_request_names_the_message(text: str) -> None:
     with pytest.raises(click.BadParameter, match="not a CreateVolumeRequest"):
         encode_request(CREATE, text)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(click.BadParameter, match=f"cannot read the request: .*{tmp_path / 'none'}"):
-        encode_request(CREATE, f"@{tmp_path / 'none'}")
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "request").write_bytes(b"\xff\xfe")
-    with pytest.raises(click.BadParameter, match="cannot read the request"):
-        encode_request(CREATE, f"@{tmp_path / 'request'}")
 
 
 def test_of_a_method_that_csi_does_not_know_only_an_empty_request_can_be_written() -> None:

@@ -53,33 +53,32 @@ def test_a_node_that_is_away_stays_elected_until_the_takeover() -> None:
     assert chosen(N1, n1=Seat("is away", 90.0), n2=FIT, now=105.0) == Choice("n2", "edge node n1 was away for 15 s")
 
 
-def test_a_longer_takeover_time_lets_it_stay_longer() -> None:
-    rules = ElectionRules(takeover_s=60.0)
-    assert chosen(N1, n1=Seat("is away", 0.0), n2=FIT, now=59.0, rules=rules) is None
-    assert chosen(N1, n1=Seat("is away", 0.0), n2=FIT, now=60.0, rules=rules) == Choice(
-        "n2", "edge node n1 was away for 60 s"
-    )
-
-
 def test_a_node_that_comes_and_goes_and_serves_never_is_replaced_as_if_it_were_away() -> None:
     back = Seat("has not reported the driver since it connected", 99.0)
     assert chosen(N1, n1=back, n2=FIT, served=86.0, now=100.0) is None
     assert chosen(N1, n1=back, n2=FIT, served=85.0, now=100.0) == Choice("n2", "edge node n1 was away for 15 s")
 
 
-@pytest.mark.parametrize("why", ["drains", "has lost the driver's socket"])
-def test_another_node_takes_over_at_once_from_one_that_says_that_it_stops(why: str) -> None:
-    assert chosen(N1, n1=Seat(why), n2=FIT) == Choice("n2", f"edge node n1 {why}")
+BY_LABEL = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
+STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
 
 
-def test_another_node_takes_over_at_once_from_one_that_an_operator_has_forgotten() -> None:
-    assert chosen(N1, n2=FIT) == Choice("n2", "edge node n1 is not known any more")
-
-
-def test_another_node_takes_over_at_once_from_one_that_is_no_candidate_any_more() -> None:
-    rules = ElectionRules(candidates=("n2",))
-    assert chosen(N1, n1=FIT, n2=FIT, rules=rules) == Choice("n2", "edge node n1 is not among --candidates")
-    assert chosen(N1, n1=Seat("is away", 100.0), n2=FIT, rules=rules) is not None
+@pytest.mark.parametrize(
+    ("seats", "rules", "why"),
+    [
+        ({"n1": Seat("drains"), "n2": FIT}, USUAL, "drains"),
+        ({"n1": Seat("has lost the driver's socket"), "n2": FIT}, USUAL, "has lost the driver's socket"),
+        ({"n2": FIT}, USUAL, "is not known any more"),
+        ({"n1": FIT, "n2": FIT}, ElectionRules(candidates=("n2",)), "is not among --candidates"),
+        ({"n1": Seat("is away", 100.0), "n2": FIT}, ElectionRules(candidates=("n2",)), "is not among --candidates"),
+        ({"n1": FIT, "n2": Seat(labels=STORAGE)}, BY_LABEL, "is not among --candidates"),
+    ],
+    ids=["it stops", "its driver is gone", "forgotten", "no candidate", "away and no candidate", "its label is gone"],
+)
+def test_another_node_takes_over_at_once_from_one_that_will_not_serve_again(
+    seats: dict[str, Seat], rules: ElectionRules, why: str
+) -> None:
+    assert chosen(N1, rules=rules, **seats) == Choice("n2", f"edge node n1 {why}")
 
 
 def test_it_stays_elected_if_no_other_node_can_serve() -> None:
@@ -94,9 +93,6 @@ def test_candidates_are_names_and_globs() -> None:
     assert [node for node, seat in seats.items() if rules.admits(node, seat)] == ["gw-2", "n9"]
 
 
-STORAGE = {"node-restriction.kubernetes.io/storage": "nfs"}
-
-
 def test_candidates_are_nodes_with_a_label_too() -> None:
     seats = {
         "a": FIT,
@@ -106,17 +102,9 @@ def test_candidates_are_nodes_with_a_label_too() -> None:
     }
     one = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage=nfs",))
     assert [node for node, seat in seats.items() if one.admits(node, seat)] == ["c"]
-    any_value = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
-    assert [node for node, seat in seats.items() if any_value.admits(node, seat)] == ["b", "c"]
+    assert [node for node, seat in seats.items() if BY_LABEL.admits(node, seat)] == ["b", "c"]
     or_a_name = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage=nfs", "a*"))
     assert [node for node, seat in seats.items() if or_a_name.admits(node, seat)] == ["a", "c"]
-
-
-def test_another_node_takes_over_at_once_from_one_that_has_lost_its_label() -> None:
-    rules = ElectionRules(candidates=("label:node-restriction.kubernetes.io/storage",))
-    assert chosen(N1, n1=FIT, n2=Seat(labels=STORAGE), rules=rules) == Choice(
-        "n2", "edge node n1 is not among --candidates"
-    )
 
 
 def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:

@@ -55,31 +55,31 @@ MARK = {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"}
 FULL = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
 
 
+def marked(annotations: Body, label: str, taint: Body) -> Body:
+    """Node n1, with this label and this taint beside those of others."""
+    labels = {"csi-bridge.io/edge": label, "site": "north"}
+    metadata = {"name": "n1", "annotations": annotations, "labels": labels}
+    return {"kind": "Node", "metadata": metadata, "spec": {"podCIDR": "10.1.0.0/24", "taints": [FULL, taint]}}
+
+
 async def test_the_label_and_the_taint_of_a_node_without_a_kubelet_go_as_well(api: FakeApi) -> None:
-    body = {"metadata": {"name": "n1", "annotations": HUBS, "labels": {"csi-bridge.io/edge": "agent", "site": "north"}}}
-    api.put({"kind": "Node", **body, "spec": {"podCIDR": "10.1.0.0/24", "taints": [FULL, MARK]}})
+    api.put(marked(HUBS, "agent", MARK))
     await hand_over(api)
     node = await api.get(RESOURCES["Node"], "n1")
     assert node["metadata"]["labels"] == {"site": "north"}
     assert node["spec"] == {"podCIDR": "10.1.0.0/24", "taints": [FULL]}
 
 
-async def test_what_an_operator_made_of_the_label_and_the_taint_stays(api: FakeApi) -> None:
-    labels, taints = {"csi-bridge.io/edge": "kubelet"}, [{**MARK, "value": "mine"}]
-    body = {"metadata": {"name": "n1", "annotations": HUBS, "labels": labels}, "spec": {"taints": taints}}
-    api.put({"kind": "Node", **body})
+@pytest.mark.parametrize(
+    "node",
+    [marked(HUBS, "kubelet", {**MARK, "value": "mine"}), marked({"csi-bridge.io/drivers": '["d"]'}, "agent", MARK)],
+    ids=["what an operator made of them", "a node that the hub did not make"],
+)
+async def test_a_label_and_a_taint_that_are_not_the_hubs_stay(api: FakeApi, node: Body) -> None:
+    api.put(node)
     await hand_over(api)
-    node = await api.get(RESOURCES["Node"], "n1")
-    assert (node["metadata"]["labels"], node["spec"]["taints"]) == (labels, taints)
-
-
-async def test_the_label_and_the_taint_of_a_node_that_the_hub_did_not_make_stay(api: FakeApi) -> None:
-    labels, annotations = {"csi-bridge.io/edge": "agent"}, {"csi-bridge.io/drivers": '["d"]'}
-    body = {"metadata": {"name": "n1", "annotations": annotations, "labels": labels}, "spec": {"taints": [MARK]}}
-    api.put({"kind": "Node", **body})
-    await hand_over(api)
-    node = await api.get(RESOURCES["Node"], "n1")
-    assert (node["metadata"]["labels"], node["spec"]["taints"]) == (labels, [MARK])
+    found = await api.get(RESOURCES["Node"], "n1")
+    assert (found["metadata"]["labels"], found["spec"]) == (node["metadata"]["labels"], node["spec"])
 
 
 async def test_where_the_hub_never_wrote_it_writes_nothing(api: FakeApi) -> None:

@@ -84,6 +84,13 @@ class Server:
         await ask(kube)
         return self.seen[-1]
 
+    async def keeps(self, kube: Kube, old: str) -> str:
+        """A minute later the old credentials are still in use. Returns a refusal, which says why there are no newer."""
+        self.now += MINUTE
+        assert await self.used_by(kube) == old
+        self.takes = "other ones"
+        return await refusal(kube)
+
 
 async def ask(kube: Kube) -> None:
     await kube.list(RESOURCES["Node"], limit=1)
@@ -285,13 +292,11 @@ async def test_without_a_new_token_the_old_one_is_tried_and_a_refusal_says_why(
     kubeconfig = write(short_dir / "kubeconfig", {"tokenFile": str(token)})
     async with server.asked_by(kubeconfig) as kube:
         token.unlink()
-        server.now += MINUTE
-        assert await server.used_by(kube) == "Bearer one"
-        server.takes = "Bearer two"
-        text = await refusal(kube)
+        text = await server.keeps(kube, "Bearer one")
         assert f"the credentials of --kubeconfig={kubeconfig} are refused, and there are no newer ones:" in text
         assert f"No such file or directory: '{token}'" in text
 
+        server.takes = "Bearer two"
         token.write_text("two")
         server.now += MINUTE
         await refusal(kube)
@@ -314,10 +319,8 @@ async def test_a_kubeconfig_that_has_become_unusable_leaves_the_old_credentials(
             kubeconfig.unlink()
         else:
             kubeconfig.write_text(text)
-        server.now += MINUTE
-        assert await server.used_by(kube) == "Bearer one"
-        server.takes = "Bearer two"
-        assert f"{kubeconfig} are refused, and there are no newer ones: cannot be used: " in await refusal(kube)
+        why = await server.keeps(kube, "Bearer one")
+        assert f"{kubeconfig} are refused, and there are no newer ones: cannot be used: " in why
 
 
 async def test_an_exec_plugin_that_fails_leaves_the_old_token(tmp_path: Path) -> None:
@@ -325,10 +328,8 @@ async def test_an_exec_plugin_that_fails_leaves_the_old_token(tmp_path: Path) ->
     given.write_text("one")
     async with server.asked_by(write(tmp_path / "kubeconfig", plugin(tmp_path))) as kube:
         given.unlink()
-        server.now += MINUTE
-        assert await server.used_by(kube) == "Bearer one"
-        server.takes = "Bearer two"
-        assert "there are no newer ones: it gives none; if it has an exec plugin, the hub's log" in await refusal(kube)
+        why = await server.keeps(kube, "Bearer one")
+        assert "there are no newer ones: it gives none; if it has an exec plugin, the hub's log" in why
 
 
 @pytest.mark.parametrize(("text", "why"), [("", "Token file exists but empty"), (None, "token file does not exist")])
@@ -341,20 +342,14 @@ async def test_a_service_account_without_its_token_leaves_the_old_one(
             token.unlink()
         else:
             token.write_text(text)
-        server.now += MINUTE
-        assert await server.used_by(kube) == "bearer one"
-        server.takes = "bearer two"
-        assert why in await refusal(kube)
+        assert why in await server.keeps(kube, "bearer one")
 
 
 async def test_a_token_for_another_api_server_is_not_shown_to_this_one(tmp_path: Path) -> None:
     server, kubeconfig = Server(), write(tmp_path / "kubeconfig", {"token": "one"})
     async with server.asked_by(kubeconfig) as kube:
         write(kubeconfig, {"token": "secret"}, server="http://other")
-        server.now += MINUTE
-        assert await server.used_by(kube) == "Bearer one"
-        server.takes = "Bearer two"
-        assert "it names another API server" in await refusal(kube)
+        assert "it names another API server" in await server.keeps(kube, "Bearer one")
 
 
 async def test_a_client_certificate_without_its_key_leaves_the_old_one(tmp_path: Path) -> None:

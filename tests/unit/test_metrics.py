@@ -67,17 +67,10 @@ def test_a_code_is_named_as_go_names_it(code: int, name: str) -> None:
     assert go_code_name(code) == name
 
 
-def test_the_same_call_again_is_added() -> None:
-    metrics = Metrics()
-    for _ in range(3):
-        metrics.observe_call("d", CREATE, 0, 0.2)
-    assert calls(metrics, "d", CREATE, "OK") == 3
-
-
 def test_a_call_before_the_driver_is_known_counts_as_unknown_driver() -> None:
     metrics = Metrics()
-    metrics.observe_call("", CREATE, 0, 0.2)
-    metrics.observe_call("", CREATE, 0, 0.2)
+    for _ in range(2):
+        metrics.observe_call("", CREATE, 0, 0.2)
     assert calls(metrics, "unknown-driver", CREATE, "OK") == 2
 
 
@@ -140,12 +133,6 @@ def test_publications_that_a_runtime_mounts_are_counted_by_who_told_it() -> None
     name = "csi_bridge_deferred_publications_total"
     found = {by: registry_of(metrics).get_sample_value(name, {"by": by}) for by in ("agent", "driver")}
     assert found == {"agent": 1, "driver": 0}
-
-
-def test_two_processes_in_one_test_do_not_meet() -> None:
-    one, other = Metrics(), Metrics()
-    one.link_ups.inc()
-    assert registry_of(other).get_sample_value("csi_bridge_link_ups_total") == 0
 
 
 def test_the_process_itself_is_measured() -> None:

@@ -246,16 +246,6 @@ async def served(request: bytes, connection: Connection) -> bytes:
     return answer
 
 
-async def test_a_get_is_answered(connection: Connection) -> None:
-    assert (await served(b"GET /volumes HTTP/1.1\r\nHost: x\r\n\r\n", connection)).startswith(b"HTTP/1.1 200 OK")
-
-
-async def test_another_method_is_told_which_pages_there_are(connection: Connection) -> None:
-    answer = await served(b"POST /volumes HTTP/1.1\r\n\r\n", connection)
-    assert answer.startswith(b"HTTP/1.1 404 Not Found")
-    assert b"only GET of /volumes is served" in answer
-
-
 @pytest.mark.parametrize("request_", [b"", b"x" * 100_000], ids=["nothing", "a long line"])
 async def test_a_client_that_leaves_early_or_writes_too_long_lines_gets_nothing(
     connection: Connection, request_: bytes

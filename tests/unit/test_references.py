@@ -122,46 +122,33 @@ async def test_a_group_refers_to_its_snapshots_until_their_contents_do_and_waits
     }
 
 
-@pytest.mark.parametrize(
-    ("code", "unread"),
-    [
-        (404, {}),
-        (
-            403,
-            {SNAPSHOT: "the hub may not list VolumeGroupSnapshotContents; apply deploy/cloud/base/hub-rbac.yaml again"},
-        ),
-    ],
-)
-async def test_a_cluster_without_group_snapshots_is_read_whole(code: int, unread: dict[str, str]) -> None:
-    class Api(FakeApi):
-        async def list(self, resource: Any, *, limit: int, more: str = "") -> Any:
-            if resource.kind == "VolumeGroupSnapshotContent":
-                raise KubeError("list", code, "", "broken")
-            return await super().list(resource, limit=limit, more=more)
-
-    assert (await ClusterReferences(Api(), source()).read()).unread == unread
+GROUPS, CONTENTS = "VolumeGroupSnapshotContent", "VolumeSnapshotContent"
+MAY_NOT = "the hub may not list {}s; apply deploy/cloud/base/hub-rbac.yaml again"
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("kind", "code", "unread"),
     [
-        (404, "the cluster has no VolumeSnapshotContents"),
-        (403, "the hub may not list VolumeSnapshotContents; apply deploy/cloud/base/hub-rbac.yaml again"),
-        (500, "the VolumeSnapshotContents cannot be read: Kubernetes: list: broken"),
+        (GROUPS, 404, {}),
+        (GROUPS, 403, {SNAPSHOT: MAY_NOT.format(GROUPS)}),
+        (CONTENTS, 404, {SNAPSHOT: "the cluster has no VolumeSnapshotContents"}),
+        (CONTENTS, 403, {SNAPSHOT: MAY_NOT.format(CONTENTS)}),
+        (CONTENTS, 500, {SNAPSHOT: "the VolumeSnapshotContents cannot be read: Kubernetes: list: broken"}),
     ],
 )
-async def test_a_cluster_whose_snapshots_cannot_be_read_says_why(code: int, why: str) -> None:
+async def test_a_cluster_whose_snapshots_cannot_be_read_says_why_unless_it_has_no_groups(
+    kind: str, code: int, unread: dict[str, str]
+) -> None:
     class Api(FakeApi):
         async def list(self, resource: Any, *, limit: int, more: str = "") -> Any:
-            if resource.kind == "VolumeSnapshotContent":
+            if resource.kind == kind:
                 raise KubeError("list", code, "", "broken")
             return await super().list(resource, limit=limit, more=more)
 
     api = Api()
     api.put(pv("pv", "v"))
     found = await ClusterReferences(api, source()).read()
-    assert found.unread == {SNAPSHOT: why}
-    assert len(found.named) == 1
+    assert (found.unread, len(found.named)) == (unread, 1)
 
 
 async def test_a_cluster_whose_persistent_volumes_cannot_be_read_says_why() -> None:

@@ -58,19 +58,11 @@ def test_a_node_whose_name_can_be_no_label_has_no_segment(node: str) -> None:
 
 
 def test_a_segment_is_added_to_what_the_vendor_says() -> None:
-    vendors = NodeGetInfoResponse(node_id="id-7", max_volumes_per_node=8).SerializeToString()
-
-    told = NodeGetInfoResponse.FromString(with_segment(vendors, "n1"))
-
-    assert (told.node_id, told.max_volumes_per_node) == ("id-7", 8)
-    assert dict(told.accessible_topology.segments) == {NODE_SEGMENT: "n1"}
-
-
-def test_segments_that_the_vendor_gives_stay() -> None:
     vendors = NodeGetInfoResponse(node_id="id-7", accessible_topology=Topology(segments={"rack": "r1"}))
 
     told = NodeGetInfoResponse.FromString(with_segment(vendors.SerializeToString(), "n1"))
 
+    assert told.node_id == "id-7"
     assert dict(told.accessible_topology.segments) == {"rack": "r1", NODE_SEGMENT: "n1"}
 
 
@@ -104,21 +96,11 @@ def test_a_topology_that_another_process_announces_is_added_to_the_vendors_bytes
     assert has_topology(told)
 
 
-@pytest.mark.parametrize("text", ["", "a", "A_b-c.9", "a" * 63])
-def test_label_values_that_kubernetes_takes(text: str) -> None:
-    assert is_label_value(text)
+def test_label_values_are_those_that_kubernetes_takes() -> None:
+    assert all(map(is_label_value, ["", "a", "A_b-c.9", "a" * 63]))
+    assert not any(map(is_label_value, ["_a", "a-", "a" * 64, "a b", "é", "a\n"]))
 
 
-@pytest.mark.parametrize("text", ["_a", "a-", "a" * 64, "a b", "é", "a\n"])
-def test_label_values_that_kubernetes_refuses(text: str) -> None:
-    assert not is_label_value(text)
-
-
-@pytest.mark.parametrize("text", ["zone", NODE_SEGMENT, "a" * 63, f"{'d' * 253}/k"])
-def test_label_keys_that_kubernetes_takes(text: str) -> None:
-    assert is_label_key(text)
-
-
-@pytest.mark.parametrize("text", ["", "/k", "Up.io/k", "a/b/c", f"{'d' * 254}/k", "a" * 64, "k/"])
-def test_label_keys_that_kubernetes_refuses(text: str) -> None:
-    assert not is_label_key(text)
+def test_label_keys_are_those_that_kubernetes_takes() -> None:
+    assert all(map(is_label_key, ["zone", NODE_SEGMENT, "a" * 63, f"{'d' * 253}/k"]))
+    assert not any(map(is_label_key, ["", "/k", "Up.io/k", "a/b/c", f"{'d' * 254}/k", "a" * 64, "k/"]))
