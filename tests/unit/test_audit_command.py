@@ -144,17 +144,6 @@ def test_a_no_keeps_it(hub: Hub, settings: OperatorSettings, answers: list[bool]
     assert hub.calls == []
 
 
-def test_without_a_terminal_nothing_is_deleted_but_with_yes(
-    hub: Hub, settings: OperatorSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False)
-    hub.audits = [audited(leak())] * 2
-    assert audit.delete(settings, "vol-1", driver="", sure=False) == 1
-    assert hub.calls == []
-    assert audit.delete(settings, "vol-1", driver="", sure=True) == 0
-    assert len(hub.calls) == 1
-
-
 def test_a_snapshot_is_deleted_as_one(hub: Hub, settings: OperatorSettings) -> None:
     hub.audits = [audited(leak(thing="snapshot", nodes=["n2", "n3"]))]
     assert audit.delete(settings, "vol-1", driver="", sure=True) == 0
@@ -164,11 +153,10 @@ def test_a_snapshot_is_deleted_as_one(hub: Hub, settings: OperatorSettings) -> N
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        (audited(leak("ghost", about="PersistentVolume pv names it")), "it is a ghost: PersistentVolume pv names it"),
         (audited(leak(), leak(driver="e.csi")), "several have this id"),
         (audited(notes=["volumes are not compared with Kubernetes: no answer"]), "volumes are not compared"),
     ],
-    ids=["a ghost", "several", "not judged"],
+    ids=["several", "not judged"],
 )
 def test_what_is_no_single_orphan_is_not_deleted(
     hub: Hub, settings: OperatorSettings, capsys: pytest.CaptureFixture[str], state: Audited, why: str

@@ -28,13 +28,14 @@ from cli.doctor.sockets import check_socket, connections
 from cli.doctor.watchdog import check_watchdog
 from cli.process_options import HUB_OPTIONS
 from cloud.admission import Role
-from cloud.kube import KubeError, Page
+from cloud.kube import KubeError, Resource
 from common.errors import BridgeError
 from common.pages.agent import AgentStatus, NodeVolumes
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
 from tests.kit.certificates import Authority, Pem, bundle
+from tests.kit.fake_api import FakeApi
 from tests.kit.pages import SINCE, page, proxy, refusal
 from tests.kit.pages import node as page_of_node
 from tests.kit.pages import state as page_of_hub
@@ -395,10 +396,10 @@ def test_a_proxy_driver_without_sidecars_is_told() -> None:
 # -------------------- the cluster --------------------
 
 
-class Cluster:
+class Cluster(FakeApi):
     """An API server with these CSIDrivers, StorageClasses and CSINodes (topology keys by driver).
 
-    It denies some of `verb resource`, and with `failure` it refuses everything with that code.
+    It denies some of `verb resource`.
     """
 
     def __init__(
@@ -406,35 +407,24 @@ class Cluster:
         *drivers: str,
         classes: dict[str, str] | None = None,
         denied: tuple[str, ...] = (),
-        failure: int = 0,
         **nodes: dict[str, list[str]],
     ) -> None:
-        self._failure, self._nodes, self._denied = failure, nodes, denied
-        self._objects = {
-            "CSIDriver": [{"metadata": {"name": name}} for name in drivers],
-            "StorageClass": [{"metadata": {"name": n}, "provisioner": it} for n, it in (classes or {}).items()],
-        }
+        super().__init__()
+        self._denied = denied
+        for name in drivers:
+            self.put({"kind": "CSIDriver", "metadata": {"name": name}})
+        for name, provisioner in (classes or {}).items():
+            self.put({"kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner})
+        for name, keys in nodes.items():
+            entries = [{"name": driver, "topologyKeys": its} for driver, its in keys.items()]
+            self.put({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": entries}})
 
-    async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
-        self._fail(resource)
-        return Page(self._objects[resource.kind], "1", "")
-
-    async def get(self, resource: Any, name: str, namespace: str = "") -> dict[str, Any]:
-        self._fail(resource)
-        if name not in self._nodes:
-            raise KubeError(f"get CSINode {name}", 404, "", "no")
-        return {"spec": {"drivers": [{"name": it, "topologyKeys": keys} for it, keys in self._nodes[name].items()]}}
-
-    async def create(self, resource: Any, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
-        self._fail(resource)
+    async def create(self, resource: Resource, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+        await self._fail("create")
         asked = body["spec"]["resourceAttributes"]
         assert asked.get("namespace") == ("kube-node-lease" if asked["resource"] == "leases" else None)
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
         return {"status": {"allowed": f"{asked['verb']} {name}" not in self._denied}}
-
-    def _fail(self, resource: Any) -> None:
-        if self._failure:
-            raise KubeError(f"list {resource.plural}", self._failure, "", "no")
 
 
 async def looked_at(
@@ -458,8 +448,11 @@ async def test_what_a_cluster_lacks_is_named() -> None:
 
 
 async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
-    found = await looked_at(Cluster(failure=403), node(), as_hub=True)
-    assert found["CSIDriver"].what == "Kubernetes: list csidrivers: no"
+    cluster = Cluster()
+    for verb in ("list", "get", "create"):
+        cluster.failures[verb] = [KubeError(f"{verb} objects", 403, "", "no")] * 1_000
+    found = await looked_at(cluster, node(), as_hub=True)
+    assert found["CSIDriver"].what == "Kubernetes: list objects: no"
     assert {it.level for it in found.values()} == {"wrong"}
 
 
@@ -503,7 +496,7 @@ async def test_a_permission_of_the_hub_is_wrong_when_it_is_missing_also_one_to_w
 
 
 async def test_a_missing_permission_of_a_sidecar_is_a_warning_that_names_it() -> None:
-    cluster: Any = Cluster(denied=("update persistentvolumeclaims",))
+    cluster = Cluster(denied=("update persistentvolumeclaims",))
     (found,) = [it for _, it in await perform([check(cluster, "csi-provisioner", "kube-node-lease")], limit_s=5.0)]
     assert (found.level, found.what) == (
         "warning",

@@ -5,213 +5,166 @@ import inspect
 import pytest
 
 from common import errors
-from common.errors import (
-    CODES,
-    AnswerRefused,
-    CallError,
-    CallTimeout,
-    CapabilityMissing,
-    Draining,
-    DriverAmbiguous,
-    DriverMissing,
-    EpochOver,
-    FieldMissing,
-    ForeignDriver,
-    ForeignId,
-    HubUnreachable,
-    IdConflict,
-    KnowledgeLost,
-    LeaseOver,
-    LinkLost,
-    MessageTooLarge,
-    NameElsewhere,
-    NobodyServes,
-    NodeOffline,
-    NodeUnknown,
-    NoNodeFits,
-    NoPlace,
-    NoRoute,
-    NotCarried,
-    NothingKnown,
-    NotListed,
-    NotWhole,
-    OpenElsewhere,
-    OperationBusy,
-    OperationConflict,
-    OperationLimit,
-    OperatorRefused,
-    Overloaded,
-    PlacementNotKept,
-    RemoteProtocolError,
-    ReportRefused,
-    SettingsError,
-    SeveralNodes,
-    SourceElsewhere,
-    TokenUnknown,
-    TooManyOpen,
-    TunnelClosed,
-    VendorBroken,
-    VolumeHeld,
-    status_of,
-    timestamp,
-)
+from common.errors import CODES, CallError, status_of, timestamp
 from common.status import Code, Origin, Status
 
 SINCE_S = 1_795_252_323.9
 """2026-11-21T09:12:03Z and most of a second."""
 
 TEXTS: dict[CallError, str] = {
-    NodeOffline("n7", SINCE_S): (
+    errors.NodeOffline("n7", SINCE_S): (
         "edge node n7 is offline since 2026-11-21T09:12:03Z; look at the log of its csi-bridge edge agent and at "
         "the network between it and the hub"
     ),
-    NodeUnknown("n7"): (
+    errors.NodeUnknown("n7"): (
         "edge node n7 has never connected to this hub; compare --nodeid of the proxy driver with --node of the "
         "edge agent, and look at the agent's log"
     ),
-    DriverMissing("dir.csi", "n7"): (
+    errors.DriverMissing("dir.csi", "n7"): (
         "edge node n7 is connected but has no driver dir.csi; check that the driver runs there and that the "
         "agent's --driver names its socket, and look at the agent's log"
     ),
-    DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")): (
+    errors.DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")): (
         "edge node n7 has 2 drivers with the name dir.csi: /a.sock, /b.sock; if one of them is the controller, "
         "name only its socket with the agent's --driver; otherwise stop one of them"
     ),
-    NoRoute("dir.csi", {"n7": True, "n8": False}): (
+    errors.NoRoute("dir.csi", {"n7": True, "n8": False}): (
         "driver dir.csi runs on several edge nodes (n7; n8, which is offline) and the call names none; set "
         "--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
         "the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
     ),
-    KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z hub.db was gone or empty"): (
+    errors.KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z hub.db was gone or empty"): (
         "the call for driver dir.csi names no edge node, and the hub has lost part of what the nodes had reported "
         "(2026-11-21T09:12:03Z hub.db was gone or empty); set --nodeid on the proxy driver, or, once csi-bridge "
         "status shows every node and its drivers again, run csi-bridge trust on the hub's host"
     ),
-    NoPlace("dir.csi", "volume v-1", "nobody tells"): (
+    errors.NoPlace("dir.csi", "volume v-1", "nobody tells"): (
         "the hub does not know which edge node of driver dir.csi has volume v-1: nobody tells"
     ),
-    NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"): (
+    errors.NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"): (
         "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there"
     ),
-    TooManyOpen("dir.csi", "n7", 20_000): (
+    errors.TooManyOpen("dir.csi", "n7", 20_000): (
         "edge node n7 gets no create of a new name of driver dir.csi, because the outcome of too many others is "
         "not known; their retries settle them: look at the driver on n7 and at the node's link, or raise "
         "--max-open-creates of the hub (20000)"
     ),
-    OpenElsewhere("dir.csi", "DeleteVolume vol-1", "n1", ""): (
+    errors.OpenElsewhere("dir.csi", "DeleteVolume vol-1", "n1", ""): (
         "DeleteVolume vol-1 of driver dir.csi has an open outcome on edge node n1, which is away or takes no "
         "calls: it goes on when n1 answers; if n1 is gone for good, switch its machine off, then csi-bridge forget "
         "n1"
     ),
-    NobodyServes("dir.csi", "no edge node runs it"): (
+    errors.NobodyServes("dir.csi", "no edge node runs it"): (
         "no edge node serves driver dir.csi (--placement=shared): no edge node runs it"
     ),
-    NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"): (
+    errors.NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"): (
         "edge node n1 may have carried out CreateVolume pvc-1 of driver dir.csi already, and this call is for n2; "
         "send the call to n1 (with --nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
         "if that node will not come back, run csi-bridge forget n1 on the hub's host"
     ),
-    ForeignId("dir.csi", "CreateVolume pvc-1", "n1", "volume v-1", "n2"): (
+    errors.ForeignId("dir.csi", "CreateVolume pvc-1", "n1", "volume v-1", "n2"): (
         "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with volume v-1, which edge node n2 has; the "
         "answer is not passed on; look at the driver on n1, and run csi-bridge forget n1 on the hub's host if it "
         "will not come back"
     ),
-    AnswerRefused("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"): (
+    errors.AnswerRefused("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"): (
         "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with more than one message; "
         "the answer is not passed on; look at the driver on n1"
     ),
-    ReportRefused("dir.csi", "n1", "no rule allows it"): (
+    errors.ReportRefused("dir.csi", "n1", "no rule allows it"): (
         "edge node n1 gets no call of driver dir.csi, because the hub refuses its report: no rule allows it"
     ),
-    CapabilityMissing("dir.csi", "n1", "/csi.v1.Controller/ControllerExpandVolume", "EXPAND_VOLUME"): (
+    errors.CapabilityMissing("dir.csi", "n1", "/csi.v1.Controller/ControllerExpandVolume", "EXPAND_VOLUME"): (
         "ControllerExpandVolume needs the capability EXPAND_VOLUME, which driver dir.csi has on most of its edge "
         "nodes and lacks on n1; run the same version of the driver there"
     ),
-    IdConflict("dir.csi", "volume lv-1", ["n1", "n2"]): (
+    errors.IdConflict("dir.csi", "volume lv-1", ["n1", "n2"]): (
         "driver dir.csi has volume lv-1 on several edge nodes (n1; n2) and the call does not say which; name one: "
         "csi-bridge call --node NODE"
     ),
-    SourceElsewhere("dir.csi", "snapshot s-1", "n1"): (
+    errors.SourceElsewhere("dir.csi", "snapshot s-1", "n1"): (
         "snapshot s-1 of driver dir.csi is on edge node n1, and a copy of it is requested for another place; let "
         "the pod that uses the copy run on n1"
     ),
-    SeveralNodes("dir.csi", {"volume v-1": "n1", "volume v-2": "n2"}): (
+    errors.SeveralNodes("dir.csi", {"volume v-1": "n1", "volume v-2": "n2"}): (
         "driver dir.csi can do this only within one edge node, and volume v-1 is on n1; volume v-2 is on n2"
     ),
-    NotWhole("dir.csi", "/csi.v1.Controller/ListThings", 3): (
+    errors.NotWhole("dir.csi", "/csi.v1.Controller/ListThings", 3): (
         "ListThings would have to ask all 3 edge nodes that run driver dir.csi, which the hub does not do yet; "
         "ask one: csi-bridge call --node NODE"
     ),
-    NotListed("dir.csi", "/csi.v1.Controller/ListVolumes", {"n2": "it is busy", "n1": "it is away", "n3": ""}): (
+    errors.NotListed("dir.csi", "/csi.v1.Controller/ListVolumes", {"n2": "it is busy", "n1": "it is away", "n3": ""}): (
         "ListVolumes of driver dir.csi would lack the entries of edge node n1: it is away (and those of n2, n3); "
         "csi-bridge call --node NODE asks one node, and csi-bridge forget NODE is for a node that is gone for good"
     ),
-    TokenUnknown("/csi.v1.Controller/ListVolumes"): (
+    errors.TokenUnknown("/csi.v1.Controller/ListVolumes"): (
         "this starting_token of ListVolumes is for no list of the hub; begin again without one"
     ),
-    VolumeHeld("d.example", "v-1", "n2", "it is offline since then"): (
+    errors.VolumeHeld("d.example", "v-1", "n2", "it is offline since then"): (
         "volume v-1 of driver d.example is not detached from node n2: it is offline since then"
     ),
-    FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"): (
+    errors.FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"): (
         "DeleteVolume needs the field volume_id, which is empty"
     ),
-    PlacementNotKept("placement.db", "disk full"): (
+    errors.PlacementNotKept("placement.db", "disk full"): (
         "the hub cannot record which edge node this is on (placement.db: disk full); make room on the disk or "
         "repair it, and a retry continues"
     ),
-    HubUnreachable("wss://hub:7443", SINCE_S): (
+    errors.HubUnreachable("wss://hub:7443", SINCE_S): (
         "the proxy driver has no link to the hub at wss://hub:7443 since 2026-11-21T09:12:03Z; look at the proxy "
         "driver's log, which says why, and at the hub's"
     ),
-    LinkLost("edge node n7", "nothing was heard for 20 s"): (
+    errors.LinkLost("edge node n7", "nothing was heard for 20 s"): (
         "the link to edge node n7 was lost with the call under way; an operation that the call started may still "
         "be running, and a retry joins it"
     ),
-    Draining("hub"): "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
-    CallTimeout("edge node n7"): (
+    errors.Draining(
+        "hub"
+    ): "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
+    errors.CallTimeout("edge node n7"): (
         "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
         "running, and a retry joins it"
     ),
-    EpochOver("dir.csi", "n7", 5, 7): (
+    errors.EpochOver("dir.csi", "n7", 5, 7): (
         "the call is of epoch 5 of driver dir.csi, and edge node n7 has seen epoch 7; a retry goes to the node "
         "that serves the driver now"
     ),
-    LeaseOver("dir.csi", "n7"): (
+    errors.LeaseOver("dir.csi", "n7"): (
         "the agent on edge node n7 had no answer of the hub for --controller-lease, so it made no call to driver "
         "dir.csi, or cancelled it; a retry asks the driver again"
     ),
-    OperationLimit("dir.csi", "n7", 600.0): (
+    errors.OperationLimit("dir.csi", "n7", 600.0): (
         "driver dir.csi on edge node n7 did not finish within --operation-limit (600 s) and the call to it was "
         "cancelled; look at the driver's log"
     ),
-    OperationConflict("dir.csi", "n7", "CreateVolume pvc-1"): (
+    errors.OperationConflict("dir.csi", "n7", "CreateVolume pvc-1"): (
         "CreateVolume pvc-1 is already under way with other arguments at driver dir.csi on edge node n7; retry "
         "when it has ended"
     ),
-    OperationBusy("dir.csi", "n7", "DeleteVolume v1", "ControllerPublishVolume v1 a"): (
+    errors.OperationBusy("dir.csi", "n7", "DeleteVolume v1", "ControllerPublishVolume v1 a"): (
         "DeleteVolume v1 has to wait, because ControllerPublishVolume v1 a is under way at driver dir.csi on edge "
         "node n7; retry when it has ended"
     ),
-    MessageTooLarge(5_000_000, 4_194_304, "a CSI message"): (
+    errors.MessageTooLarge(5_000_000, 4_194_304, "a CSI message"): (
         "a CSI message of 5000000 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, "
         "driver and agent"
     ),
-    Overloaded("hub", 1_024, "--max-calls"): (
+    errors.Overloaded("hub", 1_024, "--max-calls"): (
         "the hub has 1024 calls under way, which is its limit (--max-calls); retry later or raise it"
     ),
-    VendorBroken("dir.csi", "n7", "the driver reset the stream"): (
+    errors.VendorBroken("dir.csi", "n7", "the driver reset the stream"): (
         "driver dir.csi on edge node n7: the driver reset the stream; look at the driver's log there"
     ),
-    NothingKnown("dir.csi", "no agent has reported it"): (
+    errors.NothingKnown("dir.csi", "no agent has reported it"): (
         "nothing is known of driver dir.csi yet: no agent has reported it"
     ),
-    ForeignDriver("mine.csi", "dir.csi"): (
+    errors.ForeignDriver("mine.csi", "dir.csi"): (
         "proxy driver mine.csi may call only its own driver at this hub, not dir.csi; check its --drivername"
     ),
-    OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"): (
+    errors.OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"): (
         "edge node n7 is not forgotten: it is connected; stop its agent first"
     ),
-    NotCarried("/csi.v1.Node/NodeStageVolume", "a kubelet asks the driver itself"): (
+    errors.NotCarried("/csi.v1.Node/NodeStageVolume", "a kubelet asks the driver itself"): (
         "/csi.v1.Node/NodeStageVolume is not served here: a kubelet asks the driver itself"
     ),
 }
@@ -232,27 +185,29 @@ def test_a_call_error_becomes_a_status_with_this_text(error: CallError) -> None:
 def test_a_final_code_says_that_nothing_can_have_run() -> None:
     """docs/csi-contract.md#a-final-code-makes-a-sidecar-forget: these calls were sent to no driver."""
     final = {
-        NotCarried: Code.UNIMPLEMENTED,
-        IdConflict: Code.FAILED_PRECONDITION,
-        SeveralNodes: Code.FAILED_PRECONDITION,
-        SourceElsewhere: Code.RESOURCE_EXHAUSTED,
+        errors.NotCarried: Code.UNIMPLEMENTED,
+        errors.IdConflict: Code.FAILED_PRECONDITION,
+        errors.SeveralNodes: Code.FAILED_PRECONDITION,
+        errors.SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     }
     not_final = {
-        CallTimeout: Code.DEADLINE_EXCEEDED,
-        OperationLimit: Code.DEADLINE_EXCEEDED,
-        **dict.fromkeys((OperationConflict, OperationBusy, EpochOver, TokenUnknown), Code.ABORTED),
+        errors.CallTimeout: Code.DEADLINE_EXCEEDED,
+        errors.OperationLimit: Code.DEADLINE_EXCEEDED,
+        **dict.fromkeys(
+            (errors.OperationConflict, errors.OperationBusy, errors.EpochOver, errors.TokenUnknown), Code.ABORTED
+        ),
     }
     usual = dict.fromkeys(CODES, Code.UNAVAILABLE)
     assert usual | not_final | final == CODES
 
 
 def test_of_very_many_nodes_with_the_driver_ten_are_named() -> None:
-    text = str(NoRoute("dir.csi", {f"n{number:02}": True for number in range(12)}))
+    text = str(errors.NoRoute("dir.csi", {f"n{number:02}": True for number in range(12)}))
     assert "; n08; n09; and 2 more) and" in text
 
 
 def test_a_timeout_without_a_name_speaks_of_the_peer() -> None:
-    assert str(CallTimeout()).startswith("the peer did not answer before the caller's deadline")
+    assert str(errors.CallTimeout()).startswith("the peer did not answer before the caller's deadline")
 
 
 @pytest.mark.parametrize(
@@ -264,9 +219,9 @@ def test_a_timeout_without_a_name_speaks_of_the_peer() -> None:
     [
         None,
         ValueError("s3cr3t"),
-        TunnelClosed(sent=True, why="s3cr3t"),
-        RemoteProtocolError("s3cr3t"),
-        SettingsError("KEY", "s3cr3t", "no"),
+        errors.TunnelClosed(sent=True, why="s3cr3t"),
+        errors.RemoteProtocolError("s3cr3t"),
+        errors.SettingsError("KEY", "s3cr3t", "no"),
         KeyboardInterrupt("s3cr3t"),
     ],
     ids=lambda error: type(error).__name__,
@@ -290,7 +245,7 @@ def test_a_call_error_that_the_table_does_not_name_is_unavailable() -> None:
     ("value", "text"), [("7x", "KEEPALIVE=7x: no time"), ("", "KEEPALIVE: no time"), (None, "KEEPALIVE: no time")]
 )
 def test_a_settings_error_names_the_variable_and_its_value(value: object, text: str) -> None:
-    assert str(SettingsError("KEEPALIVE", value, "no time")) == text
+    assert str(errors.SettingsError("KEEPALIVE", value, "no time")) == text
 
 
 def test_a_timestamp_is_absolute_utc_to_the_second() -> None:

@@ -43,13 +43,6 @@ async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(audit_line
     assert problem(world).startswith("node n2 is fenced since 2027-01-15T08:00:00Z: an operator takes it for dead")
 
 
-async def test_a_fence_outlives_the_hub(world: Guarded) -> None:
-    await world.fence("n2")
-    world.start()
-    assert world.fences.is_fenced("n2")
-    assert not world.fences.is_fenced("n1")
-
-
 async def test_a_fence_ends_when_the_node_connects(world: Guarded) -> None:
     await world.fence("n2")
     world.links.away["n2"] = None

@@ -353,15 +353,6 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     assert hub.settings == as_texts(world.settings)
 
 
-async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names(world: Hub) -> None:
-    await world.edge("n2")
-    await with_driver(world)
-    n1, n2 = await world.pages.nodes()
-    assert (n1.node, n1.connected, n1.drivers, n1.address) == ("n1", True, [DRIVER], "10.0.0.1:7")
-    assert (n1.software, n1.versions) == (SOFTWARE, {DRIVER: "1"})
-    assert (n2.node, n2.drivers) == ("n2", [])
-
-
 async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_version(world: Hub) -> None:
     stream = (await world.operator()).open(Kind.STATUS)
     assert await stream.receive() is None

@@ -29,8 +29,7 @@ from common.enrolment import (
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
-from common.served_by_tasks import ServedByTasks
-from common.status import Code, Origin
+from common.status import Code
 from common.tls import TlsFiles
 from common.version import introduce
 from tests.kit.audit import audited
@@ -48,24 +47,6 @@ if TYPE_CHECKING:
 
 TTL_S, GRACE_S = 900.0, 86_400.0
 STRANGER = Address("10.0.0.9:1", local=False)
-
-
-class Admitted(ServedByTasks):
-    """A link handler that has admitted an agent, and serves its renewals."""
-
-    origin = Origin.HUB
-
-    def __init__(self, enrolment: Enrolment) -> None:
-        self.serve = enrolment.serve_on_link  # type: ignore[method-assign]  # of one link handler
-
-    def greeted(self, link: Link) -> None:
-        link.accept()
-
-    def draining(self, link: Link, message: str) -> None: ...
-
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-
-    def closed(self, link: Link, reason: str, message: str) -> None: ...
 
 
 class EnrollingHub:
@@ -101,7 +82,7 @@ class EnrollingHub:
 
     async def dial(self, node: NodeKey | None = None) -> Link:
         """A link to the join listener, or of an admitted node."""
-        handler = self.strangers if node is None else Admitted(self.enrolment)
+        handler = self.strangers if node is None else Peer(self.enrolment.serve_on_link)
         at_hub, at_node = link_pair(
             handler,
             Peer(accepts=False),

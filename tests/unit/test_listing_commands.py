@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from cli import node_list, volumes
-from cli.main import cli
 from common.pages.hub import VolumeStatus
 from tests.kit.pages import SINCE, node, refusal, state
 
@@ -94,15 +92,3 @@ def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
     assert list(volumes.show(volumes.Volumes([], has_source=True))) == ["the hub knows no volume of a CSI driver"]
     (line,) = volumes.show(volumes.Volumes([], has_source=False))
     assert "without --kubeconfig and without --manifests" in line
-
-
-@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("--output=json",), True)])
-def test_both_are_tables_unless_json_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool
-) -> None:
-    ran: list[bool] = []
-    for module in (node_list, volumes):
-        monkeypatch.setattr(module, "run", lambda _settings, *, as_json: ran.append(as_json))
-    for name in ("nodes", "volumes"):
-        assert CliRunner().invoke(cli, [name, *flags]).exit_code == 0
-    assert ran == [wanted, wanted]

@@ -340,14 +340,6 @@ def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
     assert stream.getvalue().splitlines()[BURST:] == ["no hello from 10.0.0.7: 4411 % … and 4,311 more", "any line"]
 
 
-def test_a_line_about_no_peer_is_never_held() -> None:
-    stream = limited(Clock())
-    handler = stream.handler
-    for _ in range(2 * BURST):
-        handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, "mine", (), None))
-    assert len(stream.getvalue().splitlines()) == 2 * BURST
-
-
 def test_no_character_of_a_json_line_steers_a_terminal(lines: Lines, text: Written) -> None:
     stream = configured("json")
     LOGGER.info("\x1b[2J\x9b2J\u202e")
@@ -479,15 +471,6 @@ def test_a_peer_gets_a_burst_and_then_some_lines_a_minute() -> None:
     assert admitted(limit, "n1", 500, now=0.0) == BURST
     assert admitted(limit, "n1", 500, now=60.0) == LINES_A_MINUTE
     assert admitted(limit, "n1", 500, now=3_600.0) == BURST
-
-
-def test_the_last_held_line_comes_with_the_number_of_the_others_once() -> None:
-    limit: LineLimit[int] = LineLimit()
-    admitted(limit, "n1", BURST + 4_312, now=0.0)
-    assert limit.holds
-    assert limit.take_held() == [(BURST + 4_311, 4_311)]
-    assert limit.take_held() == []
-    assert not limit.holds
 
 
 def test_peers_and_kinds_have_allowances_of_their_own() -> None:

@@ -17,7 +17,7 @@ from common.errors import CallError, timestamp
 from common.limits import Limits
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.server_call import CancelReason, ServerCall
+from common.relay.server_call import ServerCall
 from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
 from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
@@ -141,15 +141,16 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: Proxy) -> No
 class Answering:
     """A hub's end of a call: answers it, and notes whether the answer was delivered."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: bytes = b"the answer") -> None:
         self.released: list[bool] = []
+        self._answer = answer
 
     async def serve(self, stream: Stream) -> None:
         assert stream.opened is not None
         if stream.opened.kind == Kind.WATCH:
             await never_ends(stream)
         stream.on_released = self.released.append
-        stream.end(Status(Code.OK), b"the answer")
+        stream.end(Status(Code.OK), self._answer)
 
 
 async def test_the_hub_hears_that_an_answer_was_delivered_once_the_sidecar_has_taken_it(world: Proxy) -> None:
@@ -183,48 +184,18 @@ async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_t
     assert hub.released == ([False] if method == CREATE else [])
 
 
-async def test_a_call_whose_caller_leaves_is_cancelled_at_the_hub(world: Proxy) -> None:
-    cancelled: list[bool] = []
-
-    async def serve(stream: Stream) -> None:
-        assert stream.opened is not None
-        try:
-            await never_ends(stream)
-        except asyncio.CancelledError:
-            cancelled.append(stream.opened.kind == Kind.CALL)
-            raise
-
-    await world.link(serve)
-    sidecar = Sidecar(world.proxy)
-    call = sidecar.call()
-    await settle()
-    call.cancelled_by = CancelReason.CALLER_CANCELLED
-    call.callee.cancelled()
-    await settle()
-    assert cancelled == [True]
-    assert call.finished
-
-
 async def test_an_answer_larger_than_any_sidecar_takes_is_an_error_and_ends_the_call_at_the_hub(
     world: Proxy,
 ) -> None:
-    released: list[bool] = []
-
-    async def serve(stream: Stream) -> None:
-        assert stream.opened is not None
-        if stream.opened.kind == Kind.WATCH:
-            await never_ends(stream)
-        stream.on_released = released.append
-        stream.end(Status(Code.OK), b"x" * (SIDECAR_MESSAGE_BYTES + 1))
-
-    await world.link(serve, max_message_bytes=2 * SIDECAR_MESSAGE_BYTES)
+    hub = Answering(b"x" * (SIDECAR_MESSAGE_BYTES + 1))
+    await world.link(hub.serve, max_message_bytes=2 * SIDECAR_MESSAGE_BYTES)
     sidecar = Sidecar(world.proxy)
     sidecar.call()
     await settle()
     (told,) = sidecar.told
     assert told.code == Code.UNAVAILABLE
     assert "no stock sidecar takes a larger one" in told.message
-    assert released == [False]
+    assert hub.released == [False]
 
 
 class Hub(ServedByTasks):

@@ -30,12 +30,6 @@ def test_of_several_nodes_none_is_guessed_and_all_are_named_in_order() -> None:
     assert "csi-bridge forget NODE [DRIVER]" in str(error.value)
 
 
-def test_a_driver_that_no_node_has_reported_is_named() -> None:
-    with pytest.raises(NoRoute) as error:
-        route("d.example", "", ())
-    assert "no edge node has reported driver d.example" in str(error.value)
-
-
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
 def test_once_something_was_lost_the_only_node_is_a_guess_and_none_is_taken(candidates: tuple[str, ...]) -> None:
     with pytest.raises(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from click.testing import CliRunner
 
 from cli import status
-from cli.hub_state import as_json
-from cli.json_text import json_text
 from cli.main import cli
 from cli.operator_options import asking
 from cli.status import show
-from tests.kit.pages import SINCE, election, node, proxy, refusal, state
+from tests.kit.pages import election, node, proxy, refusal, state
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
@@ -83,19 +79,6 @@ def test_the_state_is_json_by_output_and_still_by_the_old_flag(
     assert CliRunner().invoke(cli, ["status", *flags]).exit_code == 0
     assert ran == [wanted]
     assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
-
-
-def test_json_has_all_of_the_state_with_its_times_in_rfc_3339() -> None:
-    error = {"at": SINCE, "driver": "a.example", "method": "M", "code": "INTERNAL", "by": "vendor", "message": "fire"}
-    told = json.loads(json_text(as_json(state(node("n1", last_error=error), refused=[refusal("n7")]))))
-    assert (told["nodes"][0]["since"], told["nodes"][0]["last_error"]) == (SINCE, error)
-    assert told["refused"] == [refusal("n7")]
-    assert next(iter(told)) == "nodes"
-    assert {"software", "known", "connected", "max_nodes", "lost", "trouble", "problems", "drivers"} <= told.keys()
-
-
-def test_a_vendors_name_cannot_reach_the_terminal() -> None:
-    assert "\x1b" not in "\n".join(show(state(node("n1", drivers=["\x1b[2J"]))))
 
 
 def test_the_largest_message_is_a_setting_and_fits_the_window() -> None:
