@@ -319,7 +319,7 @@ class Placed:
     async def ask(
         self,
         method: str,
-        request: Any = None,
+        request: Any = b"",
         *,
         mode: str = Mode.LOCAL,
         wanted: str = "",
@@ -333,7 +333,7 @@ class Placed:
         asking = asyncio.current_task()
         assert asking is not None
         nodes: list[str] = []
-        body = request.SerializeToString() if request is not None else b""
+        body = request if isinstance(request, bytes) else request.SerializeToString()
         call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), timeout_s)
         told = Told()
         reply = await self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)

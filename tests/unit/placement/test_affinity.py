@@ -51,46 +51,37 @@ def source(item: Item | None) -> Objects:
     return objects
 
 
-@pytest.mark.parametrize(
-    ("terms", "nodes"),
-    [
-        ([], []),
-        ([term("zone", "In", "b")], ["n2"]),
-        ([term("zone", "In", "a", "b")], ["n1", "n2"]),
-        ([term("zone", "In", "a"), term("zone", "In", "b")], ["n1", "n2"]),
-        ([term("zone", "DoesNotExist")], []),
-        ([term("kubernetes.io/hostname", "In", "n1")], ["n1"]),
-        ([term(NODE_SEGMENT, "In", "n1")], ["n1"]),
-        ([term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
-        ([term("zone", "In", "c")], []),
-    ],
-)
-def test_a_volumes_affinity_names_its_nodes(fleet: Fleet, terms: list[dict[str, Any]], nodes: list[str]) -> None:
-    assert Affinity(source(volume(*terms))).fit("h", DRIVER, fleet).named == nodes
+FIELD = term("metadata.name", "In", "n2", part="matchFields")
 
 
 @pytest.mark.parametrize(
-    ("terms", "nodes"),
+    ("terms", "named", "possible"),
     [
-        ([], ["n1", "n2", "n3"]),
-        ([term("zone", "In", "b")], ["n2", "n3"]),
-        ([term("zone", "In", "c")], ["n3"]),
-        ([term("zone", "NotIn", "a")], ["n2", "n3"]),
-        ([term("zone", "DoesNotExist")], ["n3"]),
-        ([term("rack", "In", "r1")], ["n1", "n2", "n3"]),
-        ([term(NODE_SEGMENT, "In", "n1")], ["n1"]),
-        ([term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
-        ([term("rack", "In", "r1") | term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
-        ([{}], []),
+        ([], [], ["n1", "n2", "n3"]),
+        ([{}], [], []),
+        ([term("zone", "In", "b")], ["n2"], ["n2", "n3"]),
+        ([term("zone", "In", "a", "b")], ["n1", "n2"], ["n1", "n2", "n3"]),
+        ([term("zone", "In", "a"), term("zone", "In", "b")], ["n1", "n2"], ["n1", "n2", "n3"]),
+        ([term("zone", "In", "c")], [], ["n3"]),
+        ([term("zone", "NotIn", "a")], ["n2", "n3"], ["n2", "n3"]),
+        ([term("zone", "DoesNotExist")], ["n3"], ["n3"]),
+        ([term("kubernetes.io/hostname", "In", "n1")], ["n1"], ["n1"]),
+        ([term(NODE_SEGMENT, "In", "n1")], ["n1"], ["n1"]),
+        ([FIELD], ["n2"], ["n2"]),
+        ([term("rack", "In", "r1")], [], ["n1", "n2", "n3"]),
+        ([term("rack", "In", "r1") | FIELD], [], ["n2"]),
     ],
 )
-def test_a_label_of_which_nothing_is_known_rules_out_no_node(terms: list[dict[str, Any]], nodes: list[str]) -> None:
+def test_a_volumes_affinity_names_nodes_and_rules_none_out_of_whose_label_nothing_is_known(
+    terms: list[dict[str, Any]], named: list[str], possible: list[str]
+) -> None:
     """Of n3 the vendor has told no topology, and of racks nobody has told anything."""
     zones = [report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}), report("n3", segments={})]
     fleet = Fleets(Nodes(*zones), offers()).of(DRIVER)
     affinity = Affinity(source(volume(*terms)))
-    assert affinity.fit("h", DRIVER, fleet).possible == nodes
-    assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == nodes
+    fit = affinity.fit("h", DRIVER, fleet)
+    assert (fit.named, fit.possible) == (named, possible)
+    assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == possible
 
 
 def a_node(name: str, **labels: str) -> tuple[Ref, Item]:

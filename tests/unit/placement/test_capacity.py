@@ -55,11 +55,6 @@ async def test_a_segment_has_the_capacity_of_its_node(world: Placed) -> None:
     assert world.calls == [("n2", CONTROLLER + "GetCapacity", request(type="fast").SerializeToString())]
 
 
-async def test_without_a_segment_the_largest_nodes_capacity_counts_and_no_sum(world: Placed) -> None:
-    world.vendors = {"n1": has(GIB), "n2": has(3 * GIB), "n3": has(2 * GIB)}
-    assert await free(world) == 3 * GIB
-
-
 async def test_the_largest_is_the_one_on_which_the_largest_volume_fits(world: Placed) -> None:
     world.vendors = {"n1": has(9 * GIB, largest=GIB), "n2": has(2 * GIB), "n3": has(2 * GIB, largest=2 * GIB)}
     assert await free(world) == 2 * GIB

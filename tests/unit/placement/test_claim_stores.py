@@ -95,13 +95,6 @@ async def test_a_store_that_is_alone_never_has_to_wait_for_a_glance(tmp_path: Pa
 # -------------------- names --------------------
 
 
-async def test_of_two_hubs_that_claim_a_name_for_two_nodes_one_gets_it(pair: tuple[ClaimStore, ClaimStore]) -> None:
-    results = await asyncio.gather(pair[0].claim(D, NAME, "n1", NO_NAME), pair[1].claim(D, NAME, "n2", NO_NAME))
-    assert sorted(type(result).__name__ for result in results) == ["Claimed", "HeldBy"]
-    assert results[0].entry.nodes == results[1].entry.nodes == (await entry(pair[0])).nodes
-    assert len(results[0].entry.nodes) == 1
-
-
 async def test_of_many_claims_of_two_hubs_all_that_succeed_are_for_one_node(
     pair: tuple[ClaimStore, ClaimStore],
 ) -> None:
@@ -214,16 +207,6 @@ async def test_an_id_that_another_node_is_known_to_have_made_does_not_keep_a_nod
     assert isinstance(await pair[0].record(D, "n2", {VOL: Holding(NAME)}, both, alone=True), Claimed)
 
 
-async def test_two_nodes_that_two_hubs_record_for_one_id_both_show(pair: tuple[ClaimStore, ClaimStore]) -> None:
-    results = await asyncio.gather(
-        pair[0].record(D, "n1", {VOL: Holding("a")}, {VOL: NO_ID}),
-        pair[1].record(D, "n2", {VOL: Holding("b")}, {VOL: NO_ID}),
-    )
-    assert all(isinstance(result, Claimed) for result in results)
-    assert max(len(result.entry[VOL].holders) for result in results) == 2
-    assert (await id_entry(pair[0])).made == ["n1", "n2"]
-
-
 async def test_a_holding_that_has_changed_since_is_not_overwritten(pair: tuple[ClaimStore, ClaimStore]) -> None:
     await make(pair[0], "n1", VOL)
     old = {VOL: await id_entry(pair[1])}
@@ -264,14 +247,6 @@ async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(
     await make(one, "n1", VOL, name="CreateVolume first")
     one.record_later(D, "n1", VOL, "CreateVolume second")
     assert (await id_entry(one)).holders["n1"].name == "CreateVolume first"
-
-
-async def test_a_deleted_id_is_remembered_for_an_hour(one: ClaimStore) -> None:
-    await make(one, "n1", VOL, OTHER)
-    await delete(one, "n1", VOL, at=1_000.0)
-    assert (await id_entry(one)).deleted == ["n1"]
-    await delete(one, "n1", OTHER, at=4_601.0)
-    assert ((await id_entry(one)).holders, (await id_entry(one, OTHER)).deleted) == ({}, ["n1"])
 
 
 async def test_deleted_ids_are_forgotten_after_an_hour_also_if_the_clock_was_set_back(one: ClaimStore) -> None:

@@ -187,32 +187,6 @@ async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(w
     assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"  # a retry, and n2 may have another such id
 
 
-@pytest.mark.parametrize("pv", [True, False])
-async def test_a_list_that_is_older_than_a_volume_does_not_outrank_what_says_where_that_is(
-    world: Placed, pv: bool
-) -> None:
-    """n2 has another volume of this id, and n1's list is from before n1 had one."""
-    world.vendors["n2"] = lists("data")
-    await asked_for(world, "unknown")
-    world.placement.affinity = affinity("n1", handle="data") if pv else None
-    asked = csi.ControllerPublishVolumeRequest(volume_id="data", node_id="id-of-n1")
-    assert (await world.ask("ControllerPublishVolume", asked)).node == "n1"
-    if pv:
-        assert (await world.ask("DeleteVolume", delete("data"))).node == "n1"
-
-
-async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(placed: Placing) -> None:
-    world = placed(*(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
-    world.vendors = {"n1": lists("data"), "n2": lists(), "n3": lists()}
-    await asked_for(world, "unknown")
-    world.placement.affinity = affinity("n2", "n3", handle="data")
-    with pytest.raises(NoPlace):
-        await world.ask("DeleteVolume", delete("data"))
-    world.placement.affinity = affinity("n9", handle="data")
-    with pytest.raises(NoPlace):
-        await world.ask("DeleteVolume", delete("data"))
-
-
 async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(world: Placed) -> None:
     world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
     await asked_for(world, "lv")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
@@ -28,18 +27,13 @@ from common.errors import (
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, Told, affinity, create, delete, on, report, volumes
+from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 # -------------------- where something new goes --------------------
-
-
-async def test_a_volume_is_made_where_its_topology_says(world: Placed) -> None:
-    world.make("n2")
-    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
 
 
 async def test_of_several_terms_the_first_one_with_a_connected_node_is_taken(world: Placed) -> None:
@@ -62,11 +56,6 @@ async def test_a_topology_that_no_node_has_is_named(world: Placed) -> None:
 async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: Placed) -> None:
     with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer, or name the node with --node"):
         await world.ask("CreateVolume", create("pvc-1"))
-
-
-async def test_the_only_node_needs_no_topology(placed: Placing) -> None:
-    world = placed(report("n1"))
-    assert (await world.ask("CreateVolume", create("pvc-1"))).node == "n1"
 
 
 async def test_a_node_whose_name_is_no_label_value_gets_no_volume(placed: Placing) -> None:
@@ -106,15 +95,6 @@ async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(w
     assert not world.holder("pvc-2")
 
 
-async def test_a_snapshot_is_found_where_it_was_taken(world: Placed) -> None:
-    await world.has_made("n2")
-    answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
-    world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
-    await world.ask("CreateSnapshot", csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1"))
-    assert (await world.ask("CreateVolume", create("pvc-2", snapshot="snap-1"))).node == "n2"
-    assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="snap-1"))).node == "n2"
-
-
 @pytest.mark.parametrize("method", ["DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"])
 async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: Placed, method: str) -> None:
     """The snapshotter always names the snapshots, and groups cannot be listed."""
@@ -128,33 +108,19 @@ async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: P
             await world.ask(path, kind(group_snapshot_id="other", snapshot_ids=snapshots))
 
 
-async def test_volumes_on_several_nodes_are_no_group(world: Placed) -> None:
-    for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
-        world.make(node, volume)
-        await world.ask("CreateVolume", create(volume, on(node)))
-    asked = csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["vol-1", "vol-2"])
-    with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
-        await group(world, asked)
-
-
 async def test_volumes_on_several_nodes_are_no_group_even_if_the_node_of_another_one_is_not_known(
     world: Placed,
 ) -> None:
+    method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
     for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
         world.make(node, volume)
         await world.ask("CreateVolume", create(volume, on(node)))
-    volumes = ["unknown", "vol-1", "vol-2"]
-    with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
-        await group(world, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=volumes))
+    for asked in (["vol-1", "vol-2"], ["unknown", "vol-1", "vol-2"]):
+        with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
+            await world.ask(method, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=asked))
     with pytest.raises(NoPlace, match="volume unknown"):
-        await group(world, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=volumes[:2]))
+        await world.ask(method, csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["unknown", "vol-1"]))
     assert not world.holder("CreateVolumeGroupSnapshot g")
-
-
-async def group(world: Placed, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
-    method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
-    call = Call(DRIVER, method, request.SerializeToString(), "c", None)
-    await world.send(call, Told())
 
 
 async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: Placed) -> None:
@@ -187,12 +153,7 @@ async def test_what_an_operator_makes_by_hand_is_found(world: Placed) -> None:
 
 
 async def test_an_operator_may_send_what_nobody_can_read(world: Placed) -> None:
-    assert (await world.ask("CreateVolume", Raw(), mode="", wanted="n2")).node == "n2"
-
-
-class Raw:
-    def SerializeToString(self) -> bytes:  # noqa: N802  # as a message has it
-        return b"\xff"
+    assert (await world.ask("CreateVolume", b"\xff", mode="", wanted="n2")).node == "n2"
 
 
 async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone(world: Placed) -> None:
@@ -248,22 +209,14 @@ async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: 
 
 
 @pytest.mark.parametrize("key", [NODE_SEGMENT, "zone"])
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("DeleteVolume", delete("vol-2")),
-        ("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-2")),
-        ("ControllerUnpublishVolume", csi.ControllerUnpublishVolumeRequest(volume_id="vol-2", node_id="id-of-n2")),
-    ],
-)
 async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persistent_volume_is_for(
-    placed: Placing, key: str, method: str, request_: object
+    placed: Placing, key: str
 ) -> None:
     """Agents are rolled out one by one, or the hub's state directory is a new one."""
     world = placed(report("n1", segments={key: "n1"} if key == "zone" else None))
     world.placement.affinity = affinity("n2", handle="vol-2", key=key)
     with pytest.raises(NoPlace, match="its PersistentVolume is for none of the nodes that have reported the driver"):
-        await world.ask(method, request_)
+        await world.ask("DeleteVolume", delete("vol-2"))
 
 
 async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_named(world: Placed) -> None:
@@ -312,35 +265,23 @@ async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
 
 
-async def without_node_info(world: Placed, node: str) -> None:
-    """The vendor of a node does not answer NodeGetInfo for the moment."""
-    told = world.reports[node].answers
-    world.reports[node] = DriverReport(
-        DRIVER, node, {method: told[method] for method in told if method != NODE_GET_INFO}
-    )
-    world.placement.changed(DRIVER)
-
-
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(placed: Placing) -> None:
+async def test_a_node_whose_vendor_does_not_answer_node_get_info_for_the_moment_is_not_ruled_out(
+    placed: Placing,
+) -> None:
     """Both would be final: a conflict, and the advice to schedule the pod anew."""
     zone = {"zone": "z1"}
     world = placed(report("n1", segments=zone), report("n2", segments=zone))
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", zone))
     world.placement.affinity = affinity("z1", handle="vol-1", key="zone")
-    await without_node_info(world, "n1")
-    assert (
-        await world.ask("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-1"))
-    ).node == "n1"
+    told = world.reports["n1"].answers
+    world.reports["n1"] = DriverReport(
+        DRIVER, "n1", {method: told[method] for method in told if method != NODE_GET_INFO}
+    )
+    world.placement.changed(DRIVER)
+    expand = csi.ControllerExpandVolumeRequest(volume_id="vol-1")
+    assert (await world.ask("ControllerExpandVolume", expand)).node == "n1"
     assert (await world.ask("CreateVolume", create("copy", zone, source="vol-1"))).node == "n1"
-
-
-async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(placed: Placing) -> None:
-    world = placed(*(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
-    await without_node_info(world, "n1")
-    world.placement.affinity = affinity("z1", handle="static", key="zone")
-    with pytest.raises(NoPlace, match="n1, n2 sent no list"):
-        await world.ask("DeleteVolume", delete("static"))
 
 
 async def test_two_nodes_of_one_node_id_are_named(placed: Placing) -> None:
@@ -417,6 +358,8 @@ async def test_snapshots_are_treated_as_volumes(world: Placed) -> None:
     snapshot = csi.CreateSnapshotResponse.FromString(asked.body).snapshot
     assert [dict(each.segments) for each in snapshot.accessible_topology] == [on("n2")]
     assert not csi.CreateSnapshotRequest.FromString(world.calls[-1][2]).HasField("accessibility_requirements")
+    assert (await world.ask("CreateVolume", create("pvc-2", snapshot="snap-1"))).node == "n2"
+    assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="snap-1"))).node == "n2"
 
 
 @pytest.mark.parametrize("told", [None, {"zone": "b"}])

@@ -13,11 +13,10 @@ from cloud.placement.decisions import Mode
 from cloud.placement.requests import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
-from common.reports import CONTROLLER_GET_CAPABILITIES, GET_PLUGIN_CAPABILITIES
+from common.reports import CONTROLLER_GET_CAPABILITIES
 from common.status import Code
 from tests.kit.placed_nodes import (
     DRIVER,
-    OWN,
     RPC,
     Placed,
     Placing,
@@ -247,15 +246,6 @@ async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed:
     world.placement.changed(DRIVER)
     with pytest.raises(NoRoute):
         await world.ask("CreateVolume", create("pvc-2", ZONE), mode=Mode.AUTO)
-
-
-async def test_one_node_without_a_topology_does_not_take_it_from_the_others(zone: Placed) -> None:
-    zone.reports["a-liar"] = report("a-liar")
-    zone.placement.changed(DRIVER)
-    found = zone.placement.report(DRIVER, "", Mode.AUTO)
-    body = found.answers[GET_PLUGIN_CAPABILITIES].body
-    plugin = csi.GetPluginCapabilitiesResponse.FromString(body)
-    assert [it.service.type for it in plugin.capabilities] == [OWN]
 
 
 def requests() -> list[tuple[str, Message, str]]:
