@@ -147,33 +147,22 @@ async def test_a_size_below_what_was_asked_for_finishes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("before", "what", "after"),
     [
-        ("NodeResizePending", "NodeResizeInProgress"),
-        ("NodeResizeInProgress", "NodeResizeInProgress"),
-        ("NodeResizeInfeasible", "NodeResizeInfeasible"),
-        ("ControllerResizeInProgress", "ControllerResizeInProgress"),
-        ("ControllerResizeInfeasible", "ControllerResizeInfeasible"),
-        ("", ""),
+        ("NodeResizePending", "NodeResizeInProgress", "NodeResizeInProgress"),
+        ("NodeResizeInProgress", "NodeResizeInProgress", "NodeResizeInProgress"),
+        ("NodeResizeInfeasible", "NodeResizeInProgress", "NodeResizeInfeasible"),
+        ("ControllerResizeInProgress", "NodeResizeInProgress", "ControllerResizeInProgress"),
+        ("", "NodeResizeInProgress", ""),
+        ("NodeResizePending", "NodeResizeInfeasible", "NodeResizeInfeasible"),
+        ("NodeResizeInProgress", "NodeResizeInfeasible", "NodeResizeInfeasible"),
+        ("", "NodeResizeInfeasible", ""),
     ],
 )
-async def test_that_it_begins_takes_the_place_of_pending_alone(before: str, after: str) -> None:
-    status = await ClaimWrites(before).write(told("1Gi", "NodeResizeInProgress"))
-    assert status.get("allocatedResourceStatuses", {}).get("storage", "") == after
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("NodeResizePending", "NodeResizeInfeasible"),
-        ("NodeResizeInProgress", "NodeResizeInfeasible"),
-        ("ControllerResizeInProgress", "ControllerResizeInProgress"),
-        ("ControllerResizeInfeasible", "ControllerResizeInfeasible"),
-        ("", ""),
-    ],
-)
-async def test_that_it_cannot_be_takes_the_place_of_a_nodes_status_alone(before: str, after: str) -> None:
-    status = await ClaimWrites(before).write(told("1Gi", "NodeResizeInfeasible", error()))
+async def test_that_it_begins_takes_the_place_of_pending_and_that_it_cannot_be_that_of_any_state_of_a_node(
+    before: str, what: str, after: str
+) -> None:
+    status = await ClaimWrites(before).write(told("1Gi", what, *[error()] * (what == "NodeResizeInfeasible")))
     assert status.get("allocatedResourceStatuses", {}).get("storage", "") == after
 
 
@@ -281,10 +270,3 @@ async def test_before_it_is_known_who_uses_the_claim_it_is_tried_again() -> None
         await writes.writer.write("n1", DATA, told("2Gi"))
     writes.closures.held, writes.closures.is_ready = {("n1", DATA)}, True
     assert (await writes.write(told("2Gi")))["capacity"] == {"storage": "2Gi"}
-
-
-async def test_an_api_server_that_fails_is_asked_again() -> None:
-    writes = ClaimWrites()
-    writes.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")]
-    with pytest.raises(KubeError):
-        await writes.writer.write("n1", DATA, told("2Gi"))

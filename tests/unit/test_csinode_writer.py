@@ -100,11 +100,6 @@ async def test_a_csinode_that_is_missing_is_made_and_belongs_to_its_node(kube: C
     assert await kube.entries() == [entry("d", keys=("zone",), count=3), entry("e")]
 
 
-async def test_a_node_without_drivers_has_a_csinode_too(kube: CSINodeWrites) -> None:
-    await kube.write()
-    assert await kube.entries() == []
-
-
 async def test_what_is_so_already_is_not_written_whatever_its_order(kube: CSINodeWrites) -> None:
     await kube.write(entry("d", keys=("a", "b")), entry("e"))
     before = kube.writes()
@@ -128,15 +123,6 @@ async def test_a_csinode_of_a_node_that_is_gone_gets_the_new_node_for_its_owner(
     assert (await kube.found())["metadata"]["ownerReferences"] == [another, OWNER]
 
 
-@pytest.mark.parametrize("changed", [entry("d", "id-2", count=3), entry("d", keys=("zone",))])
-async def test_another_id_or_other_keys_remove_an_entry_and_add_it(kube: CSINodeWrites, changed: Body) -> None:
-    await kube.write(entry("d"), entry("e"))
-    before = len(kube.writes())
-    await kube.write(changed, entry("e"))
-    assert kube.writes()[before:] == ["patch csinodes n1"] * 2
-    assert await kube.entries() == [entry("e"), changed]
-
-
 async def test_a_death_between_removing_and_adding_loses_nothing(kube: CSINodeWrites) -> None:
     await kube.write(entry("d"))
     patch = kube.api.patch
@@ -155,17 +141,6 @@ async def test_a_death_between_removing_and_adding_loses_nothing(kube: CSINodeWr
     assert await kube.ids() == {"d": "id-2"}
     await kube.write()
     assert await kube.entries() == []
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, 3), (3, 4), (3, None)])
-async def test_how_many_volumes_it_takes_changes_in_place(
-    kube: CSINodeWrites, before: int | None, after: int | None
-) -> None:
-    await kube.write(entry("d", count=before))
-    writes = len(kube.writes())
-    await kube.write(entry("d", count=after))
-    assert await kube.entries() == [entry("d", count=after)]
-    assert len(kube.writes()) == writes + 1
 
 
 async def test_where_that_cannot_change_in_place_the_entry_is_removed_and_added(kube: CSINodeWrites) -> None:
@@ -205,16 +180,6 @@ async def test_a_node_that_tells_nothing_any_more_loses_the_hubs_entries_also_wi
 async def test_a_node_that_tells_nothing_gets_no_csinode(kube: CSINodeWrites) -> None:
     await kube.tell(None)
     assert kube.writes() == []
-
-
-async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(kube: CSINodeWrites) -> None:
-    kube.api.refused_id = "bad"
-    with pytest.raises(KubeError, match="the API server rejects"):
-        await kube.write(entry("a"), entry("b", "bad"), entry("c"))
-    assert await kube.ids() == {"a": "id", "c": "id"}
-    kube.api.refused_id = ""
-    await kube.write(entry("a"), entry("b", "bad"), entry("c"))
-    assert await kube.ids() == {"a": "id", "c": "id", "b": "bad"}
 
 
 async def test_a_change_that_is_not_taken_after_the_old_entry_went_holds_up_no_other(kube: CSINodeWrites) -> None:

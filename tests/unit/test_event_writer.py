@@ -43,8 +43,8 @@ def told(count: int = 1, minute: int = 0, **more: Any) -> Body:
     }
 
 
-async def written(api: FakeApi, ref: Ref = REF) -> Body:
-    return await api.get(RESOURCES["Event"], ref.name, ref.namespace)
+async def written(api: FakeApi) -> Body:
+    return await api.get(RESOURCES["Event"], REF.name, REF.namespace)
 
 
 async def test_a_new_event_is_created_as_it_was_told(api: FakeApi, writer: EventWriter) -> None:
@@ -53,23 +53,6 @@ async def test_a_new_event_is_created_as_it_was_told(api: FakeApi, writer: Event
     found = await written(api)
     assert (found["metadata"]["name"], found["metadata"]["namespace"]) == ("web.17a2b3", "default")
     assert {name: found[name] for name in told()} == told()
-
-
-async def test_told_again_its_count_and_its_last_time_are_raised_and_nothing_else(
-    api: FakeApi, writer: EventWriter
-) -> None:
-    await writer.write("n1", REF, told(1, 0))
-    await writer.write("n1", REF, told(6, 5))
-    found = await written(api)
-    assert {name: found[name] for name in told()} == told(6, 5)
-
-
-async def test_what_came_late_or_after_the_agents_restart_lowers_nothing(api: FakeApi, writer: EventWriter) -> None:
-    await writer.write("n1", REF, told(6, 5))
-    await writer.write("n1", REF, told(2, 1))
-    assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:05:00Z")
-    await writer.write("n1", REF, told(1, 9))
-    assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:09:00Z")
 
 
 async def test_the_same_again_is_no_change(api: FakeApi, writer: EventWriter) -> None:
@@ -115,29 +98,6 @@ async def test_a_node_speaks_in_its_own_name(api: FakeApi, writer: EventWriter) 
     found = await written(api)
     assert found["source"] == {"component": "csi-bridge-edge", "host": "n1"}
     assert (found["reportingComponent"], found["reportingInstance"]) == ("csi-bridge-edge", "n1")
-
-
-async def test_an_event_of_a_node_goes_where_it_was_told(api: FakeApi, writer: EventWriter) -> None:
-    ref = Ref("Event", "default", "n1.17a2b3")
-    about = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
-    await writer.write("n1", ref, told(involvedObject=about))
-    assert (await written(api, ref))["involvedObject"] == about
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        KubeError("create", 404, "NotFound", 'namespaces "default" not found'),
-        KubeError(
-            "create", 403, "Forbidden", "unable to create new content in namespace x because it is being terminated"
-        ),
-        KubeError("create", 400, "BadRequest", "cannot unmarshal"),
-        KubeError("create", 422, "Invalid", "involvedObject.namespace"),
-    ],
-)
-async def test_what_can_never_be_written_is_dropped(api: FakeApi, writer: EventWriter, error: KubeError) -> None:
-    api.failures["create"] = [error]
-    await writer.write("n1", REF, told())
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason":
 class PodWrites:
     """An API server with a Node that the hub made and a pod on it, and a writer."""
 
-    def __init__(self, *conditions: Body, made: bool = True, deleted: bool = False, grace_s: int = 30) -> None:
+    def __init__(self, *conditions: Body, made: bool = True, deleted: bool = False) -> None:
         self.api, self.now = FakeApi(), 0.0
         self.writer = PodWriter(self.api, now=lambda: self.now)
         annotations = {"csi-bridge.io/made-by": "hub"} if made else {}
         self.api.put({"kind": "Node", "metadata": {"name": "n1", "annotations": annotations}})
         metadata: Body = {"namespace": "default", "name": "web", "uid": "u-1"}
         if deleted:
-            metadata |= {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": grace_s}
+            metadata |= {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 30}
         status = {"phase": "Pending", "conditions": list(conditions)}
         self.api.put({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1"}, "status": status})
 
@@ -49,12 +49,6 @@ class PodWrites:
 
 def told(*conditions: Body, uid: str = "u-1") -> Body:
     return {"metadata": {"uid": uid}, "status": {"conditions": list(conditions)}}
-
-
-async def test_conditions_are_written_beside_those_of_others() -> None:
-    kube = PodWrites(READY)
-    assert await kube.write(told(WAITING)) == ["patch pods web status"]
-    assert await kube.conditions() == [READY, {**WAITING, "lastTransitionTime": "1970-01-01T00:00:00Z"}]
 
 
 def listed(*volumes: tuple[str, ...], status: str = "False") -> Body:
@@ -167,21 +161,9 @@ async def test_a_write_between_look_and_patch_is_not_lost() -> None:
         await kube.write(told(MOUNTED))
 
 
-async def test_a_pod_that_is_being_deleted_ends_when_nothing_of_its_volumes_is_left() -> None:
-    kube = PodWrites(deleted=True)
-    assert await kube.write(told(UNMOUNTED)) == ["patch pods web status"]
-    assert await kube.write(told(UNMOUNTED, RELEASED)) == ["delete pods web 0"]
-    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
-
-
 async def test_a_pod_that_nobody_deleted_does_not_end() -> None:
     kube = PodWrites()
     assert await kube.write(told(UNMOUNTED, RELEASED)) == ["patch pods web status"]
-    assert await kube.write(told(UNMOUNTED, RELEASED)) == []
-
-
-async def test_a_pod_that_waits_for_a_finalizer_alone_is_not_deleted_again() -> None:
-    kube = PodWrites({**UNMOUNTED}, {**RELEASED}, deleted=True, grace_s=0)
     assert await kube.write(told(UNMOUNTED, RELEASED)) == []
 
 

@@ -67,14 +67,6 @@ async def queued() -> AsyncIterator[QueuedWrites]:
     await made.queue.close()
 
 
-async def test_what_is_added_is_written_and_then_nothing_is(queued: QueuedWrites) -> None:
-    queued.put("a", 1)
-    await settle()
-    await settle()
-    assert queued.written == {"a": 1}
-    assert queued.writes["a"] == 1
-
-
 async def test_of_many_changes_while_it_waits_the_newest_is_written(queued: QueuedWrites) -> None:
     queued.gate.clear()
     queued.put("a", 1)
