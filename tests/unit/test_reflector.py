@@ -60,27 +60,42 @@ def node(name: str, label: str = "") -> dict[str, Any]:
 
 
 class Waits:
-    """What was waited for, in seconds; nobody waits."""
+    """What was waited for.
+
+    Attributes:
+        seconds: of each wait.
+        over: nobody waits while this is set.
+    """
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.over = asyncio.Event()
+        self.over.set()
 
     async def __call__(self, seconds: float) -> None:
         self.seconds.append(seconds)
         await asyncio.sleep(0)
+        await self.over.wait()
 
 
 @asynccontextmanager
 async def reflected(
-    api: FakeApi, *, begun: Callable[[Copy], object] | None = None
+    api: FakeApi, *, begun: Callable[[Copy, Waits], object] | None = None, fails: bool = False, waits: bool = False
 ) -> AsyncIterator[tuple[Reflector, Copy, Waits]]:
-    """A reflector that has come to rest, or has `begun` where a failure lets it never rest."""
-    copy, waits = Copy(), Waits()
-    made = Reflector(api, NODES, copy, pause=waits)
+    """A reflector that has come to rest, or has `begun` where a failure lets it never rest.
+
+    If it `fails`, its copy takes no object of a list. If it `waits`, its first wait goes on.
+    """
+    copy, waited = Copy(), Waits()
+    if fails:
+        copy.add = _fail  # type: ignore[method-assign]  # a bug
+    if waits:
+        waited.over.clear()
+    made = Reflector(api, NODES, copy, pause=waited)
     task = asyncio.create_task(made.run())
     try:
-        await (settle() if begun is None else until(lambda: begun(copy)))
-        yield made, copy, waits
+        await (settle() if begun is None else until(lambda: begun(copy, waited)))
+        yield made, copy, waited
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -138,7 +153,7 @@ async def test_a_token_that_is_too_old_makes_one_list_of_all(api: FakeApi, monke
 
     monkeypatch.setattr(api, "list", list_and_forget)
     monkeypatch.setattr(reflector, "PAGE", 1)
-    async with reflected(api, begun=lambda copy: copy.lists) as (_, copy, _waits):
+    async with reflected(api, begun=lambda copy, _waits: copy.lists) as (_, copy, _waits):
         assert sorted(copy.has) == ["a", "b"]
         assert api.asked[:3] == ["list nodes 1", "list nodes 1", "list nodes 0"]
 
@@ -196,21 +211,11 @@ async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_dista
 
 async def test_what_it_cannot_do_is_said_until_it_can(api: FakeApi) -> None:
     api.failures["list"] = [DOWN]
-    blocked = asyncio.Event()
-
-    async def wait(_seconds: float) -> None:
-        await blocked.wait()
-
-    copy = Copy()
-    made = Reflector(api, NODES, copy, pause=wait)
-    task = asyncio.create_task(made.run())
-    await settle()
-    assert "nobody answers" in made.trouble
-    blocked.set()
-    await settle()
-    assert made.trouble == ""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with reflected(api, waits=True) as (made, _copy, waits):
+        assert "nobody answers" in made.trouble
+        waits.over.set()
+        await settle()
+        assert made.trouble == ""
 
 
 async def test_after_trouble_a_watch_that_is_open_is_enough_to_be_in_step(api: FakeApi) -> None:
@@ -273,18 +278,13 @@ async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_t
 
 
 async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_distance(
-    api: FakeApi,
-    caplog: pytest.LogCaptureFixture,
+    api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.put(node("a"))
-    copy, waits = Copy(), Waits()
-    copy.add = _fail  # type: ignore[method-assign]  # a bug
-    task = asyncio.create_task(Reflector(api, NODES, copy, pause=waits).run())
-    await until(lambda: waits.seconds and waits.seconds[-1] >= 15.0)
-    assert waits.seconds[0] <= 0.5
-    assert len([it for it in caplog.records if it.exc_info]) == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    begun = lambda _copy, waits: waits.seconds and waits.seconds[-1] >= 15.0  # noqa: E731  # a condition
+    async with reflected(api, fails=True, begun=begun) as (_made, _copy, waits):
+        assert waits.seconds[0] <= 0.5
+        assert len([it for it in caplog.records if it.exc_info]) == 1
 
 
 async def test_a_change_that_nobody_foresaw_makes_a_list(api: FakeApi) -> None:
@@ -299,23 +299,12 @@ async def test_a_change_that_nobody_foresaw_makes_a_list(api: FakeApi) -> None:
 
 async def test_a_mistake_is_told_to_people_until_the_copy_is_in_step_again(api: FakeApi) -> None:
     api.put(node("a"))
-    blocked = asyncio.Event()
-
-    async def wait(_seconds: float) -> None:
-        await blocked.wait()
-
-    copy = Copy()
-    add, copy.add = copy.add, _fail  # type: ignore[method-assign]  # a bug
-    made = Reflector(api, NODES, copy, pause=wait)
-    task = asyncio.create_task(made.run())
-    await settle()
-    assert made.trouble == "following nodes failed because of a bug in CSI Bridge; see the hub's log"
-    copy.add = add  # type: ignore[method-assign]  # as above
-    blocked.set()
-    await settle()
-    assert (made.trouble, copy.has) == ("", {"a": ""})
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with reflected(api, fails=True, waits=True) as (made, copy, waits):
+        assert made.trouble == "following nodes failed because of a bug in CSI Bridge; see the hub's log"
+        del copy.add  # the bug is mended
+        waits.over.set()
+        await settle()
+        assert (made.trouble, copy.has) == ("", {"a": ""})
 
 
 def _fail(_body: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.sources.source import Item, Objects
-from cloud.sync import closures as closures_module
 from cloud.sync import closures as module
 from cloud.sync.closures import Closures
 from common.objects import Ref
@@ -45,6 +44,30 @@ def items(*objects: Any) -> dict[Ref, Item]:
     return {ref: entry.item for ref, entry in entries(*objects).items()}
 
 
+class Reluctant(Objects):
+    """A source that has Secrets and tokens on demand only, and is ready."""
+
+    def __init__(self, *objects: Any) -> None:
+        super().__init__()
+        self.used: list[str] = []
+        self.asked: set[Ref] = set()
+        self.update(items(*objects), ready=True)
+
+    def knows(self, ref: Ref) -> bool:
+        return ref in self.asked if ref.kind == "Secret" else self.is_ready
+
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
+        if ref.kind == "Secret":
+            self.used.append(f"use {ref.name}")
+        if request is not None:
+            self.used.append(f"use {request.pod} {request.account} {dict(request.audiences)}")
+
+    def release(self, ref: Ref) -> None:
+        if ref.kind in {"Secret", "ServiceAccountToken"}:
+            self.used.append(f"release {ref.name}")
+            self.asked.discard(ref)
+
+
 def watched(source: Objects, *nodes: str) -> Closures:
     """Closures of which those of these nodes (n1, if none is named) are kept."""
     closures = Closures(source)
@@ -75,6 +98,7 @@ WEB = (
     attachment("a-v", volume="v"),
     node(),
 )
+WITHOUT_SECRET = tuple(it for it in WEB if it["kind"] != "Secret")
 
 
 def test_a_node_holds_what_its_pods_need_each_thing_before_what_needs_it() -> None:
@@ -156,29 +180,6 @@ def test_two_claims_of_one_pod_may_name_one_volume_and_only_its_own_gets_it() ->
     assert "PersistentVolume v" in held(closures, "n1")
 
 
-def test_what_comes_later_is_pulled_in_then() -> None:
-    objects = source()
-    closures = watched(objects)
-    calls: list[int] = []
-    closures.watch("n1", lambda: calls.append(len(closures.stamps("n1"))))
-    for number, written in enumerate(WEB):
-        put(objects, written)
-        assert held(closures, "n1") == held(Closures(source(*WEB[: number + 1])), "n1")
-    assert calls == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_pod_that_moves_takes_its_things_along() -> None:
-    objects = source(*WEB)
-    closures = watched(objects, "n1", "n2")
-    told: list[str] = []
-    for name in ("n1", "n2", "n3"):
-        closures.watch(name, partial(told.append, name))
-    put(objects, pod("web", node="n2", claims=("data",)))
-    assert sorted(told) == ["n1", "n2"]
-    assert held(closures, "n1") == ["Node n1"]
-    assert "Secret vault/stage" in held(closures, "n2")
-
-
 def test_only_nodes_that_look_an_object_up_hear_of_it_and_once() -> None:
     objects = source(*WEB, pod("other", node="n2"))
     closures = Closures(objects)
@@ -220,8 +221,7 @@ def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
 
 
 def test_who_asks_for_a_closure_that_nobody_watches_gets_it_and_nothing_is_kept_or_asked_for() -> None:
-    found = Reluctant()
-    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    found = Reluctant(*WITHOUT_SECRET)
     closures = Closures(found)
     assert closures.holds("n1", Ref("Pod", "default", "web"))
     assert not closures.holds("n2", Ref("Pod", "default", "web"))
@@ -315,7 +315,7 @@ def test_a_node_may_tell_of_anything_until_the_source_is_ready() -> None:
 
 
 def test_of_the_objects_that_left_a_node_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closures_module, "_MOST_PAST", 2)
+    monkeypatch.setattr(module, "_MOST_PAST", 2)
     names = ["a", "b", "c"]
     objects = source(*(pod(name) for name in names))
     closures = watched(objects)
@@ -445,49 +445,15 @@ def test_another_state_of_one_object_costs_no_look_at_all_the_others() -> None:
     }
 
 
-def test_an_object_of_an_unchanged_list_that_comes_or_goes_is_seen() -> None:
-    there = source(*WEB)
-    closures = watched(there)
-    whole = held(closures, "n1")
-
-    remove(there, Ref("Secret", "vault", "stage"))
-    assert held(closures, "n1") == [name for name in whole if name != "Secret vault/stage"]
-    put(there, secret("stage", namespace="vault", key="x"))
-    assert held(closures, "n1") == whole
-
-
-def test_another_state_of_an_attachment_is_seen() -> None:
+def test_an_attachment_that_changes_or_goes_to_another_node_is_seen() -> None:
     there = source(*WEB)
     closures = watched(there)
     before = closures.stamps("n1")
-
     put(there, attachment("a-v", volume="v", attached=False))
-
     after = closures.stamps("n1")
     assert {ref for ref in after if after[ref] != before[ref]} == {Ref("VolumeAttachment", "", "a-v")}
-
-
-class Reluctant(Objects):
-    """A source that has Secrets and tokens on demand only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used: list[str] = []
-        self.asked: set[Ref] = set()
-
-    def knows(self, ref: Ref) -> bool:
-        return ref in self.asked if ref.kind == "Secret" else self.is_ready
-
-    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        if ref.kind == "Secret":
-            self.used.append(f"use {ref.name}")
-        if request is not None:
-            self.used.append(f"use {request.pod} {request.account} {dict(request.audiences)}")
-
-    def release(self, ref: Ref) -> None:
-        if ref.kind in {"Secret", "ServiceAccountToken"}:
-            self.used.append(f"release {ref.name}")
-            self.asked.discard(ref)
+    put(there, attachment("a-v", volume="v", node="n2"))
+    assert "VolumeAttachment a-v" not in held(closures, "n1")
 
 
 class Forgetful(Reluctant):
@@ -498,12 +464,17 @@ class Forgetful(Reluctant):
         self.update({ref: None})
 
 
+def with_a_secret(name: str, which: str, *, on: str = "n1") -> Any:
+    """A pod with a volume in it."""
+    csi = {"driver": DRIVER, "nodePublishSecretRef": {"name": which}}
+    return pod(name, node=on, volumes=[{"name": "v", "csi": csi}])
+
+
 def with_own_secrets(*nodes: str) -> list[Any]:
     """On each node a pod with a volume in it whose Secret no other one needs."""
     made: list[Any] = [driver(volumeLifecycleModes=["Ephemeral"])]
     for name in nodes:
-        csi = {"driver": DRIVER, "nodePublishSecretRef": {"name": f"of-{name}"}}
-        made += [pod(name, node=name, volumes=[{"name": "v", "csi": csi}]), secret(f"of-{name}", key="x")]
+        made += [with_a_secret(name, f"of-{name}", on=name), secret(f"of-{name}", key="x")]
     return made
 
 
@@ -511,8 +482,7 @@ async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = [f"n{number}" for number in range(5)]
-    found = Forgetful()
-    found.update(items(*with_own_secrets(*nodes)), ready=True)
+    found = Forgetful(*with_own_secrets(*nodes))
     monkeypatch.setattr(module, "NODES_A_TURN", 2)
     closures, heard = Closures(found), []
     for name in nodes:
@@ -542,8 +512,7 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes = ["n1", "n2", "n3"]
-    found = Reluctant()
-    found.update(items(*with_own_secrets(*nodes)), ready=True)
+    found = Reluctant(*with_own_secrets(*nodes))
     monkeypatch.setattr(module, "NODES_A_TURN", 1)
     closures, heard = Closures(found), []
     for name in nodes:
@@ -562,15 +531,8 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
     assert heard == ["n3"]
 
 
-def with_a_secret(name: str, which: str) -> Any:
-    """A pod with a volume in it."""
-    csi = {"driver": DRIVER, "nodePublishSecretRef": {"name": which}}
-    return pod(name, volumes=[{"name": "v", "csi": csi}])
-
-
 def test_what_a_look_that_failed_half_way_found_is_asked_for_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Reluctant()
-    found.update(items(driver(volumeLifecycleModes=["Ephemeral"])), ready=True)
+    found = Reluctant(driver(volumeLifecycleModes=["Ephemeral"]))
     closures, walked = watched(found), list[Ref]()
 
     def fail(ref: Ref, *args: Any) -> Any:
@@ -579,9 +541,9 @@ def test_what_a_look_that_failed_half_way_found_is_asked_for_by_the_next_one(mon
         walked.append(ref)
         return walk(ref, *args)
 
-    walk = closures_module._walk
+    walk = module._walk
     with monkeypatch.context() as patched:
-        patched.setattr(closures_module, "_walk", fail)
+        patched.setattr(module, "_walk", fail)
         put(found, with_a_secret("p1", "s1"), with_a_secret("p2", "s2"))
     put(found, node(zone="a"))
     assert {"Pod default/p1", "Pod default/p2"} <= set(held(closures, "n1"))
@@ -589,8 +551,7 @@ def test_what_a_look_that_failed_half_way_found_is_asked_for_by_the_next_one(mon
 
 
 def test_what_a_source_failed_to_take_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Reluctant()
-    found.update(items(driver(volumeLifecycleModes=["Ephemeral"])), ready=True)
+    found = Reluctant(driver(volumeLifecycleModes=["Ephemeral"]))
     closures = watched(found)
     with monkeypatch.context() as patched:
         patched.setattr(found, "use", None)
@@ -604,8 +565,7 @@ def test_what_a_source_failed_to_take_is_asked_for_again(monkeypatch: pytest.Mon
 
 
 def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> None:
-    found = Reluctant()
-    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    found = Reluctant(*WITHOUT_SECRET)
     closures = Closures(found)
     unwatch = [closures.watch(name, lambda: None) for name in ("n1", "n2")]
     assert found.used == ["use stage"]
@@ -619,8 +579,7 @@ def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> 
 
 
 def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
-    found, ref = Reluctant(), Ref("Secret", "vault", "stage")
-    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    found, ref = Reluctant(*WITHOUT_SECRET), Ref("Secret", "vault", "stage")
     closures, told = Closures(found), []
     closures.watch("n1", lambda: told.append(closures.is_known("n1")))
     assert not closures.is_known("n1")
@@ -635,10 +594,8 @@ def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
 
 
 def test_unknown_is_what_a_closure_needs_and_the_source_cannot_say() -> None:
-    found, ref = Reluctant(), Ref("Secret", "vault", "stage")
-    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
-    closures = Closures(found)
-    closures.watch("n1", lambda: None)
+    found, ref = Reluctant(*WITHOUT_SECRET), Ref("Secret", "vault", "stage")
+    closures = watched(found)
     assert closures.is_unknown("n1", ref)
     assert not closures.is_unknown("n2", ref)  # it is certain that this node needs none
     assert not closures.is_unknown("n1", Ref("Secret", "vault", "of-a-pod-that-is-gone"))
@@ -662,16 +619,9 @@ def asked(objects: Reluctant) -> list[str]:
     return used
 
 
-def a_source_of_tokens(*objects: Any) -> Reluctant:
-    found = Reluctant()
-    found.update(items(*objects), ready=True)
-    return found
-
-
 def test_a_pod_has_tokens_while_a_driver_of_its_volumes_asks_for_them() -> None:
-    found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], node())
-    closures = watched(found)
-    closures.watch("n1", lambda: None)
+    found = Reluctant(pod("web", claims=("data",)), *WEB[1:3], node())
+    watched(found)
     uid = uid_of(found, "web")
     asked(found)
     put(found, driver(**VAULT))
@@ -683,9 +633,8 @@ def test_a_pod_has_tokens_while_a_driver_of_its_volumes_asks_for_them() -> None:
 
 
 def test_tokens_are_told_before_their_pod_and_go_with_it() -> None:
-    found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], driver(**VAULT))
+    found = Reluctant(pod("web", claims=("data",)), *WEB[1:3], driver(**VAULT))
     closures = watched(found)
-    closures.watch("n1", lambda: None)
     uid = uid_of(found, "web")
     made = {"apiVersion": "csi-bridge.io/v1", "kind": "ServiceAccountToken", "metadata": {"name": uid}, "tokens": {}}
     assert not any("ServiceAccountToken" in it for it in held(closures, "n1"))
@@ -699,11 +648,11 @@ def test_tokens_are_told_before_their_pod_and_go_with_it() -> None:
 
 def test_a_pod_that_is_over_and_a_block_volume_get_no_tokens() -> None:
     block = volume("v", claim="default/data", secrets=STAGE, volumeMode="Block")
-    found = a_source_of_tokens(pod("web", claims=("data",)), claim("data", volume="v"), block, driver(**VAULT))
+    found = Reluctant(pod("web", claims=("data",)), claim("data", volume="v"), block, driver(**VAULT))
     Closures(found).watch("n1", lambda: None)
     assert [it for it in asked(found) if "default/web" in it] == []
     over = {**pod("web", claims=("data",)), "status": {"phase": "Succeeded"}}
-    found = a_source_of_tokens(over, *WEB[1:3], driver(**VAULT))
+    found = Reluctant(over, *WEB[1:3], driver(**VAULT))
     Closures(found).watch("n1", lambda: None)
     assert [it for it in asked(found) if "default/web" in it] == []
 
@@ -713,6 +662,6 @@ def test_of_two_drivers_that_ask_for_one_audience_the_shorter_life_counts() -> N
     web = pod("web", claims=("data",), serviceAccountName="robot")
     web["spec"]["volumes"].append(inline)
     longer = driver("e.example", tokenRequests=[{"audience": "vault"}])
-    found = a_source_of_tokens(web, *WEB[1:3], driver(**VAULT), longer)
+    found = Reluctant(web, *WEB[1:3], driver(**VAULT), longer)
     Closures(found).watch("n1", lambda: None)
     assert "use Pod default/web robot {'vault': 600}" in asked(found)
