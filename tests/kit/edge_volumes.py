@@ -95,10 +95,11 @@ class _Bell:
 
 
 class FakeStore:
-    """Objects, and facts."""
+    """Objects, and facts; the disk does not give the objects in `withheld`."""
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
+        self.withheld: set[Ref] = set()
         self.facts: dict[Ref, dict[str, Any]] = {}
         self.told: list[tuple[Ref, dict[str, Any]]] = []
         self.in_step = True
@@ -109,6 +110,8 @@ class FakeStore:
 
     def get(self, ref: Ref) -> Object | None:
         self.reads += 1
+        if ref in self.withheld:
+            raise OSError(f"the disk does not give {ref.name}")
         return self.objects.get(ref)
 
     def uid(self, ref: Ref) -> str:

@@ -50,6 +50,14 @@ def test_an_attachment_that_is_not_there_yet_is_waited_for(given: Mapping[str, A
         inputs(*([given] if given else [])).publish_context(VOLUME)
 
 
+@pytest.mark.parametrize(
+    "spec", [{"nodeName": "other"}, {"attacher": "other"}, {"source": {"persistentVolumeName": "pv-other"}}]
+)
+def test_an_attachment_of_another_node_driver_or_volume_is_not_trusted(spec: dict[str, Any]) -> None:
+    with pytest.raises(NotReady, match="is not for PV pv-data"):
+        inputs(attachment(spec=spec)).publish_context(VOLUME)
+
+
 @pytest.mark.parametrize("broken", [{"spec": 3}, {"status": []}, {"metadata": "x"}])
 def test_an_attachment_that_makes_no_sense_is_not_trusted(broken: Mapping[str, Any]) -> None:
     store = FakeStore()

@@ -15,21 +15,6 @@ if TYPE_CHECKING:
 
 ROOT = Path("/var/lib/kubelet")
 LAYOUT = Layout(ROOT)
-HASH = "d2e8363faaac7ae76def3b14091d8eb5755f6b92e9531627aeec833a8731cc49"  # sha256 of "vol-1"
-
-
-def test_the_paths_of_a_file_system_are_the_kubelets() -> None:
-    assert str(LAYOUT.staging_target("d.csi", "vol-1")) == f"{ROOT}/plugins/kubernetes.io/csi/d.csi/{HASH}/globalmount"
-    assert str(LAYOUT.target("u1", "pv1")) == f"{ROOT}/pods/u1/volumes/kubernetes.io~csi/pv1/mount"
-
-
-def test_the_paths_of_a_block_volume_are_the_kubelets() -> None:
-    root = f"{ROOT}/plugins/kubernetes.io/csi/volumeDevices"
-    assert str(LAYOUT.block_data("pv1")) == f"{root}/pv1/data"
-    assert str(LAYOUT.device_map("pv1", "u1")) == f"{root}/pv1/dev/u1"
-    assert str(LAYOUT.block_staging("pv1")) == f"{root}/staging/pv1"
-    assert str(LAYOUT.block_target("pv1", "u1")) == f"{root}/publish/pv1/u1"
-    assert str(LAYOUT.device_link("u1", "pv1")) == f"{ROOT}/pods/u1/volumeDevices/kubernetes.io~csi/pv1"
 
 
 def test_a_slash_in_a_volumes_name_becomes_a_tilde() -> None:

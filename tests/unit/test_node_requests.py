@@ -1,6 +1,5 @@
 """Every field of every node call comes from where the kubelet takes it."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -44,37 +43,6 @@ def publish(
     return pb.NodePublishVolumeRequest.FromString(raw)
 
 
-def test_a_stage_has_all_fields_of_the_volume() -> None:
-    assert stage() == pb.NodeStageVolumeRequest(
-        volume_id="vol-1",
-        publish_context=CONTEXT,
-        staging_target_path="/staging",
-        volume_capability=pb.VolumeCapability(
-            mount=pb.VolumeCapability.MountVolume(fs_type="ext4", mount_flags=["noatime", "discard"]),
-            access_mode=pb.VolumeCapability.AccessMode(mode=Mode.SINGLE_NODE_WRITER),
-        ),
-        secrets={"key": "s3cret"},
-        volume_context={"pool": "fast"},
-    )
-
-
-def test_a_publish_has_all_fields_of_the_volume_and_the_claims_read_only() -> None:
-    assert publish(wanted(read_only=True), secrets={"key": "s3cret"}) == pb.NodePublishVolumeRequest(
-        volume_id="vol-1",
-        publish_context=CONTEXT,
-        staging_target_path="/staging",
-        target_path="/target",
-        volume_capability=stage().volume_capability,
-        readonly=True,
-        secrets={"key": "s3cret"},
-        volume_context={"pool": "fast"},
-    )
-
-
-def test_an_empty_file_system_type_stays_empty() -> None:
-    assert stage(replace(VOLUME, fs_type="")).volume_capability.mount.fs_type == ""
-
-
 @pytest.mark.parametrize(
     ("modes", "without", "with_it"),
     [
@@ -95,25 +63,8 @@ def test_the_first_access_mode_counts(modes: tuple[str, ...], without: Any, with
     assert publish(wanted(volume), able).volume_capability.access_mode.mode == with_it
 
 
-def test_a_block_volume_has_no_flags_no_group_and_no_file_system() -> None:
-    volume = replace(VOLUME, block=True)
-    for capability in (
-        stage(volume, ALL, fs_group=2000).volume_capability,
-        publish(wanted(volume), ALL).volume_capability,
-    ):
-        assert capability.WhichOneof("access_type") == "block"
-
-
 def test_a_file_system_called_block_is_taken_for_a_block_volume_as_by_the_kubelet() -> None:
     assert stage(replace(VOLUME, fs_type="block")).volume_capability.WhichOneof("access_type") == "block"
-
-
-def test_fs_group_is_delegated_to_a_driver_with_the_capability() -> None:
-    able = frozenset({Has.VOLUME_MOUNT_GROUP})
-    assert stage(capabilities=able, fs_group=2000).volume_capability.mount.volume_mount_group == "2000"
-    assert publish(capabilities=able).volume_capability.mount.volume_mount_group == "2000"
-    assert stage(fs_group=2000).volume_capability.mount.volume_mount_group == ""
-    assert publish().volume_capability.mount.volume_mount_group == ""
 
 
 def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
@@ -124,28 +75,6 @@ def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
     assert stage(volume, selinux_label=label).volume_capability.mount.mount_flags == flags
     assert publish(wanted(volume, pod)).volume_capability.mount.mount_flags == flags
     assert publish(wanted(VOLUME, pod)).volume_capability.mount.mount_flags == flags[:2]
-
-
-def test_pod_info_goes_into_a_copy_of_the_attributes() -> None:
-    volume = replace(VOLUME, rules=DriverRules(pod_info=True))
-    assert dict(publish(wanted(volume)).volume_context) == {
-        "pool": "fast",
-        "csi.storage.k8s.io/pod.name": "web",
-        "csi.storage.k8s.io/pod.namespace": "shop",
-        "csi.storage.k8s.io/pod.uid": "u1",
-        "csi.storage.k8s.io/serviceAccount.name": "seller",
-        "csi.storage.k8s.io/ephemeral": "false",
-    }
-    assert volume.attributes == {"pool": "fast"}
-
-
-def test_an_inline_volume_has_no_staging_path_and_no_publish_context() -> None:
-    volume = replace(VOLUME, ephemeral=True, access_modes=("ReadOnlyMany",), rules=DriverRules(pod_info=True))
-    request = publish(wanted(volume), ALL)
-    assert (request.staging_target_path, dict(request.publish_context)) == ("", {})
-    assert request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_MULTI_WRITER
-    assert list(request.volume_capability.mount.mount_flags) == []
-    assert request.volume_context["csi.storage.k8s.io/ephemeral"] == "true"
 
 
 TOKENS = {
@@ -166,15 +95,6 @@ def test_tokens_are_written_as_go_writes_them() -> None:
     assert requests.TOKENS_KEY not in request.secrets
 
 
-def test_tokens_go_into_the_secrets_if_the_driver_says_so() -> None:
-    volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED, tokens_in_secrets=True))
-    given = {"key": "s3cret"}
-    request = publish(wanted(volume), tokens=TOKENS, secrets=given)
-    assert set(json.loads(request.secrets[requests.TOKENS_KEY])) == {"", "vault"}
-    assert requests.TOKENS_KEY not in request.volume_context
-    assert given == {"key": "s3cret"}
-
-
 @pytest.mark.parametrize("tokens", [None, {}, {"vault": TOKENS["vault"]}])
 def test_without_a_token_for_each_audience_nothing_is_asked(tokens: Any) -> None:
     volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED))
@@ -185,30 +105,6 @@ def test_without_a_token_for_each_audience_nothing_is_asked(tokens: Any) -> None
 def test_a_block_volume_gets_no_tokens_as_from_the_kubelet() -> None:
     volume = replace(VOLUME, block=True, rules=DriverRules(token_audiences=ASKED))
     assert requests.TOKENS_KEY not in publish(wanted(volume)).volume_context
-
-
-def test_taking_down_names_the_volume_and_the_path_alone() -> None:
-    assert pb.NodeUnpublishVolumeRequest.FromString(
-        requests.unpublish("vol-1", "/target")
-    ) == pb.NodeUnpublishVolumeRequest(volume_id="vol-1", target_path="/target")
-    assert pb.NodeUnstageVolumeRequest.FromString(requests.unstage("vol-1", "/staging")) == pb.NodeUnstageVolumeRequest(
-        volume_id="vol-1", staging_target_path="/staging"
-    )
-
-
-def test_an_expansion_names_both_paths_the_size_and_the_capability() -> None:
-    raw = requests.expand(VOLUME, "/target", "/staging", ALL, required_bytes=2**31, secrets={"key": "s3cret"})
-    assert pb.NodeExpandVolumeRequest.FromString(raw) == pb.NodeExpandVolumeRequest(
-        volume_id="vol-1",
-        volume_path="/target",
-        staging_target_path="/staging",
-        capacity_range=pb.CapacityRange(required_bytes=2**31),
-        volume_capability=pb.VolumeCapability(
-            mount=pb.VolumeCapability.MountVolume(fs_type="ext4", mount_flags=["noatime", "discard"]),
-            access_mode=pb.VolumeCapability.AccessMode(mode=Mode.SINGLE_NODE_MULTI_WRITER),
-        ),
-        secrets={"key": "s3cret"},
-    )
 
 
 def test_equal_arguments_make_equal_bytes() -> None:
@@ -239,11 +135,6 @@ def test_who_changes_the_group_of_the_files(policy: str, fs_type: str, modes: tu
     assert not requests.wants_fs_group(wanted(volume, read_only=True), frozenset())
     assert not requests.wants_fs_group(wanted(volume, replace(POD, fs_group=None)), frozenset())
     assert not requests.wants_fs_group(wanted(volume), frozenset({Has.VOLUME_MOUNT_GROUP}))
-
-
-def test_an_inline_volume_counts_as_one_writers() -> None:
-    volume = replace(VOLUME, ephemeral=True, access_modes=())
-    assert requests.wants_fs_group(wanted(volume), frozenset())
 
 
 USAGE = pb.NodeGetVolumeStatsResponse(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.disk.volume_data import VolumeData, VolumeDataUnknown, of_block, of_staging, of_target, parse
+from edge.disk.volume_data import VolumeData, VolumeDataUnknown, of_staging, of_target, parse
 from edge.volumes import Pod, PodVolume, Volume
 
 VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1")
@@ -37,21 +37,6 @@ def test_the_file_of_a_target_has_the_kubelets_keys_in_gos_order() -> None:
     assert written["volumeLifecycleMode"] == "Persistent"
     assert written["attachmentID"].startswith("csi-")
     assert raw.endswith(b"}\n")
-
-
-def test_the_file_of_an_inline_volume_says_that_it_is_ephemeral() -> None:
-    volume = Volume(driver="d.csi", handle="csi-1", name="scratch", ephemeral=True)
-    assert of_target(PodVolume(pod=POD, volume=volume, volume_name="scratch"), "n1", "").lifecycle == "Ephemeral"
-
-
-def test_the_file_of_a_block_volume_has_no_lifecycle() -> None:
-    assert set(json.loads(of_block(VOLUME, "n1").encode())) == {
-        "attachmentID",
-        "driverName",
-        "nodeName",
-        "specVolID",
-        "volumeHandle",
-    }
 
 
 def test_characters_that_go_escapes_are_escaped() -> None:
