@@ -203,14 +203,6 @@ async def test_what_is_no_method_of_csi_is_not_called(linked: LinkedAgent, metho
     assert (linked.driver.calls, linked.ends) == ([], [Code.UNIMPLEMENTED])
 
 
-async def test_a_call_of_node_is_not_made(linked: LinkedAgent) -> None:
-    request = csi_pb2.NodePublishVolumeRequest(volume_id="v1", target_path="/etc").SerializeToString()
-    _, status = await linked.answered(await linked.call("/csi.v1.Node/NodePublishVolume", request))
-    assert status.code == Code.UNIMPLEMENTED
-    assert linked.driver.calls == []
-    assert linked.at_rest
-
-
 async def test_a_stream_of_another_kind_is_refused(linked: LinkedAgent) -> None:
     _, status = await linked.answered(await linked.call(CREATE, create(), kind=Kind.WATCH))
     assert (status.code, linked.driver.calls) == (Code.UNIMPLEMENTED, [])
@@ -509,7 +501,10 @@ async def test_a_call_of_a_newer_epoch_joins_the_running_operation_even_if_the_d
     assert len(linked.driver.calls) == 1
 
 
-async def test_a_newer_epoch_drops_the_kept_results_of_its_driver(linked: LinkedAgent) -> None:
+@pytest.mark.parametrize(("epoch", "calls"), [(5, 1), (7, 2)], ids=["the same", "a newer one"])
+async def test_a_newer_epoch_drops_the_kept_results_of_its_driver_and_the_same_one_keeps_them(
+    linked: LinkedAgent, epoch: int, calls: int
+) -> None:
     """Between two elections of this node another one served the driver, and may have deleted the volume."""
     await linked.call(CREATE, create(), epoch=5)
     cut(linked.hub, linked.edge)
@@ -517,19 +512,8 @@ async def test_a_newer_epoch_drops_the_kept_results_of_its_driver(linked: Linked
     assert len(linked.operations._kept) == 1
     linked.hub, linked.edge = link_pair(Peer(), linked.agent)
     await settle()
-    await linked.call(CREATE, create(), epoch=7)
-    assert len(linked.driver.calls) == 2
-
-
-async def test_the_same_epoch_keeps_them(linked: LinkedAgent) -> None:
-    await linked.call(CREATE, create(), epoch=5)
-    cut(linked.hub, linked.edge)
-    linked.driver.calls[0].answer(VOLUME)
-    linked.hub, linked.edge = link_pair(Peer(), linked.agent)
-    await settle()
-    stream = await linked.call(CREATE, create(), epoch=5)
-    assert await linked.answered(stream) == ([VOLUME], OK)
-    assert len(linked.driver.calls) == 1
+    await linked.call(CREATE, create(), epoch=epoch)
+    assert len(linked.driver.calls) == calls
 
 
 async def test_an_operation_is_cancelled_when_the_lease_ends_and_one_without_an_epoch_goes_on(

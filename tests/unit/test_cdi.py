@@ -17,7 +17,6 @@ from tests.kit.cdi_rules import devices_in
 
 UID = "1202b4c1-e87f-4f0d-8624-52500f3ab94b"
 ROOT = Path("/var/lib/kubelet")
-TARGET = f"{ROOT}/pods/{UID}/volumes/kubernetes.io~csi/pv-1/mount"
 DEVICE = f"{ROOT}/plugins/kubernetes.io/csi/volumeDevices/pv-1/dev/{UID}"
 RAW = PodVolume(
     pod=Pod(uid=UID, namespace="ns", name="web"),
@@ -44,26 +43,6 @@ def files(tmp_path: Path) -> CdiFiles:
 def only_file(tmp_path: Path) -> Path:
     [path] = (tmp_path / "cdi").iterdir()
     return path
-
-
-async def test_a_volume_of_the_runtime_is_a_typed_mount_in_each_container(files: CdiFiles, tmp_path: Path) -> None:
-    await files.add(DEFERRED)
-    path = only_file(tmp_path)
-    assert path.name == f"csi-bridge.io-volume_{UID}-57c401c9dec61f8dc6e838ec38e4c348.json"
-    assert json.loads(path.read_bytes())["cdiVersion"] == "0.4.0"
-    mount = {"hostPath": TARGET, "containerPath": "/data", "type": "directvol"}
-    app, side = files.devices(DEFERRED)
-    assert devices_in(path.read_bytes()) == {
-        app.name: {"mounts": [{**mount, "options": ["rbind", "rw"]}]},
-        side.name: {"mounts": [{**mount, "options": ["rbind", "ro"]}]},
-    }
-    assert [(app.container, app.path), (side.container, side.path)] == [("app", "/data"), ("side", "/data")]
-
-
-async def test_the_go_runtime_gets_a_bind_because_it_knows_no_other_type(files: CdiFiles, tmp_path: Path) -> None:
-    await files.add(replace(DEFERRED, deferral=Deferral(runtime="kata, go", flavour="go", fs_type="ext4")))
-    for edits in devices_in(only_file(tmp_path).read_bytes()).values():
-        assert edits["mounts"][0]["type"] == "bind"
 
 
 @pytest.mark.parametrize(("read_only", "permissions"), [(False, "rw"), (True, "r")])

@@ -12,7 +12,6 @@ from edge.direct.file_systems import Content
 from edge.disk.layout import Layout
 from edge.manager.opt_in import ANNOTATION, OptIn
 from edge.manager.states import BY_DRIVER, Handover, Publication, State
-from edge.node_requests import VolumeStats
 from edge.runtimes import direct_runtime
 from edge.volume_errors import NotReady, Uncertain
 from tests.kit.edge_volumes import EdgeVolumes
@@ -45,7 +44,6 @@ class FakeDirect:
     content: Content = field(default_factory=Content)
     sound: bool = True
     fills: bool = True
-    can_resize: bool = False
     done: list[str] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -87,13 +85,6 @@ class FakeDirect:
     async def forget(self, published: Published) -> None:
         self.done.append("forget")
         self.told.discard(self.volume_path(published))
-
-    async def stats(self, _published: Published) -> VolumeStats:
-        return VolumeStats(capacity_bytes=1000, used_bytes=10)
-
-    async def resize(self, _published: Published) -> bool:
-        self.done.append("resize")
-        return self.can_resize
 
     async def is_told(self, published: Published) -> bool:
         return self.volume_path(published) in self.told
@@ -150,18 +141,6 @@ class DeferringEdge(EdgeVolumes):
 @pytest.fixture
 def edge() -> DeferringEdge:
     return DeferringEdge()
-
-
-async def test_a_pod_that_goes_is_taken_back_before_the_driver_unpublishes(edge: DeferringEdge) -> None:
-    ref = edge.ask()
-    await edge.start()
-    edge.direct.done.clear()
-    edge.take_calls()
-    edge.store.drop(ref)
-    await settle()
-    assert edge.direct.done == ["take back while handed over"]
-    assert edge.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
-    assert not edge.states.kept
 
 
 async def test_an_unfinished_file_system_of_somebody_else_is_refused(edge: DeferringEdge) -> None:
@@ -264,9 +243,7 @@ async def test_a_second_pod_waits_and_learns_why(edge: DeferringEdge) -> None:
     edge.ask()
     edge.ask("other")
     await edge.start()
-    assert [call for call in edge.plugin.calls if call.startswith("publish")] == ["publish h-data web-uid"] or (
-        [call for call in edge.plugin.calls if call.startswith("publish")] == ["publish h-data other-uid"]
-    )
+    assert sum(call.startswith("publish") for call in edge.plugin.calls) == 1
     errors = sorted(edge.entry(name)["error"] for name in ("web", "other"))
     assert errors[0] == ""
     assert "one pod's alone" in errors[1]
@@ -306,40 +283,6 @@ async def test_a_volume_that_its_driver_has_deferred_is_recognised_and_its_lefto
     assert edge.take_calls()[-2:] == ["unpublish h-data web-uid", "unstage h-data"]
     assert edge.direct.done == ["forget"]
     assert edge.direct.told == set()
-
-
-async def test_the_usage_of_a_deferred_volume_is_the_guests() -> None:
-    edge = DeferringEdge(stats_interval_s=60.0)
-    edge.ask()
-    await edge.start()
-    await edge.clock.turn(200)
-    assert edge.entry()["used_bytes"] == 10
-    assert "stats h-data web-uid" not in edge.plugin.calls
-
-
-async def test_a_guest_that_cannot_grow_its_file_system_leaves_the_claim_waiting(edge: DeferringEdge) -> None:
-    edge.add_volume(pv={"size": "2Gi"}, claim={"status": {"capacity": {"storage": "2Gi"}}})
-    edge.ask()
-    await edge.start()
-    edge.direct.done.clear()
-    edge.add_volume(
-        pv={"size": "3Gi"},
-        claim={
-            "status": {
-                "capacity": {"storage": "2Gi"},
-                "allocatedResources": {"storage": "3Gi"},
-                "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-            }
-        },
-    )
-    await settle()
-    assert edge.plugin.calls[-1] == "expand h-data web-uid"
-    assert edge.direct.done == ["resize"]
-    reasons = [reason for reason, _ in edge.store.events()]
-    assert "FileSystemResizeRequired" in reasons
-    assert "FileSystemResizeSuccessful" not in reasons
-    await edge.clock.turn(600)
-    assert edge.plugin.calls.count("expand h-data web-uid") == 1
 
 
 GROWN = {"status": {"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "3Gi"},

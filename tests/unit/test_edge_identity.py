@@ -132,17 +132,6 @@ def test_a_join_has_a_key_of_its_own_and_the_keys_of_before_end_with_it(
     assert identity.request() not in (copied, asked)
 
 
-def test_a_join_that_was_killed_after_it_stored_its_certificate_asks_for_it_again(
-    identity: Identity, authority: Authority, tmp_path: Path
-) -> None:
-    request = identity.request("t-1")
-    (path,) = (tmp_path / "state" / "identity").glob("next-*.pem")
-    content = path.read_bytes()
-    identity.store(issued(authority, request), "n1", now=time.time(), token="t-1")
-    path.write_bytes(content)  # the kill came before it was removed
-    assert identity.request("t-1") == request
-
-
 async def test_no_join_runs_while_the_agent_renews(identity: Identity) -> None:
     token = JoinToken(("wss://127.0.0.1:1",), bytes(32), "t-1", bytes(32))
     with identity.held(), pytest.raises(SettingsError, match="run the command again"):
@@ -160,31 +149,13 @@ def test_a_crash_after_the_certificate_was_stored_does_not_use_its_key_twice(
     assert identity.request() != first
 
 
-def test_a_crash_before_the_certificate_was_stored_leaves_the_former_one(
-    identity: Identity, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    joined(identity, authority)
-    before = identity.files.cert.read_bytes()
-    request = identity.request()
-
-    def crash(path: Path, *_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt(path)
-
-    answer = issued(authority, request)
-    with monkeypatch.context() as patch:
-        patch.setattr("edge.identity.replace_file", crash)
-        with pytest.raises(KeyboardInterrupt):
-            identity.store(answer, "n1", now=time.time())
-    assert identity.files.cert.read_bytes() == before
-    assert Identity(tmp_path / "state").request() == request
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"chain": b""}, None),
         ({"ca": b""}, None),
         ({"hubs": ()}, "address"),
+        ({"hubs": ("hub.example",)}, "wss://"),
         ({"lifetime_s": -1.0}, "has ended"),
         ({"node": "n2"}, "another node"),
     ],
@@ -233,14 +204,6 @@ def test_a_damaged_file_of_the_join_is_named(identity: Identity, authority: Auth
     (tmp_path / "state" / "identity" / "joined.json").write_text("{")
     with pytest.raises(SettingsError, match=r"joined\.json cannot be used: .*; repair it, or join again"):
         identity.joined()
-
-
-def test_an_address_in_the_settings_of_the_join_that_no_agent_can_dial_is_named(
-    identity: Identity, authority: Authority
-) -> None:
-    answer = issued(authority, identity.request(), hubs=("hub.example",))
-    with pytest.raises(ValueError, match="wss://"):
-        identity.store(answer, "n1", now=time.time())
 
 
 def test_the_address_that_this_node_can_reach_comes_first_also_after_a_renewal(

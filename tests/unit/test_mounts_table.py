@@ -55,10 +55,6 @@ def test_the_mounts_within_a_directory_are_found_and_no_neighbours() -> None:
     assert table().within(KUBELET / "pods/u") == []
 
 
-def test_a_staged_volume_that_is_published_is_referenced() -> None:
-    assert table().references(STAGED) == [str(TARGET)]
-
-
 def test_a_staged_volume_whose_publications_are_gone_is_not() -> None:
     without = "\n".join(line for line in TABLE.splitlines() if "/pods/u1/" not in line)
     assert table(without).references(STAGED) == []

@@ -355,31 +355,15 @@ async def test_a_driver_with_many_operations_leaves_places_to_the_other_drivers_
     await asyncio.gather(*callers)
 
 
-@pytest.fixture
-def no_time() -> Operations:
-    return Operations(0.0, "n1")
-
-
-async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(
-    no_time: Operations, vendor: Vendor
-) -> None:
-    tasks = [await begin(no_time, create(), vendor) for _ in range(2)]
+async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(vendor: Vendor) -> None:
+    operations = Operations(0.0, "n1")
+    tasks = [await begin(operations, create(), vendor) for _ in range(2)]
     for task in tasks:
         with pytest.raises(OperationLimit, match=r"did not finish within --operation-limit \(0 s\)"):
             await task
     await settle()
     assert vendor.cancelled == vendor.calls
-    assert no_time.under_way == []
-
-
-async def test_after_the_limit_the_key_is_free_and_a_retry_is_a_new_call(no_time: Operations, vendor: Vendor) -> None:
-    with pytest.raises(OperationLimit):
-        await (await begin(no_time, create(), vendor))
-    await settle()
-    no_time.limit.limit_s = 600.0
-    retry = await begin(no_time, create(parameters={"other": "arguments"}), vendor)
-    vendor.answer(made())
-    assert await retry == made()
+    assert operations.under_way == []
 
 
 async def test_one_timer_serves_all_operations_and_each_has_its_whole_time(vendor: Vendor, clock: Clock) -> None:
@@ -502,19 +486,3 @@ async def test_a_create_during_which_a_delete_of_its_volume_failed_is_not_kept(o
     creating.answer(made("v1"))
     await second
     assert not await is_kept(operations, create())
-
-
-# -------------------- draining --------------------
-
-
-async def test_draining_waits_for_all_that_runs(operations: Operations, vendor: Vendor) -> None:
-    tasks = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(2)]
-    draining = asyncio.get_running_loop().create_task(operations.drain())
-    await settle()
-    vendor.answer(made("v0"))
-    await settle()
-    assert not draining.done()
-    vendor.answer(made("v1"))
-    await draining
-    assert operations.under_way == []
-    await asyncio.gather(*tasks)

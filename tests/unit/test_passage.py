@@ -18,7 +18,7 @@ from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Coroutine
     from pathlib import Path
 
     from common.link import Link, Stream
@@ -66,14 +66,9 @@ async def forever(_stream: Stream) -> None:
     await asyncio.Event().wait()
 
 
-def after(gate: asyncio.Event) -> Callable[[Stream], Awaitable[None]]:
-    """A node that answers a create with a volume once it may."""
-
-    async def serve(stream: Stream) -> None:
-        await gate.wait()
-        stream.end(Status(Code.OK), MADE)
-
-    return serve
+async def creates(stream: Stream) -> None:
+    """A node that answers a create with a volume."""
+    stream.end(Status(Code.OK), MADE)
 
 
 def holder(world: Hub) -> list[str]:
@@ -249,26 +244,25 @@ def placed(name: str = "pvc-1") -> bytes:
     return request.SerializeToString()
 
 
-class SlowClaims:
-    """Holds up the claims of a hub until `go` is set."""
+async def claiming(world: Hub, monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, asyncio.Event]:
+    """A create that waits for its claim, and the event that lets the claim go on."""
+    go, asked = asyncio.Event(), asyncio.Event()
+    claim = world.placement.claims.claim
 
-    def __init__(self, world: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go = asyncio.Event()
-        self.asked = asyncio.Event()
-        claim = world.placement.claims.claim
+    async def slow(*what: object) -> object:
+        asked.set()
+        await go.wait()
+        return await claim(*what)  # type: ignore[arg-type]  # as it was given
 
-        async def slow(*what: object) -> object:
-            self.asked.set()
-            await self.go.wait()
-            return await claim(*what)  # type: ignore[arg-type]  # as it was given
-
-        monkeypatch.setattr(world.placement.claims, "claim", slow)
+    monkeypatch.setattr(world.placement.claims, "claim", slow)
+    await with_driver(world, forever)
+    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
+    await asked.wait()
+    return stream, go
 
 
 async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_its_record(world: Hub) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    await with_driver(world, after(gate))
+    await with_driver(world, creates)
     stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
     assert await answer(stream) == ([MADE], Status(Code.OK))
     assert await kept(world) == [("vol-1", "n1")]
@@ -277,13 +271,10 @@ async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_i
 async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await with_driver(world, forever)
-    slow = SlowClaims(world, monkeypatch)
-    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
-    await slow.asked.wait()
+    stream, go = await claiming(world, monkeypatch)
     stream.cancel()
     await settle()
-    slow.go.set()
+    go.set()
     await settle()
     assert world.links[0].session.open_streams == 1  # the agent's reports
     assert in_flight(world) == (0, 0)
@@ -293,12 +284,9 @@ async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
 async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_is_free(
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await with_driver(world, forever)
-    slow = SlowClaims(world, monkeypatch)
-    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
-    await slow.asked.wait()
+    stream, go = await claiming(world, monkeypatch)
     cut(world.links[0])
-    slow.go.set()
+    go.set()
     _, status = await answer(stream)
     assert status.message.startswith("edge node n1 is offline since ")
     await until(lambda: holder(world) == [])
@@ -308,10 +296,7 @@ async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_
 async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await with_driver(world, forever)
-    slow = SlowClaims(world, monkeypatch)
-    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
-    await slow.asked.wait()
+    stream, _go = await claiming(world, monkeypatch)
     (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "call c-1")
     task.cancel()
     stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
@@ -322,8 +307,7 @@ async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
 async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop_it(
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, recording, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    gate.set()
+    recording, go = asyncio.Event(), asyncio.Event()
     record = world.placement.claims.record
 
     async def slow(*what: object, **more: object) -> object:
@@ -332,7 +316,7 @@ async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop
         return await record(*what, **more)  # type: ignore[arg-type]  # as it was given
 
     monkeypatch.setattr(world.placement.claims, "record", slow)
-    await with_driver(world, after(gate))
+    await with_driver(world, creates)
     stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
     await recording.wait()
     stream.cancel()
@@ -368,7 +352,12 @@ async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(worl
 
 async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: Hub) -> None:
     gate = asyncio.Event()
-    await with_driver(world, after(gate))
+
+    async def creates_later(stream: Stream) -> None:
+        await gate.wait()
+        await creates(stream)
+
+    await with_driver(world, creates_later)
     link = await proxy(world, stream_window_bytes=1_000)
     stream = ask(link)
     for _ in range(50):
@@ -400,9 +389,7 @@ async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
 async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept(
     world: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate = asyncio.Event()
-    gate.set()
-    await with_driver(world, after(gate))
+    await with_driver(world, creates)
     link = await proxy(world)
     with monkeypatch.context() as patched:
         patched.setattr("cloud.placement.carry.placed_answer", fail)

@@ -48,13 +48,6 @@ def test_a_link_on_the_way_is_not_followed(root: RootDir, tmp_path: Path) -> Non
     assert sorted(path.name for path in outside.iterdir()) == ["dir", "file"]
 
 
-def test_a_link_is_no_directory_even_as_the_last_part(root: RootDir, tmp_path: Path) -> None:
-    root.make_dir(root.path / "pods")
-    (root.path / "pods/u1").symlink_to(tmp_path)
-    with pytest.raises(RootDirError, match="symbolic link, which is not followed"):
-        root.make_dir(root.path / "pods/u1")
-
-
 def test_only_a_link_is_dropped(root: RootDir, tmp_path: Path) -> None:
     root.make_dir(root.path / "a/dir")
     (root.path / "a/file").touch()

@@ -99,15 +99,6 @@ async def test_one_that_was_staged_before_does_not_wait_for_the_hub(boot: str) -
     assert edge.take_calls() == (MOUNTED if boot == "boot-2" else [])
 
 
-async def test_it_is_listed_until_it_is_unstaged() -> None:
-    edge = edge_with("ReadWriteOnce")
-    await edge.start()
-    (pod,) = edge.store.refs("Pod")
-    edge.store.drop(pod)
-    await settle()
-    assert (edge.take_calls()[-1], edge.manager.volumes_in_use()) == ("unstage h-data", [])
-
-
 async def test_a_volume_of_many_nodes_is_not_listed_and_waits_for_nobody() -> None:
     edge = edge_with("ReadWriteMany")
     edge.acked.clear()

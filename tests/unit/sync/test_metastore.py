@@ -86,13 +86,6 @@ def files(directory: Path) -> list[Path]:
 # -------------------- objects --------------------
 
 
-async def test_a_new_store_is_empty_and_was_never_in_step(store: Metastore) -> None:
-    assert store.refs("Pod") == []
-    assert store.get(item("a").ref) is None
-    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, False, None)
-    assert store.objects.sums() == Digest().sums()
-
-
 async def test_objects_beyond_the_limit_are_refused_and_drops_make_room(
     store: Metastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,12 +353,6 @@ async def test_a_newer_agents_store_is_left_alone(store: Metastore, tmp_path: Pa
         Metastore(tmp_path)
     with database(tmp_path) as newer:
         assert newer.execute("SELECT count(*) FROM objects").fetchone() == (1,)
-
-
-async def test_a_second_agent_is_refused_while_the_first_one_lives(store: Metastore, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"--state-dir=.*: another edge agent is using it"):
-        Metastore(tmp_path)
-    await (await reopened(tmp_path, store)).close()
 
 
 @pytest.mark.parametrize("name", ["edge.db", "edge.key"])
