@@ -150,6 +150,9 @@ class FakeStore:
         self.facts[ref] = body
         self.told.append((ref, body))
 
+    async def wait_acked(self, _ref: Ref) -> None:
+        """The hub has every fact."""
+
     def drop_fact(self, ref: Ref) -> None:
         self.facts.pop(ref, None)
 
@@ -437,7 +440,6 @@ class EdgeVolumes:
     """Why another node has the volume that is one node's at a time."""
     asked: int = 0
     """How often the hub was asked for such a volume."""
-    labels: dict[str, str] = field(default_factory=dict)
     in_use: list[list[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -482,7 +484,7 @@ class EdgeVolumes:
             drivers=self.drivers,
             in_use_acked=in_use_acked,
             in_use_changed=lambda: self.in_use.append(self.manager.volumes_in_use()),
-            own_labels=lambda: self.labels,
+            own_labels=dict,
             clock=self.clock,
             boot=self.boot,
             selinux=True,
@@ -554,7 +556,6 @@ def pod(
     volumes: list[dict[str, Any]] | None = None,
     read_only: bool = False,
     devices: tuple[str, ...] = (),
-    node: str = NODE,
     metadata: Mapping[str, Any] | None = None,
     spec: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
@@ -571,7 +572,7 @@ def pod(
     return {
         "kind": "Pod",
         "metadata": {"namespace": "default", "name": name, "uid": uid or f"{name}-uid", **(metadata or {})},
-        "spec": {"nodeName": node, "containers": [container], "volumes": given, **(spec or {})},
+        "spec": {"nodeName": NODE, "containers": [container], "volumes": given, **(spec or {})},
         "status": {"phase": "Running", **(status or {})},
     }
 

@@ -220,24 +220,6 @@ async def test_a_stream_and_a_method_that_nobody_knows_pass_message_by_message(
 # -------------------- the answer --------------------
 
 
-@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
-async def test_a_bug_ends_its_own_call_and_neither_the_link_nor_the_next_call(
-    linked: LinkedAgent, method: str, request_bytes: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    linked.driver.bug = ZeroDivisionError()
-    _, status = await linked.answered(await linked.call(method, request_bytes))
-    assert (status.code, status.message) == (
-        Code.UNAVAILABLE, "an internal error in the edge agent; its log has the details"
-    )  # fmt: skip
-    assert "a call failed inside the edge agent" in caplog.text
-    assert "ZeroDivisionError" in caplog.text
-    assert linked.at_rest
-    linked.driver.bug = None
-    stream = await linked.call(method, request_bytes)
-    linked.driver.calls[0].answer(VOLUME)
-    assert (await linked.answered(stream))[1] == OK
-
-
 async def test_a_bug_ends_its_own_stream(linked: LinkedAgent, caplog: pytest.LogCaptureFixture) -> None:
     linked.driver.bug = ZeroDivisionError()
     messages, status = await linked.answered(await linked.call(ALLOCATED, b"request"))

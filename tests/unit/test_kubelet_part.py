@@ -7,7 +7,7 @@ import errno
 import json
 import socket
 import sqlite3
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,10 +28,12 @@ from tests.kit.edge_volumes import attachment, persistent_claim, persistent_volu
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from common.pages.agent import NodeVolumes
     from edge.disk.found_volumes import Found
+    from edge.metastore import Metastore
 
 
 def part(
@@ -55,6 +57,16 @@ def part(
         | ({"relay_dir": relay} if relay else {})
     )
     return KubeletPart(settings, changed=lambda: None)
+
+
+@asynccontextmanager
+async def running(part: KubeletPart) -> AsyncIterator[Metastore]:
+    """Start it, yield its store, and close it."""
+    async with supervised() as tasks:
+        await part.start(tasks)
+        assert part.volumes is not None
+        yield part.volumes.metastore
+    await part.close()
 
 
 async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path) -> None:
@@ -88,24 +100,19 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) 
 
 async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_it(tmp_path: Path) -> None:
     own = part(tmp_path)
-    async with supervised() as tasks:
-        await own.start(tasks)
-        assert own.volumes is not None
+    async with running(own) as store:
         bodies = (attachment(), persistent_volume(), persistent_claim(), pod(claims=("data",)))
         changes = [put(number, stored(body)) for number, body in enumerate(bodies, 1)]
-        await own.volumes.metastore.objects.store([*changes, InStep(9)])
+        await store.objects.store([*changes, InStep(9)])
         await settle()
         assert told(own).volumes, "it is wanted now"
-    await own.close()
     observing = part(tmp_path, registration="observe")
     assert observing.problems == []
     await observing.close()
     again = part(tmp_path)
-    async with supervised() as tasks:
-        await again.start(tasks)
+    async with running(again):
         await settle()
         state = told(again)
-    await again.close()
     assert (state.pods, state.volumes, state.as_of) == ([], [], None)
 
 
@@ -159,12 +166,8 @@ async def test_rows_that_can_no_longer_be_written_are_said_until_they_can(tmp_pa
 
 
 async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsewhere(tmp_path: Path) -> None:
-    first = part(tmp_path)
-    async with supervised() as tasks:
-        await first.start(tasks)
-        assert first.volumes is not None
-        await first.volumes.metastore.objects.store([put(1, stored(pod(claims=("data",)))), InStep(2)])
-    await first.close()
+    async with running(part(tmp_path)) as store:
+        await store.objects.store([put(1, stored(pod(claims=("data",)))), InStep(2)])
     with pytest.raises(SettingsError, match=r"^--node=n1-typo: .*state holds the state of --node=n1,"):
         part(tmp_path, node="n1-typo")
     with pytest.raises(SettingsError, match=r"^--root-dir=.*other: .* the state of --root-dir=.*root,"):
@@ -175,21 +178,14 @@ async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsew
 
 
 async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path) -> None:
-    wrong = part(tmp_path, node="n1-typo", root="typo")
-    async with supervised() as tasks:
-        await wrong.start(tasks)
-        assert wrong.volumes is not None
-        wrong.volumes.metastore.put_fact(Ref("Node", "", "n1-typo"), {"metadata": {"name": "n1-typo"}})
-        await wrong.volumes.metastore.objects.store([InStep(1)])
-    await wrong.close()
+    async with running(part(tmp_path, node="n1-typo", root="typo")) as store:
+        store.put_fact(Ref("Node", "", "n1-typo"), {"metadata": {"name": "n1-typo"}})
+        await store.objects.store([InStep(1)])
     right = part(tmp_path)
-    async with supervised() as tasks:
-        await right.start(tasks)
+    async with running(right) as store:
         await settle()
-        assert right.volumes is not None
-        assert Ref("Node", "", "n1-typo") not in right.volumes.metastore.fact_refs("Node")
+        assert Ref("Node", "", "n1-typo") not in store.fact_refs("Node")
         assert told(right).as_of is None
-    await right.close()
     assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
     assert list((tmp_path / "state").glob("edge.db.own-*"))
 
@@ -197,32 +193,23 @@ async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path
 async def test_a_right_name_that_cannot_be_written_down_is_not_refused_for_the_wrong_one_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = part(tmp_path, node="n1-typo")
-    async with supervised() as tasks:
-        await wrong.start(tasks)
-    await wrong.close()
+    async with running(part(tmp_path, node="n1-typo")):
+        pass
 
     def fail(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as full_disk:
         full_disk.setattr(home, "write_state", fail)
-        right = part(tmp_path)
-        async with supervised() as tasks:
-            await right.start(tasks)
-            assert right.volumes is not None
-            await right.volumes.metastore.objects.store([put(1, stored(pod("web"))), InStep(2)])
-        await right.close()
+        async with running(part(tmp_path)) as store:
+            await store.objects.store([put(1, stored(pod("web"))), InStep(2)])
     await part(tmp_path).close()
 
 
 async def test_a_state_directory_that_another_agent_uses_is_not_taken_from_it(tmp_path: Path) -> None:
-    wrong = part(tmp_path, node="n1-typo", root="typo")
-    async with supervised() as tasks:
-        await wrong.start(tasks)
+    async with running(part(tmp_path, node="n1-typo", root="typo")):
         with pytest.raises(SettingsError, match=r"--state-dir=.*: another edge agent is using it"):
             part(tmp_path)
-    await wrong.close()
 
 
 async def test_a_state_directory_is_no_nodes_before_an_agent_has_started_with_it(tmp_path: Path) -> None:

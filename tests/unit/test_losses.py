@@ -273,15 +273,10 @@ async def test_an_operator_who_trusts_the_hub_before_it_has_looked_is_believed(t
         assert first.losses.standing == ()
 
 
-async def test_a_hub_without_objects_has_nothing_to_look_for(tmp_path: Path) -> None:
-    async with hub(tmp_path) as first:
-        first.begin(None)
-        assert (first.store.is_new, first.losses.standing) == (False, ())
-
-
 async def test_a_hub_that_has_run_before_does_not_look(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        first.begin(None)
+        first.begin(None)  # it has no objects
+        assert (first.store.is_new, first.losses.standing) == (False, ())
     async with hub(tmp_path) as second:
         objects = Objects()
         second.begin(objects)

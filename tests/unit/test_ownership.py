@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -118,26 +119,7 @@ def test_a_tree_deeper_than_the_descriptors_of_a_process_is_walked(tmp_path: Pat
     assert os.fstat(folder).st_gid == GID
     os.close(folder)
     assert len(list(Path("/proc/self/fd").iterdir())) == before - 1
-    _remove_deep(tmp_path / "d")
-
-
-def _remove_deep(path: Path) -> None:
-    """shutil.rmtree asks for a descriptor, and pathlib for a frame, per level."""
-    parent = os.open(path.parent, os.O_RDONLY)
-    depth = 0
-    while True:
-        try:
-            below = os.open(path.name if not depth else "d", os.O_RDONLY, dir_fd=parent)
-        except FileNotFoundError:
-            break
-        os.close(parent)
-        parent, depth = below, depth + 1
-    for _ in range(depth):
-        above = os.open("..", os.O_RDONLY, dir_fd=parent)
-        os.close(parent)
-        os.rmdir("d", dir_fd=above)
-        parent = above
-    os.close(parent)
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)  # shutil.rmtree needs a descriptor per level
 
 
 async def test_a_directory_moved_away_meanwhile_is_an_error_and_nothing_outside_is_given(tmp_path: Path) -> None:
@@ -175,7 +157,7 @@ async def test_whoever_waits_long_is_told_again_and_again(tmp_path: Path, monkey
     assert told[1] == "still giving u1/volumes/kubernetes.io~csi/pv1/mount to the pod's fsGroup: 0 entries so far"
 
 
-async def test_cancelling_stops_the_walk(tmp_path: Path) -> None:
+async def test_cancelling_stops_the_walk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tree(tmp_path / "v")
     entered, gate = threading.Event(), threading.Event()
     walks: list[ownership.Walk] = []
@@ -187,17 +169,14 @@ async def test_cancelling_stops_the_walk(tmp_path: Path) -> None:
             gate.wait(30)
             super().run()
 
-    original, ownership.Walk = ownership.Walk, Held  # type: ignore[misc]  # a walk that waits
-    try:
-        task = asyncio.create_task(ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False))
-        await asyncio.to_thread(entered.wait, 30)
-        task.cancel()
-        await asyncio.sleep(0)
-        gate.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    finally:
-        ownership.Walk = original  # type: ignore[misc]  # as it was
+    monkeypatch.setattr(ownership, "Walk", Held)
+    task = asyncio.create_task(ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False))
+    await asyncio.to_thread(entered.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert walks[0].stop.is_set()
     assert look(root)[0] != GID
 

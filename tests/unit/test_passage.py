@@ -13,7 +13,7 @@ from common.messages import Kind
 from common.reports import NODE_GET_INFO, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.version import introduce
-from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, called, report, running, with_driver
+from tests.kit.hub_in_memory import CREATE, DRIVER, Hub, report, running, with_driver
 from tests.kit.linked import cut
 from tests.kit.waiting import settle, until
 
@@ -371,19 +371,6 @@ async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(
 
 def fail(*_what: object, **_more: object) -> None:
     raise ZeroDivisionError("a bug")
-
-
-async def test_a_bug_before_the_call_is_sent_ends_the_call_alone(
-    world: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    await with_driver(world)
-    link = await proxy(world)
-    with monkeypatch.context() as patched:
-        patched.setattr(world.placement, "_decide", fail)
-        assert await answer(ask(link)) == ([], BUG)
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
-    assert await called(link, PUBLISH) == Status(Code.OK)
-    assert in_flight(world) == (0, 0)
 
 
 async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept(

@@ -186,8 +186,7 @@ def pod_state(edge: EdgeVolumes) -> PodState:
     return found
 
 
-async def test_a_pod_has_its_volumes_when_all_are_published() -> None:
-    edge = EdgeVolumes()
+async def test_a_pod_has_its_volumes_when_all_are_published(edge: EdgeVolumes) -> None:
     edge.plugin.fails("publish", Refused("no room"))
     edge.add_pod()
     await edge.start()
@@ -196,8 +195,9 @@ async def test_a_pod_has_its_volumes_when_all_are_published() -> None:
     assert pod_state(edge).volumes == HAS_ALL
 
 
-async def test_a_mount_that_is_uncertain_and_cannot_be_resolved_any_more_is_not_told_as_mounted() -> None:
-    edge = EdgeVolumes()
+async def test_a_mount_that_is_uncertain_and_cannot_be_resolved_any_more_is_not_told_as_mounted(
+    edge: EdgeVolumes,
+) -> None:
     hang = asyncio.Event()
     edge.plugin.fails("publish", hang)
     edge.add_pod()
@@ -209,8 +209,7 @@ async def test_a_mount_that_is_uncertain_and_cannot_be_resolved_any_more_is_not_
     assert "data" in found.reason
 
 
-async def test_a_mount_stays_told_when_its_claim_cannot_be_resolved_any_more() -> None:
-    edge = EdgeVolumes()
+async def test_a_mount_stays_told_when_its_claim_cannot_be_resolved_any_more(edge: EdgeVolumes) -> None:
     edge.add_pod()
     await edge.start()
     edge.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
@@ -219,8 +218,7 @@ async def test_a_mount_stays_told_when_its_claim_cannot_be_resolved_any_more() -
     assert (found.name, found.state) == ("data", VolumeState.MOUNTED)
 
 
-async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished() -> None:
-    edge = EdgeVolumes()
+async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished(edge: EdgeVolumes) -> None:
     ref = edge.add_pod()
     await edge.start()
     deleted = {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 10}
@@ -236,8 +234,7 @@ async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished() -> No
 
 
 @pytest.mark.parametrize("where", ["in the driver", "on the disk before"])
-async def test_a_publish_under_way_keeps_a_pod_that_is_over(where: str) -> None:
-    edge = EdgeVolumes()
+async def test_a_publish_under_way_keeps_a_pod_that_is_over(edge: EdgeVolumes, where: str) -> None:
     ref = edge.add_pod()
     hang = asyncio.Event()
     if where == "in the driver":
@@ -263,8 +260,7 @@ async def test_a_publish_under_way_keeps_a_pod_that_is_over(where: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_pod_that_has_ended_is_not_released_before_it_is_deleted(phase: str) -> None:
-    edge = EdgeVolumes()
+async def test_a_pod_that_has_ended_is_not_released_before_it_is_deleted(edge: EdgeVolumes, phase: str) -> None:
     ref = edge.add_pod()
     await edge.start()
     edge.change(ref, status={"phase": phase})

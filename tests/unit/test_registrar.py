@@ -43,8 +43,11 @@ class EnoughError(Exception):
     """All looks of a test are done."""
 
 
-def look(monkeypatch: pytest.MonkeyPatch, script: list[list[Path] | Exception]) -> None:
-    """Let each look in the directory of the drivers end so."""
+async def watched(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *looks: list[Path] | Exception, **how: Callable[[str], bool]
+) -> list[str]:
+    """Let each look in the directory of the drivers end so; what the registry heard of them."""
+    script: list[list[Path] | Exception] = [*looks, EnoughError()]
 
     def glob(_path: Path, _pattern: str) -> list[Path]:
         answer = script.pop(0)
@@ -53,6 +56,11 @@ def look(monkeypatch: pytest.MonkeyPatch, script: list[list[Path] | Exception]) 
         return answer
 
     monkeypatch.setattr("pathlib.Path.glob", glob)
+    monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
+    registry = Registry()
+    with pytest.raises(EnoughError):
+        await Registrar(root, registry, own=False, **how)._look_for_drivers()
+    return registry.heard
 
 
 async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_those_it_saw(
@@ -60,16 +68,8 @@ async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_t
 ) -> None:
     driver = tmp_path / "plugins" / "v" / "csi.sock"
     trouble = OSError(errno.EMFILE, "Too many open files")
-    script: list[list[Path] | Exception] = [
-        [driver], trouble, trouble, [driver], trouble, [], EnoughError(),
-    ]  # fmt: skip
-
-    look(monkeypatch, script)
-    monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
-    registry = Registry()
-    with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False)._look_for_drivers()
-    assert registry.heard == [f"found {driver}", f"lost {driver}"]
+    heard = await watched(tmp_path, monkeypatch, [driver], trouble, trouble, [driver], trouble, [])
+    assert heard == [f"found {driver}", f"lost {driver}"]
     assert caplog.messages == [
         f"cannot look for drivers in {tmp_path / 'plugins'}: {trouble}; those that were seen stay"
     ] * 2  # fmt: skip  # once for each time that it begins to fail
@@ -79,12 +79,5 @@ async def test_an_observer_takes_no_socket_of_the_agents_own_relay_for_a_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver, relayed = tmp_path / "plugins" / "v" / "csi.sock", tmp_path / "plugins" / "csi-bridge" / "csi.sock"
-    script: list[list[Path] | Exception] = [[driver, relayed], EnoughError()]
-
-    look(monkeypatch, script)
-    monkeypatch.setattr("edge.registrar.LOOK_S", 0.0)
-    registry = Registry()
-    is_relay = str(relayed).__eq__
-    with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False, is_relay=is_relay)._look_for_drivers()
-    assert registry.heard == [f"found {driver}"]
+    heard = await watched(tmp_path, monkeypatch, [driver, relayed], is_relay=str(relayed).__eq__)
+    assert heard == [f"found {driver}"]
