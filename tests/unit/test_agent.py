@@ -283,13 +283,9 @@ async def test_the_driver_is_told_the_callers_time_of_a_plain_call_and_a_little_
     assert told[1:] == [605.0, 605.0]
 
 
-@pytest.mark.parametrize(("method", "request_bytes"), [(CREATE, create()), (CAPACITY, b"")])
-async def test_a_driver_that_hangs_is_cancelled_at_the_limit(
-    linked: LinkedAgent, method: str, request_bytes: bytes
-) -> None:
+async def test_a_plain_call_that_hangs_is_cancelled_at_the_limit_of_operations(linked: LinkedAgent) -> None:
     linked.operations.limit.limit_s = 0.0
-    stream = await linked.call(method, request_bytes)
-    _, status = await linked.answered(stream)
+    _, status = await linked.answered(await linked.call(CAPACITY))
     assert status.code == Code.DEADLINE_EXCEEDED
     assert "did not finish within --operation-limit" in status.message
     assert linked.driver.calls[0].cancelled

@@ -211,19 +211,6 @@ async def test_an_expansion_tells_the_size_that_came_of_it(plugin: VolumePlugin,
     assert request.staging_target_path == str(plugin.layout.root / STAGING / "globalmount")
 
 
-async def test_a_driver_that_cannot_expand_is_not_asked(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    driver.capabilities = frozenset({1})
-    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
-    assert (type(error), error.code) == (Refused, Code.UNIMPLEMENTED)
-    assert driver.calls == []
-
-
-async def test_an_expansion_keeps_the_drivers_code(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
-    driver.answers["NodeExpandVolume"] = (Code.FAILED_PRECONDITION, "in use")
-    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
-    assert (type(error), error.code) == (Refused, Code.FAILED_PRECONDITION)
-
-
 async def test_stats_are_asked_as_far_as_the_driver_tells(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     driver.capabilities = frozenset()
     assert await plugin.stats(PUBLISHED) is None

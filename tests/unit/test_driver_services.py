@@ -262,18 +262,16 @@ async def test_before_a_named_socket_was_asked_only_drivers_whose_own_named_sock
     assert not awaits_controller([unasked, whole, named], "e.example")
 
 
-async def test_a_driver_has_a_topology_if_any_socket_of_it_that_was_heard_says_so() -> None:
+async def test_a_driver_has_a_topology_if_any_socket_of_it_says_so_and_lacks_one_if_all_that_were_heard_do_not() -> (
+    None
+):
     node, controller = node_plugin(), controller_plugin(announces=WITH_TOPOLOGY)
     other, unheard = FakeDriver("/e.sock", name="e.example", announces=WITH_TOPOLOGY), FakeDriver(name="")
     assert has_topology([node, controller], NAME)
-    assert not has_topology([node, other, unheard], NAME)
-
-
-async def test_a_driver_lacks_a_topology_if_it_was_heard_and_none_of_its_sockets_says_that_it_has_one() -> None:
-    node, controller = node_plugin(), controller_plugin(announces=WITH_TOPOLOGY)
-    assert lacks_topology([node], NAME)
     assert not lacks_topology([node, controller], NAME)
-    assert not lacks_topology([FakeDriver(name="")], NAME)
+    assert not has_topology([node, other, unheard], NAME)
+    assert lacks_topology([node], NAME)
+    assert not lacks_topology([unheard], NAME)
 
 
 @pytest.mark.parametrize("there", ["controller", "node", "both"])

@@ -187,12 +187,6 @@ async def test_a_driver_is_asked_for_all_that_is_reported_and_known_by_its_own_n
     assert (one.driver.name, one.driver.trouble, one.changes) == ("d.example", "", 1)
 
 
-async def test_the_same_answers_again_are_no_change(one: OneDriver) -> None:
-    await one.ask()
-    await one.ask()
-    assert one.changes == 1
-
-
 async def test_what_a_driver_does_not_implement_is_reported_in_its_own_words(one: OneDriver) -> None:
     one.channel.refuse(CAPABILITIES, Code.UNIMPLEMENTED, "no controller")
     await one.ask()

@@ -167,28 +167,20 @@ async def test_a_fenced_volume_whose_driver_fails_stays_fenced() -> None:
     assert edge.fencing.held == [KEY]
 
 
-async def test_after_a_reboot_a_volume_is_held_anew_and_the_hub_is_asked_again() -> None:
+@pytest.mark.parametrize(
+    ("why_not", "held"), [("", [KEY]), ("its agent runs with --fence=off", [])], ids=["held anew", "fenced no more"]
+)
+async def test_after_a_reboot_the_hub_hears_first_whether_a_volume_is_fenced(
+    why_not: str, held: list[VolumeKey]
+) -> None:
     edge = edge_with("fence")
     await edge.start()
     edge.fencing.held.clear()
     edge.plugin.mounted.clear()
     edge.acked.clear()
+    edge.fencing.why_not = why_not
     await edge.restart(boot="boot-2")
-    assert (edge.fencing.held, edge.take_calls()) == ([KEY], [])
-    edge.acked.set()
-    await settle()
-    assert edge.take_calls() == MOUNTED
-
-
-async def test_after_a_reboot_the_hub_hears_first_that_a_volume_is_not_fenced_any_more() -> None:
-    edge = edge_with("fence")
-    await edge.start()
-    edge.fencing.held.clear()
-    edge.plugin.mounted.clear()
-    edge.acked.clear()
-    edge.fencing.why_not = "its agent runs with --fence=off"
-    await edge.restart(boot="boot-2")
-    assert (edge.fencing.held, edge.take_calls()) == ([], [])
+    assert (edge.fencing.held, edge.take_calls()) == (held, [])
     edge.acked.set()
     await settle()
     assert edge.take_calls() == MOUNTED

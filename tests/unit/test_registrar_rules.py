@@ -15,7 +15,6 @@ from edge.registry.registration import (
     highest_version,
     is_newer,
     node_annotations,
-    node_labels,
     read_node_info,
     shorten,
 )
@@ -172,14 +171,6 @@ def test_the_annotation_holds_all_ids_as_kubernetes_writes_it() -> None:
     drivers = [registration("b.d", node_id="ü"), registration("a.d", node_id="1")]
     assert node_annotations(drivers) == {"csi.volume.kubernetes.io/nodeid": '{"a.d":"1","b.d":"ü"}'}
     assert node_annotations([]) == {}
-
-
-def test_the_labels_are_all_segments() -> None:
-    drivers = [
-        registration("b.d", node_id="2", topology={"z": "1"}),
-        registration("a.d", node_id="1", topology={"a": "2"}),
-    ]
-    assert node_labels(drivers) == {"a": "2", "z": "1"}
 
 
 def test_a_foreign_text_becomes_one_short_line() -> None:

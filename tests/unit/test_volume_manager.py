@@ -418,20 +418,6 @@ async def test_what_was_told_of_a_claim_is_void_when_it_is_gone(edge: EdgeVolume
 # ---- refreshing, use and health --------------------------------------------------------------------------------------
 
 
-async def test_a_driver_that_asks_for_it_is_asked_to_refresh_every_minute_or_so(edge: EdgeVolumes) -> None:
-    edge.add_driver(attachRequired=False, requiresRepublish=True)
-    await edge.mount()
-    edge.plugin.fails("republish", Refused("no", code=Code.INTERNAL))
-    await edge.clock.turn(59)
-    assert edge.plugin.calls == []
-    await edge.clock.turn(31)
-    assert edge.take_calls() == ["republish h-data web-uid"]
-    assert edge.entry()["state"] == "published"
-    assert edge.states.publications()[0].state is State.DONE
-    await edge.clock.turn(91)
-    assert edge.take_calls() == ["republish h-data web-uid"]
-
-
 def token(until: str = "2023-11-14T23:00:00Z") -> dict[str, object]:
     return {
         "kind": "ServiceAccountToken",
@@ -545,15 +531,6 @@ async def test_a_driver_that_hangs_is_asked_about_few_volumes_at_a_time() -> Non
 
 
 # ---- all in all ------------------------------------------------------------------------------------------------------
-
-
-async def test_the_nodes_status_changing_wakes_no_volume(edge: EdgeVolumes) -> None:
-    node = {"kind": "Node", "metadata": {"name": "n1", "labels": {"zone": "a"}}}
-    edge.store.put(node)
-    await edge.mount()
-    reads = edge.store.reads
-    edge.store.put({**node, "status": {"volumesInUse": ["x"]}})
-    assert edge.store.reads == reads + 1
 
 
 async def test_who_watches_hears_of_every_change(edge: EdgeVolumes) -> None:

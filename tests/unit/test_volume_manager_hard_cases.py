@@ -11,13 +11,18 @@ from common.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.kit.edge_volumes import DRIVER, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_claim, persistent_volume
+from tests.kit.edge_volumes import DRIVER, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_volume
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from edge.manager.states import Row
 
 POD = Ref("Pod", "default", "web")
+
+
+def block_volume(edge: EdgeVolumes) -> None:
+    """Let the volume of `add_pod` be a block volume."""
+    edge.add_volume(pv={"volumeMode": "Block"})
 
 
 # ---- one place, one volume -------------------------------------------------------------------------------------------
@@ -37,8 +42,7 @@ async def test_an_inline_volume_and_a_claims_of_the_same_name_are_never_publishe
 
 
 async def test_two_block_volumes_whose_pvs_had_the_same_name_never_share_their_directories(edge: EdgeVolumes) -> None:
-    edge.store.put(persistent_volume("data", volumeMode="Block"))
-    edge.store.put(persistent_claim("data"))
+    block_volume(edge)
     ref = edge.add_pod(devices=("data",))
     await edge.start()
     assert edge.take_calls() == MOUNTED
@@ -151,12 +155,6 @@ async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_bot
 
 
 # ---- objects that were written anew, with the same handle ------------------------------------------------------------
-
-
-def block_volume(edge: EdgeVolumes, name: str = "data", handle: str = "h-data") -> None:
-    """A block volume; its PV is called after the claim."""
-    edge.store.put(persistent_volume(name, csi={"volumeHandle": handle}, volumeMode="Block"))
-    edge.store.put(persistent_claim(name))
 
 
 ANEW = ["unpublish h-data web-uid", "unstage h-data", "stage h-data", "publish h-data again"]
