@@ -57,15 +57,12 @@ class NodeKey:
         text = renewal_text(self.der, request)
         return Renew(request, self.der, (signer or self).key.sign(text, ec.ECDSA(hashes.SHA256())))
 
-    def key_pem(self) -> bytes:
-        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
     def client(self, ca: Path, directory: Path) -> ssl.SSLContext:
         """A client's TLS context that shows the certificate."""
         assert self.issued is not None
         cert, key = directory / f"{self.fingerprint[:16]}.crt", directory / f"{self.fingerprint[:16]}.key"
         cert.write_bytes(self.issued.chain)
-        key.write_bytes(self.key_pem())
+        key.write_bytes(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         context = trusting(ca)
         context.load_cert_chain(cert, key)
         return context

@@ -409,11 +409,14 @@ async def test_a_finalizer_of_kubernetes_stays_for_kubernetes() -> None:
     assert left["metadata"]["deletionTimestamp"]
 
 
-async def test_a_claim_of_the_same_name_that_was_made_since_stays() -> None:
+async def test_a_volume_that_the_hub_does_not_name_and_a_claim_that_was_made_since_stay() -> None:
     cluster = BoundVolume()
+    cluster.put("PersistentVolume", "other", spec={"persistentVolumeReclaimPolicy": "Delete"})
     await cluster.end_claim()
     cluster.put("PersistentVolumeClaim", "data", "default", uid="uid-new", spec={"volumeName": "pv-new"})
     await cluster.run()
+    assert await cluster.has("PersistentVolume", "pv") is None
+    assert await cluster.has("PersistentVolume", "other") is not None
     assert await cluster.has("PersistentVolumeClaim", "data", "default") is not None
 
 
@@ -462,16 +465,6 @@ async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_com
     with pytest.raises(OperatorRefused, match="edge node n1 is not abandoned: it may come back"):
         await abandon._to_the_end(settings, "n1", ClusterRelease(cluster.api, "n1"))
     assert await cluster.has("PersistentVolume", "pv") is not None
-
-
-async def test_a_volume_that_the_hub_does_not_name_stays() -> None:
-    cluster = BoundVolume()
-    cluster.put("PersistentVolume", "other", spec={"persistentVolumeReclaimPolicy": "Delete"})
-    await cluster.run()
-    await cluster.end_claim()
-    await cluster.run()
-    assert await cluster.has("PersistentVolume", "pv") is None
-    assert await cluster.has("PersistentVolume", "other") is not None
 
 
 async def test_while_a_node_that_the_hub_did_not_make_is_there_nothing_changes() -> None:

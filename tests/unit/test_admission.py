@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.admission import SUBJECTS, Role, admit
+from cloud.admission import Role, admit
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
 from common.peer import CLIENT_AUTH, Peer
@@ -67,13 +67,6 @@ def test_who_proves_what_it_says_is_let_in(said: Hello, peer: Peer, role: Role) 
     assert admit(said, peer, insecure=False) is role
 
 
-@pytest.mark.parametrize("insecure", [False, True])
-@pytest.mark.parametrize("peer", [PLAIN, EDGE_N1, certificate("operator", "system:masters")])
-def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer: Peer, insecure: bool) -> None:
-    refusal = refusal_of(hello("operator"), peer, insecure=insecure)
-    assert (refusal.reason, "must connect to the hub's UNIX socket" in str(refusal)) == (Reason.ROLE, True)
-
-
 @pytest.mark.parametrize(
     ("said", "peer"),
     [
@@ -132,7 +125,3 @@ def test_a_role_is_not_repeated_at_any_length() -> None:
 @pytest.mark.parametrize("role", ["edge", "driver"])
 def test_without_tls_names_are_believed(role: str) -> None:
     assert admit(hello(role), PLAIN, insecure=True) == role
-
-
-def test_only_roles_with_a_certificate_can_come_over_the_network() -> None:
-    assert set(SUBJECTS) == set(Role) - {Role.OPERATOR}

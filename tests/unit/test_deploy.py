@@ -447,9 +447,3 @@ def test_every_packaged_folder_is_in_the_images() -> None:
     for image in ("cloud", "edge"):
         text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
         assert [name for name in packages if f"COPY {name} {name}\n" not in text] == []
-
-
-def test_every_kustomization_says_what_it_is() -> None:
-    for path in DEPLOY.rglob("kustomization.yaml"):
-        assert path.read_text().startswith("# "), path
-        assert yaml.safe_load(path.read_text())["resources"]

@@ -96,10 +96,8 @@ async def test_a_void_key_that_appears_again_is_refused_and_shown_and_the_newest
     hub.come(second)
     for _ in range(2):
         refused = hub.refusal(first)
-        assert (refused.reason, "a later certificate of edge node n1 has replaced this one" in refused.why) == (
-            "denied",
-            True,
-        )
+        assert refused.reason == "denied"
+        assert "a later certificate of edge node n1 has replaced this one" in refused.why
     hub.come(second)
     (problem,) = hub.generations.problems()
     assert problem.startswith("a replaced certificate of edge node n1 appeared at ")

@@ -180,11 +180,6 @@ def test_two_reports_at_once_are_written_one_after_the_other(tmp_path: Path, cap
     assert IdentityCache(tmp_path, DRIVER).known
 
 
-def test_a_start_leaves_nothing_behind_in_the_directory(tmp_path: Path) -> None:
-    IdentityCache(tmp_path, DRIVER)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_drivers_name_does_not_lead_out_of_the_directory(tmp_path: Path) -> None:
     odd = "../../etc/d"
     IdentityCache(tmp_path / "state", odd).update(report(driver=odd))

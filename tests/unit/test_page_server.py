@@ -113,31 +113,23 @@ def test_an_answer_that_costs_nothing_is_always_of_now() -> None:
     assert [json.loads(pages._document("/volumes"))["made"] for _ in range(3)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("path", "answer"),
-    [
-        ("/status", ("HTTP/1.1 200 OK", {"made": 1})),
-        ("/volumes", ("HTTP/1.1 200 OK", {"made": 2})),
-        ("/../etc", ("HTTP/1.1 404 Not Found", {"error": "only GET of /status and /volumes is served"})),
-    ],
-)
-async def test_each_path_has_its_own_answer_and_no_other_path_has_one(
-    connection: Connection, path: str, answer: tuple[str, Any]
-) -> None:
-    pages = Pages({"/status": lambda: Made(1), "/volumes": lambda: Made(2)})
-    assert await ask(pages, connection, path) == answer
+OK = "HTTP/1.1 200 OK"
+NOT_FOUND = "HTTP/1.1 404 Not Found", {"error": "only GET of /status and /volumes and /facts is served"}
 
 
 @pytest.mark.parametrize(
     ("path", "answer"),
     [
-        ("/facts", ("HTTP/1.1 200 OK", [{"text": "all"}])),
-        ("/facts/n%2F1", ("HTTP/1.1 200 OK", [{"text": "of n/1"}])),
-        ("/facts/", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
-        ("/volumes/n1", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
+        ("/status", (OK, {"made": 1})),
+        ("/volumes", (OK, {"made": 2})),
+        ("/facts", (OK, [{"text": "all"}])),
+        ("/facts/n%2F1", (OK, [{"text": "of n/1"}])),
+        ("/facts/", NOT_FOUND),
+        ("/volumes/n1", NOT_FOUND),
+        ("/../etc", NOT_FOUND),
     ],
 )
-async def test_a_list_may_have_a_page_about_each_thing(
+async def test_each_page_and_each_thing_of_a_list_has_a_path_and_no_other_path_has_an_answer(
     connection: Connection, path: str, answer: tuple[str, Any]
 ) -> None:
     async def everything() -> list[Text]:
@@ -146,7 +138,9 @@ async def test_a_list_may_have_a_page_about_each_thing(
     async def of_one(name: str) -> list[Text]:
         return [Text(f"of {name}")]
 
-    assert await ask(Pages({}, {"/facts": everything}, of_one={"/facts": of_one}), connection, path) == answer
+    documents = {"/status": lambda: Made(1), "/volumes": lambda: Made(2)}
+    pages = Pages(documents, {"/facts": everything}, of_one={"/facts": of_one})
+    assert await ask(pages, connection, path) == answer
 
 
 async def test_a_page_that_fails_closes_the_connection_and_is_in_the_log(

@@ -74,18 +74,10 @@ def test_a_long_name_is_in_the_uri_alone(signing: SigningHub) -> None:
 
 
 def test_openssl_with_strict_rules_accepts_the_certificate(signing: SigningHub, tmp_path: Path) -> None:
-    node = signing.node()
-    (tmp_path / "n.crt").write_bytes(node.issued.chain if node.issued else b"")
-    (tmp_path / "n.key").write_bytes(node.key_pem())
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(signing.files.ca))
+    server.load_cert_chain(signing.files.cert, signing.files.key)
     server.verify_mode, server.verify_flags = ssl.CERT_REQUIRED, ssl.VERIFY_X509_STRICT
-    for context, cert, key in (
-        (server, signing.files.cert, signing.files.key),
-        (client, tmp_path / "n.crt", tmp_path / "n.key"),
-    ):
-        context.load_verify_locations(signing.files.ca)
-        context.load_cert_chain(cert, key)
-    _, hub = handshake(client, server)
+    _, hub = handshake(signing.node().client(signing.files.ca, tmp_path), server)
     assert hub.getpeercert()
 
 

@@ -11,6 +11,7 @@ from cloud.kinds.nodes import NodeState
 from cloud.mounts import Mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Objects
+from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import name_in_use
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
@@ -23,16 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VOLUME = sole_use(DRIVER, "h-v")
-
-
-class NoClosures:
-    """Closures that are not known yet (`cloud.sync.facts.NodeClosures`)."""
-
-    def may_concern(self, _node: str, _ref: Ref) -> bool:
-        return True
-
-    def forget(self, node: str) -> None:
-        pass
 
 
 class Hub:
@@ -59,7 +50,7 @@ class Hub:
         )
         judge = SoleUse(self.table, mounts)
         judge.begin(lambda name: self.away.get(name, ""), lambda name: name in self.given_up)
-        self.facts = FactSink(NoClosures(), self.table, judge.claim)
+        self.facts = FactSink(Closures(self.source), self.table, judge.claim)
 
     async def restart(self) -> None:
         await self.table.__aexit__()

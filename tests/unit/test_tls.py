@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shutil
 import ssl
@@ -119,19 +118,6 @@ def test_a_key_with_a_password_is_an_error_and_no_question_on_the_terminal(files
     )
     with pytest.raises(OSError, match=f"{files.key}: the key is encrypted; it must have no password"):
         TlsIdentity(files, server=True)
-
-
-def test_a_renewed_certificate_is_used_from_then_on(
-    files: TlsFiles, authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    identity = TlsIdentity(files, server=True)
-    old = identity.context()
-    renew(files, authority.issue("csi-bridge:hub", "csi-bridge:hubs", file="renewed"))
-    new = identity.context()
-    assert new is not old
-    assert identity.context() is new
-    assert caplog.messages == [f"the TLS files changed; new connections use {files.cert}"]
 
 
 @pytest.mark.parametrize("which", ["ca", "cert", "key"])
