@@ -120,8 +120,3 @@ def test_an_instance_that_is_none_is_refused(role: str, peer: Peer, instance: st
 
 def test_a_role_is_not_repeated_at_any_length() -> None:
     assert len(str(refusal_of(hello("r" * 60_000), PLAIN))) < 300
-
-
-@pytest.mark.parametrize("role", ["edge", "driver"])
-def test_without_tls_names_are_believed(role: str) -> None:
-    assert admit(hello(role), PLAIN, insecure=True) == role

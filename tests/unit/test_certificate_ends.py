@@ -43,33 +43,23 @@ def shown(metrics: Metrics, certificate: str) -> float | None:
     return registry_of(metrics).get_sample_value(name, {"certificate": certificate})
 
 
-class Clock:
-    """A time that the test moves."""
-
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
 def test_a_process_tells_the_end_of_its_certificate_until_the_file_is_renewed(tmp_path: Path) -> None:
-    authority, clock, metrics = Authority(tmp_path), Clock(), Metrics()
+    authority, metrics = Authority(tmp_path), Metrics()
     pem = authority.issue("a", "b", file="own", lifetime_s=100.0)
     (term,) = terms_in(pem.cert.read_bytes())
-    clock.at = term.ends_at - 90
-    ends = CertificateEnds(pem.cert, pem.ca, metrics, now=clock)
+    now = term.ends_at - 90
+    ends = CertificateEnds(pem.cert, pem.ca, metrics, now=lambda: now)
     assert shown(metrics, "own") == term.ends_at
     (ca,) = terms_in(pem.ca.read_bytes())
     assert shown(metrics, "ca") == ca.ends_at
     assert ends.problems() == []
-    clock.at = term.ends_at - 1
+    now = term.ends_at - 1
     (sentence,) = ends.problems()
     assert sentence.startswith(f"the certificate in {pem.cert} ends at 20")
     assert sentence.endswith("Z; renew the file, and no restart is needed")
-    clock.at = term.ends_at
+    now = term.ends_at
     assert " has ended at " in ends.problems()[0]
-    clock.at = term.ends_at - 1
+    now = term.ends_at - 1
     authority.issue("a", "b", file="own", lifetime_s=1_000.0)
     assert ends.problems() == []
 
@@ -78,10 +68,9 @@ def test_of_several_authorities_the_first_that_ends_is_told(tmp_path: Path) -> N
     old, new = Authority(tmp_path, name="old", lifetime_s=50.0), Authority(tmp_path, name="new")
     ca = bundle(tmp_path / "ca.pem", new, old)
     (term,) = terms_in(old.path.read_bytes())
-    clock, metrics = Clock(), Metrics()
-    clock.at = term.ends_at - 1
+    now, metrics = term.ends_at - 1, Metrics()
     pem = new.hub()
-    (sentence,) = CertificateEnds(pem.cert, ca, metrics, now=clock).problems()
+    (sentence,) = CertificateEnds(pem.cert, ca, metrics, now=lambda: now).problems()
     assert sentence.startswith(f"a CA certificate in {ca} ends at ")
     assert shown(metrics, "ca") == term.ends_at
 

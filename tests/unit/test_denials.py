@@ -52,13 +52,6 @@ class DenyingHub:
         self.store = TrustStore(self.directory)
         self.denials = Denials(self.store, now=lambda: NOW)
 
-    def break_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def full(*_: object) -> None:
-            raise WriteFailed("trust.db", "no space left on device")
-
-        monkeypatch.setattr(self.store, "add_denial", full)
-        monkeypatch.setattr(self.store, "remove_denial", full)
-
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[DenyingHub]:
@@ -143,8 +136,12 @@ async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(audit_line
 async def test_with_a_full_disk_a_denial_counts_at_once_and_the_operator_hears_that_a_restart_loses_it(
     hub: DenyingHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def full(*_: object) -> None:
+        raise WriteFailed("trust.db", "no space left on device")
+
     with monkeypatch.context() as patch:
-        hub.break_disk(patch)
+        patch.setattr(hub.store, "add_denial", full)
+        patch.setattr(hub.store, "remove_denial", full)
         with pytest.raises(OperatorRefused, match="edge node n1 is denied only until the hub stops: "):
             await hub.deny("n1")
         assert (hub.denied("n1"), hub.changes) == (True, 1)

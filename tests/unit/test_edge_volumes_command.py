@@ -51,12 +51,6 @@ def test_volumes_are_a_table_and_the_reasons_stand_below() -> None:
     ]
 
 
-def test_a_node_that_is_offline_says_how_old_its_knowledge_is() -> None:
-    (line,) = show(node(connected=False))
-    assert line.startswith("node n1 is offline since 2026-11-21T09:12:03Z;")
-    assert line.endswith("; its records are of 2026-11-21T09:12:04Z")
-
-
 def test_a_node_that_was_never_told_its_pods_says_so() -> None:
     (line,) = show(node(as_of=None))
     assert line.endswith("; the hub has not told this node its pods yet")

@@ -25,11 +25,6 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(data: bytes, status: 
     assert (answers[-1].status, answers[-1].body) == (status, b'{"a": 1}')
 
 
-def test_a_connection_has_one_answer_after_another() -> None:
-    reader = AnswerReader()
-    assert [reader.feed(data) is not None for data in (WITH_LENGTH, IN_CHUNKS, WITH_LENGTH)] == [True, True, True]
-
-
 def test_an_answer_that_says_that_the_server_closes_keeps_no_connection() -> None:
     assert Answer(200, {}, b"").keeps_connection
     assert not Answer(200, {"connection": "Close"}, b"").keeps_connection

@@ -345,7 +345,7 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     world.store.losses.add("hub.db was damaged")
     hub = world.pages.status()
     assert (hub.software, hub.known, hub.connected, hub.max_nodes) == (SOFTWARE, 2, 2, 3)
-    assert (hub.has_source, hub.problems, hub.trouble) == (False, [], "")
+    assert (hub.has_source, hub.problems) == (False, [])
     assert [loss.endswith("Z hub.db was damaged") for loss in hub.lost] == [True]
     (driver,) = hub.drivers
     assert (driver.driver, driver.address, driver.placement) == (DRIVER, "10.0.0.1:7", "auto")

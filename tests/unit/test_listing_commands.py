@@ -71,10 +71,6 @@ def test_in_a_pipe_each_row_is_one_line() -> None:
     assert len(list(node_list.show(state(LONG)))) == 2
 
 
-def test_a_hub_that_knows_no_node_says_so_and_whom_it_refused() -> None:
-    assert list(node_list.show(state())) == ["the hub knows no edge node"]
-
-
 def test_volumes_are_a_table_and_errors_stand_below() -> None:
     free = volume("pv-2", node="", claim="", state="available")
     failing = volume("pv-3", state="error", error="no such disk")

@@ -120,31 +120,20 @@ def test_configuring_again_replaces_the_stream(text: Written) -> None:
     assert second.getvalue().count("\n") == 1
 
 
-async def test_what_a_task_is_about_stands_in_every_line_of_it(lines: Lines) -> None:
+async def test_what_is_known_of_a_tasks_subject_stands_in_every_line_of_the_task(lines: Lines) -> None:
     async def work() -> None:
-        bind(Call(node="n1", driver="d.example", method="/csi.v1.Controller/CreateVolume", call_id="c1"))
-        LOGGER.info("inside")
-
-    await asyncio.create_task(work())
-    LOGGER.info("outside")
-    inside, outside = lines()
-    assert (inside["node"], inside["driver"], inside["call_id"]) == ("n1", "d.example", "c1")
-    assert inside["method"] == "/csi.v1.Controller/CreateVolume"
-    assert "node" not in outside
-
-
-async def test_what_comes_to_be_known_later_stands_in_later_lines(lines: Lines) -> None:
-    async def work() -> None:
-        call = Call(driver="d")
+        call = Call(driver="d.example", call_id="c1")
         bind(call)
         LOGGER.info("before")
         call.fields["node"] = "n2"
         LOGGER.info("after")
 
     await asyncio.create_task(work())
-    before, after = lines()
-    assert "node" not in before
-    assert (after["driver"], after["node"]) == ("d", "n2")
+    LOGGER.info("outside")
+    before, after, outside = lines()
+    assert (before["driver"], before["call_id"], "node" in before) == ("d.example", "c1", False)
+    assert (after["driver"], after["node"]) == ("d.example", "n2")
+    assert "driver" not in outside
 
 
 async def test_calls_side_by_side_do_not_mix(lines: Lines) -> None:
@@ -301,13 +290,13 @@ def test_a_stream_that_takes_lines_again_is_told_how_many_were_lost(lines: Lines
 
 
 def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
-    now, stream = [0.0], Written()
-    stream.handler = handler = logs.LineHandler(stream, logs.TextLines(), clock=lambda: now[0])
+    now, stream = 0.0, Written()
+    stream.handler = handler = logs.LineHandler(stream, logs.TextLines(), clock=lambda: now)
     of_peer = logs.of_peer("10.0.0.7")
     for number in range(BURST + 4_312):
         handler.handle(LOGGER.makeRecord("", logging.INFO, "", 0, "no hello: %d %%", (number,), None, extra=of_peer))
     assert len(stream.getvalue().splitlines()) == BURST
-    now[0] = 61.0
+    now = 61.0
     handler.handle(LOGGER.makeRecord("", logging.INFO, "", 0, "any line", (), None))
     messages = [line.partition(": ")[2] for line in stream.getvalue().splitlines()]
     assert messages[BURST:] == ["no hello: 4411 % … and 4,311 more", "any line"]

@@ -1,6 +1,6 @@
 """What Prometheus reads: names, labels and buckets, and that no peer can make the labels grow."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -10,6 +10,7 @@ from common.exposition import registry_of
 from common.messages import Reason
 from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, go_code_name
 from common.status import Code
+from edge.node_requests import VolumeStats
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 CALLS = "csi_plugin_operations_seconds"
@@ -139,23 +140,12 @@ def test_the_process_itself_is_measured() -> None:
     assert (registry_of(Metrics()).get_sample_value("process_resident_memory_bytes") or 0) > 0
 
 
-@dataclass(frozen=True)
-class Usage:
-    """A claim's usage as a test sets it."""
-
-    capacity_bytes: int = 10
-    available_bytes: int = 7
-    used_bytes: int = 3
-    inodes: int = 20
-    inodes_free: int = 15
-    inodes_used: int = 5
-    tells_usage: bool = True
-    abnormal: bool | None = None
+USAGE = VolumeStats(capacity_bytes=10, available_bytes=7, used_bytes=3, inodes=20, inodes_free=15, inodes_used=5)
 
 
 def test_usage_of_volumes_is_shown_with_the_kubelets_names_and_labels() -> None:
     metrics = Metrics()
-    metrics.claims = lambda: {("shop", "data"): Usage(), ("shop", "logs"): Usage(abnormal=True)}
+    metrics.claims = lambda: {("shop", "data"): USAGE, ("shop", "logs"): replace(USAGE, abnormal=True)}
     shown = [line for line in generate_latest(registry_of(metrics)).decode().splitlines() if line.startswith("kubelet")]
     # A kubelet's lines (pkg/kubelet/metrics/collectors/volume_stats.go).
     assert shown == [
@@ -177,7 +167,7 @@ def test_usage_of_volumes_is_shown_with_the_kubelets_names_and_labels() -> None:
 
 def test_a_volume_whose_driver_tells_only_its_health_has_no_usage_of_zero() -> None:
     metrics = Metrics()
-    metrics.claims = lambda: {("shop", "data"): Usage(tells_usage=False, abnormal=False)}
+    metrics.claims = lambda: {("shop", "data"): VolumeStats(abnormal=False)}
     labels = {"namespace": "shop", "persistentvolumeclaim": "data"}
     shown = registry_of(metrics)
     assert shown.get_sample_value("kubelet_volume_stats_capacity_bytes", labels) is None

@@ -10,16 +10,6 @@ from common.objects import Ref
 from common.offline_policy import ToldFence, flaw, is_fence
 
 
-def test_keep_is_the_default() -> None:
-    assert (is_fence(None), is_fence({}), flaw(None), flaw({})) == (False, False, "", "")
-
-
-@pytest.mark.parametrize(("value", "fences"), [("keep", False), ("fence", True)])
-def test_both_policies_are_known(value: str, fences: bool) -> None:
-    asked = {offline_policy.ANNOTATION: value}
-    assert (is_fence(asked), flaw(asked)) == (fences, "")
-
-
 @pytest.mark.parametrize("value", ["", "FENCE", "fence ", "détaché", "x" * 10_000])
 def test_any_other_value_counts_as_keep_and_is_told(value: str) -> None:
     asked = {offline_policy.ANNOTATION: value}
@@ -31,6 +21,9 @@ def test_any_other_value_counts_as_keep_and_is_told(value: str) -> None:
 @pytest.mark.parametrize(
     ("annotation", "parameter", "fences"),
     [
+        (None, None, False),
+        ("keep", None, False),
+        ("fence", None, True),
         (None, "fence", True),
         (None, "keep", False),
         ("keep", "fence", False),
@@ -39,9 +32,13 @@ def test_any_other_value_counts_as_keep_and_is_told(value: str) -> None:
         ("fence", "wrong", True),
     ],
 )
-def test_the_annotation_wins_over_the_parameter(annotation: str | None, parameter: str, fences: bool) -> None:
+def test_keep_is_the_default_and_the_annotation_wins_over_the_parameter(
+    annotation: str | None, parameter: str | None, fences: bool
+) -> None:
     annotations = {offline_policy.ANNOTATION: annotation} if annotation is not None else None
-    assert is_fence(annotations, {offline_policy.PARAMETER: parameter}) is fences
+    parameters = {offline_policy.PARAMETER: parameter} if parameter is not None else {}
+    assert is_fence(annotations, parameters) is fences
+    assert bool(flaw(annotations, parameters)) is (annotation == "wrong")
 
 
 def test_a_wrong_parameter_counts_as_keep_and_is_told_unless_an_annotation_wins() -> None:

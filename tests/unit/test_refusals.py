@@ -4,17 +4,8 @@ from cloud.refusals import FORGOTTEN_AFTER_S, MOST, Refusals
 from common.messages import Reason
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_an_address_has_one_refusal_whatever_its_port() -> None:
-    refusals = Refusals(Clock())
+    refusals = Refusals()
     refusals.add_nameless("10.0.0.7:51000", Reason.CERTIFICATE, "expired")
     refusals.add_nameless("10.0.0.8:51000", Reason.FULL, "too many")
     refusals.add_nameless("10.0.0.7:51001", Reason.CERTIFICATE, "unknown CA")
@@ -25,7 +16,7 @@ def test_an_address_has_one_refusal_whatever_its_port() -> None:
 
 
 def test_processes_of_one_user_have_one_refusal_on_a_unix_socket() -> None:
-    refusals = Refusals(Clock())
+    refusals = Refusals()
     refusals.add_nameless("pid 7 uid 12", Reason.PROTOCOL_ERROR, "not listed")
     refusals.add_nameless("pid 8 uid 12", Reason.PROTOCOL_ERROR, "not listed")
     (only,) = refusals.all()
@@ -33,17 +24,17 @@ def test_processes_of_one_user_have_one_refusal_on_a_unix_socket() -> None:
 
 
 def test_an_hour_after_the_last_one_it_is_forgotten() -> None:
-    clock = Clock()
-    refusals = Refusals(clock)
+    now = 1_000_000.0
+    refusals = Refusals(lambda: now)
     refusals.add_nameless("10.0.0.7:1", Reason.CERTIFICATE, "expired")
-    clock.now += FORGOTTEN_AFTER_S - 1
+    now += FORGOTTEN_AFTER_S - 1
     assert len(refusals.all()) == 1
-    clock.now += 2
+    now += 2
     assert refusals.all() == []
 
 
 def test_invented_addresses_push_out_the_oldest_ones() -> None:
-    refusals = Refusals(Clock())
+    refusals = Refusals()
     for number in range(MOST + 5):
         refusals.add_nameless(f"10.0.{number // 250}.{number % 250}:1", Reason.CERTIFICATE, "expired")
     found = refusals.all()

@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from cli import status
 from cli.main import cli
-from cli.operator_options import asking
 from cli.status import show
 from tests.kit.pages import election, node, proxy, refusal, state
 
@@ -79,10 +78,3 @@ def test_the_state_is_json_by_output_and_still_by_the_old_flag(
     assert CliRunner().invoke(cli, ["status", *flags]).exit_code == 0
     assert ran == [wanted]
     assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
-
-
-def test_the_largest_message_is_a_setting_and_fits_the_window() -> None:
-    options = asking("STATUS")
-    assert options.read({}).limits().max_message_bytes == 4 << 20
-    limits = options.read({"max_message_bytes": "64MiB"}).limits()
-    assert (limits.max_message_bytes, limits.session_window_bytes) == (64 << 20, 128 << 20)

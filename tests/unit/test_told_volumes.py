@@ -12,21 +12,12 @@ from edge.pod_facts import PodFacts
 from edge.volume_errors import Refused
 from tests.kit.cluster_objects import claim, entries, pod, volume
 from tests.kit.edge_volumes import EdgeVolumes
+from tests.unit.test_volume_report import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 WEB = Ref("Pod", "default", "web")
-
-
-class Told:
-    """The facts of node n1 that a hub holds."""
-
-    def __init__(self, facts: Mapping[Ref, Fact]) -> None:
-        self._facts = facts
-
-    def of(self, node: str) -> Mapping[Ref, Fact]:
-        return self._facts if node == "n1" else {}
 
 
 async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
@@ -39,7 +30,7 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     PodFacts(edge.store, edge.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
     waiting.pop()()
     sent = Object(WEB, Stamp("", "1"), encode_body(edge.store.facts[WEB]))
-    facts = Told({WEB: Fact(sent.stamp, read_fact(sent))})
+    facts = Facts(n1={WEB: Fact(sent.stamp, read_fact(sent))})
     web = pod("web", claims=("data", "logs"))
     web["metadata"]["uid"] = "web-uid"
     bound = [(claim(name, volume=name), volume(name, claim=f"default/{name}")) for name in ("data", "logs")]
