@@ -26,7 +26,7 @@ from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 from tests.integration.conftest import Routed, build
 from tests.kit.answers import volume
-from tests.kit.bridge import Bridge
+from tests.kit.bridge import Bridge, Member
 from tests.kit.forms import slow_in_hub
 from tests.kit.local_bridge import LocalBridge
 from tests.kit.operator import by_hand, hub_state
@@ -74,13 +74,11 @@ def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: Routed, nam
 
 
 @slow_in_hub
-def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: Routed) -> None:
+def test_a_method_that_csi_does_not_know_is_carried_as_bytes_and_the_vendors_unimplemented_comes_back(
+    shared: Routed,
+) -> None:
     unimplemented = (Code.UNIMPLEMENTED, "Method not found!")  # grpcio's own words for a method a server lacks
     assert refused_twice(shared.sidecar, "/csi.v1.Controller/Imagined", b"\x0a\x01x") == unimplemented
-
-
-@slow_in_hub
-def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: Routed) -> None:
     shared.vendor.on("/csi.v1.Controller/Invented", lambda call: b"echo " + call.data)
     assert shared.sidecar.call("/csi.v1.Controller/Invented", b"\x0a\x01x").answer == b"echo \x0a\x01x"
 
@@ -145,22 +143,14 @@ def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shar
 
 
 @slow_in_hub
-@pytest.mark.parametrize("method", ["NodeGetInfo", "NodePublishVolume", "/csi.v1.Node/Imagined"])
-def test_the_node_service_is_not_served_in_the_cloud(shared: Routed, method: str) -> None:
-    path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
-    assert refused_twice(shared.sidecar, method, b"") == refused(
+@pytest.mark.parametrize(
+    "path", ["/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/Imagined", "/grpc.health.v1.Health/Check"]
+)
+def test_neither_the_node_service_nor_what_is_not_csi_is_served_in_the_cloud(shared: Routed, path: str) -> None:
+    assert refused_twice(shared.sidecar, path, b"") == refused(
         Code.UNIMPLEMENTED,
         f"{path} is not served here: this socket serves the controller side of CSI; the Node service is at the edge "
         f"node",
-    )
-
-
-@slow_in_hub
-def test_what_is_not_csi_is_not_served(shared: Routed) -> None:
-    assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == refused(
-        Code.UNIMPLEMENTED,
-        "/grpc.health.v1.Health/Check is not served here: this socket serves the controller side of CSI; the Node "
-        "service is at the edge node",
     )
 
 
@@ -432,8 +422,12 @@ def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(routed: Route
 # -------------------- the hub --------------------
 
 
-def test_without_a_hub_the_message_names_where_it_should_be(routed: Routed, name: str) -> None:
+def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_then_a_missing_hub_and_at_last_the_retry_joins(
+    routed: Routed, name: str
+) -> None:
+    gate, call = routed.held_create(name)
     routed.bridge.hub.kill()
+    assert call.outcome().refusal == link_lost("the hub")
     routed.bridge.wait_linked(routed.proxy, linked=False)
     code, message = refused_twice(routed.sidecar, "CreateVolume", create(name))
     assert code is Code.UNAVAILABLE
@@ -443,12 +437,6 @@ def test_without_a_hub_the_message_names_where_it_should_be(routed: Routed, name
         r"which says why, and at the hub's",
         message,
     )
-
-
-def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(routed: Routed, name: str) -> None:
-    gate, call = routed.held_create(name)
-    routed.bridge.hub.kill()
-    assert call.outcome().refusal == link_lost("the hub")
     routed.bridge.hub.start()
     gate.set()
     routed.bridge.wait_routed(routed.sidecar)
@@ -469,31 +457,25 @@ def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(routed: Routed
 
 
 @slow_in_hub
-def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Routed, name: str) -> None:
+@pytest.mark.parametrize(
+    ("which", "whose"), [("agent", "agent of edge node n1"), ("proxy", "proxy driver")], ids=["agent", "proxy"]
+)
+def test_an_agent_or_proxy_that_drains_takes_no_new_call_and_finishes_the_old(
+    mended: Routed, name: str, which: str, whose: str
+) -> None:
     gate, call = mended.held_create(name)
-    mended.agent.ask_to_stop()
-    mended.bridge.hub.wait_logged("edge n1 is draining")
+    stopped: Member = {"agent": mended.agent, "proxy": mended.proxy}[which]
+    stopped.ask_to_stop()
+    if which == "agent":
+        mended.bridge.hub.wait_logged("edge n1 is draining")
+    else:
+        stopped.wait_logged("stopping: calls under way")
     assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
-        "the agent of edge node n1 is shutting down and takes no new calls; a retry reaches the process that replaces "
-        "it",
+        f"the {whose} is shutting down and takes no new calls; a retry reaches the process that replaces it",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
-    assert mended.agent.process.wait_exit() == 0
-
-
-@slow_in_hub
-def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: Routed, name: str) -> None:
-    gate, call = mended.held_create(name)
-    mended.proxy.ask_to_stop()
-    mended.proxy.wait_logged("stopping: calls under way")
-    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
-        "the proxy driver is shutting down and takes no new calls; a retry reaches the process that replaces it",
-    )
-    gate.set()
-    assert call.outcome().answer == volume(name)
-    assert mended.proxy.process.wait_exit() == 0
-    assert not mended.proxy.socket.exists()
+    assert stopped.process.wait_exit() == 0
 
 
 # -------------------- too much --------------------
@@ -549,42 +531,33 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
 
 
 @slow_in_hub
-@pytest.mark.parametrize(
-    ("where", "hop"),
-    [
-        ("cloud.csi_proxy_driver.ProxyDriver._link_for", "proxy driver"),
-        ("cloud.identity_cache.IdentityCache.answer", "proxy driver"),
-        ("cloud.edge_nodes.Nodes.call", "hub"),
-        ("cloud.placement.decide.route", "hub"),
-        ("edge.drivers.Driver.start", "edge agent"),
-        ("edge.driver_call.parsed", "edge agent"),
-        ("edge.hub_call.identify", "edge agent"),
-    ],
-)
 async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback_is_in_the_log(
-    short_dir: Path,
-    vendor: Vendor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    where: str,
-    hop: str,
-    *,
-    in_hub: bool,
+    short_dir: Path, vendor: Vendor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, in_hub: bool
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("the password is swordfish")
 
-    methods = {"IdentityCache": "GetPluginInfo", "Driver.start": "ListVolumes"}
-    method = next((method for part, method in methods.items() if part in where), "CreateVolume")
     async with LocalBridge(short_dir, vendor.socket, in_hub=in_hub) as bridge:
-        with monkeypatch.context() as patch:
-            patch.setattr(where, fail)
-            told = [await bridge.call(method, create("v").SerializeToString()) for _ in range(2)]
-        assert (await bridge.call(method, create("v").SerializeToString())).ok
-    assert [(status.code, status.message) for status in told] == [
-        (Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details")
-    ] * 2
-    assert "RuntimeError: the password is swordfish" in caplog.text
+        for number, (where, method, hop) in enumerate(
+            [
+                ("cloud.csi_proxy_driver.ProxyDriver._link_for", "CreateVolume", "proxy driver"),
+                ("cloud.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
+                ("cloud.edge_nodes.Nodes.call", "CreateVolume", "hub"),
+                ("cloud.placement.decide.route", "CreateVolume", "hub"),
+                ("edge.drivers.Driver.start", "ListVolumes", "edge agent"),
+                ("edge.driver_call.parsed", "CreateVolume", "edge agent"),
+                ("edge.hub_call.identify", "CreateVolume", "edge agent"),
+            ]
+        ):
+            request = create(f"v-{number}").SerializeToString()
+            caplog.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(where, fail)
+                told = [await bridge.call(method, request) for _ in range(2)]
+            assert (await bridge.call(method, request)).ok
+            expected = (Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details")
+            assert [(status.code, status.message) for status in told] == [expected] * 2, where
+            assert "RuntimeError: the password is swordfish" in caplog.text
 
 
 def _is_stored(routed: Routed) -> bool:

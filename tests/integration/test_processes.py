@@ -191,16 +191,14 @@ def test_a_proxy_driver_makes_its_deleted_socket_again_and_its_connections_stay(
 def test_a_drain_that_takes_too_long_ends_the_process_all_the_same(
     bridge: Bridge, vendor: Vendor, which: str, name: str
 ) -> None:
-    flags = {member: ["--drain-timeout=200ms"] if member == which else [] for member in ("hub", "agent", "proxy")}
-    hub = bridge.start_hub(*flags["hub"])
-    agent = bridge.start_agent("n1", vendor.socket, flags=flags["agent"])
-    proxy = bridge.start_proxy("vendor.test", *flags["proxy"])
-    sidecar = proxy.sidecar()
-    bridge.wait_routed(sidecar)
-    vendor.hold("CreateVolume")
-    call = sidecar.start("CreateVolume", create(name))
-    vendor.wait_for_call("CreateVolume")
-    stopped = {"hub": hub, "agent": agent, "proxy": proxy}[which]
+    impatient = "--drain-timeout=200ms"
+    bridge.start_hub(impatient)
+    agent = bridge.start_agent("n1", vendor.socket, flags=[impatient])
+    proxy = bridge.start_proxy("vendor.test", impatient)
+    routed = Routed(bridge, vendor, agent, proxy, proxy.sidecar())
+    bridge.wait_routed(routed.sidecar)
+    _, call = routed.held_create(name)
+    stopped = member(routed, which)
     stopped.ask_to_stop()
     assert stopped.process.wait_exit() == 0, stopped.process.log_tail()
     assert call.outcome().code is Code.UNAVAILABLE

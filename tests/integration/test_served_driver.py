@@ -14,13 +14,10 @@ from tests.kit.answers import volume
 from tests.kit.bridge import Bridge
 from tests.kit.operator import hub_state
 from tests.kit.requests import create
-from tests.kit.sidecar import link_lost
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.kit.vendor import Vendor
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +25,14 @@ def in_hub() -> bool:
     return True
 
 
-def test_a_call_goes_to_the_vendor_and_back(routed: Routed, name: str) -> None:
+def test_a_call_goes_to_the_vendor_and_back_and_the_hub_shows_the_proxy_driver_by_its_name(
+    routed: Routed, name: str
+) -> None:
     assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert routed.sidecar.call("NodeGetInfo").code is Code.UNIMPLEMENTED
     routed.vendor.refuse("DeleteVolume", Code.RESOURCE_EXHAUSTED, "the vendor's own words")
     assert routed.sidecar.call("DeleteVolume").refusal == (Code.RESOURCE_EXHAUSTED, "the vendor's own words")
     assert stat.S_IMODE(routed.proxy.socket.stat().st_mode) == 0o660
-
-
-def test_the_hub_shows_it_as_a_proxy_driver_by_its_name(routed: Routed) -> None:
     (shown,) = hub_state(routed.bridge.hub.uds)["drivers"]
     assert (shown["driver"], shown["placement"]) == (DRIVER, "auto")
     assert shown["address"].startswith("this process, pid ")
@@ -73,23 +69,6 @@ def test_a_drain_lets_the_call_under_way_finish_and_removes_the_socket(routed: R
     assert hub.logged("no link to the hub") == []
 
 
-def test_a_drain_that_takes_too_long_ends_all_the_same_and_leaves_no_socket(
-    bridge: Bridge, vendor: Vendor, name: str
-) -> None:
-    hub = bridge.start_hub("--drain-timeout=1s")
-    bridge.start_agent("n1", vendor.socket)
-    proxy = bridge.start_proxy(DRIVER)
-    sidecar = proxy.sidecar()
-    bridge.wait_routed(sidecar)
-    vendor.hold("CreateVolume")
-    call = sidecar.start("CreateVolume", create(name))
-    vendor.wait_for_call("CreateVolume")
-    hub.ask_to_stop()
-    assert hub.process.wait_exit() == 0
-    assert call.outcome().refusal == link_lost("the hub")
-    assert not proxy.socket.exists()
-
-
 def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_goes_on(
     routed: Routed, short_dir: Path, tmp_path: Path, name: str
 ) -> None:
@@ -103,27 +82,9 @@ def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_go
     assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
 
-def test_while_its_node_is_away_a_call_is_unavailable_and_the_connection_stays(routed: Routed, name: str) -> None:
-    _, call = routed.held_create(name)
-    routed.agent.kill()
-    assert call.outcome().refusal == link_lost("edge node n1")
-    assert routed.sidecar.call("Probe").ok
-    routed.vendor.as_usual("CreateVolume")
-    routed.agent.start()
-    routed.bridge.wait_routed(routed.sidecar)
-    assert routed.sidecar.call("CreateVolume", create(name)).ok
-
-
 def test_a_separate_proxy_driver_may_serve_the_same_driver(routed: Routed, name: str) -> None:
     second = routed.bridge.start_proxy(DRIVER).sidecar()
     routed.bridge.wait_routed(second)
     assert len(hub_state(routed.bridge.hub.uds)["drivers"]) == 2
     assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert second.call("CreateVolume", create(name)).answer == volume(name)
-
-
-def test_a_socket_that_cannot_be_made_ends_the_start_with_its_name(bridge: Bridge, short_dir: Path) -> None:
-    with contextlib.suppress(AssertionError):  # it may look ready before it comes to this socket
-        bridge.start_hub(f"--serve=other.test=unix://{short_dir}/none/csi.sock")
-    assert bridge.hub.process.wait_exit() == 2
-    assert f"CSI_BRIDGE_HUB_SERVE or --serve=other.test=unix://{short_dir}/none/csi.sock" in bridge.hub.process.output()
