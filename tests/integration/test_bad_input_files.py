@@ -9,7 +9,6 @@ import re
 import socket
 import sqlite3
 import stat
-import subprocess
 import urllib.request
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from common.status import Code
-from tests.kit import needs, prefork
+from tests.kit import prefork
 from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
 from tests.kit.processes import Process, listens_on
 from tests.kit.sidecar import Sidecar
+from tests.kit.small_disk import small_disk
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -153,16 +153,6 @@ def test_an_agent_names_the_directory_of_its_status_that_it_cannot_make(short_di
     )
 
 
-@pytest.mark.parametrize("kind", ["directory", "file"])
-def test_what_is_no_socket_in_the_sockets_place_is_left_alone(short_dir: Path, kind: str) -> None:
-    path = short_dir / "other"
-    path.mkdir() if kind == "directory" else path.write_text("precious")
-    said = refusal_of(HUB, short_dir, f"--uds={path}")
-    assert said.startswith(f"CSI_BRIDGE_HUB_UDS or --uds={path}: ")
-    assert said.endswith("it exists and is not a socket (remove it first)")
-    assert path.is_dir() or path.read_text() == "precious"
-
-
 # -------------------- ports and certificates --------------------
 
 
@@ -206,22 +196,6 @@ def test_a_tls_file_that_is_missing_is_named(short_dir: Path, tmp_path: Path, ro
 # -------------------- the state directory --------------------
 
 
-@contextlib.contextmanager
-def mounted(directory: Path, options: str) -> Iterator[Path]:
-    if missing := needs.root():
-        pytest.skip(missing)
-    directory.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=False, capture_output=True, text=True
-    )
-    if mount.returncode:
-        pytest.skip(f"needs a machine that lets root mount: {mount.stderr.strip()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)
-
-
 def fill(directory: Path) -> Path:
     """Fill a file system to the last byte."""
     ballast = directory / "ballast"
@@ -231,31 +205,30 @@ def fill(directory: Path) -> Path:
     return ballast
 
 
-@ROLES
-def test_a_state_directory_that_is_a_file_is_named(short_dir: Path, role: Role) -> None:
-    (short_dir / "state").touch()
-    assert refusal_of(role, short_dir).startswith(
-        f"{role.label('--state-dir')}={short_dir / 'state'}: cannot be written: "
-    )
-
-
-@ROLES
-def test_a_state_directory_that_cannot_be_written_is_named(short_dir: Path, role: Role) -> None:
-    with mounted(short_dir / "state", "ro") as state:
-        assert refusal_of(role, short_dir).startswith(f"{role.label('--state-dir')}={state}: cannot be written: ")
-
-
-@pytest.mark.parametrize("role", [HUB, EDGE], ids=str)
-def test_a_full_disk_at_the_start_is_named(short_dir: Path, role: Role) -> None:
-    with mounted(short_dir / "state", "size=64k") as state:
-        fill(state)
+@pytest.mark.parametrize(
+    ("role", "why"),
+    [
+        *((role, why) for role in (HUB, DRIVER, EDGE) for why in ("a file", "read-only")),
+        *((role, "full") for role in (HUB, EDGE)),
+    ],
+    ids=str,
+)
+def test_a_state_directory_that_cannot_be_written_is_named(short_dir: Path, role: Role, why: str) -> None:
+    state = short_dir / "state"
+    with contextlib.ExitStack() as stack:
+        if why == "a file":
+            state.touch()
+        else:
+            stack.enter_context(small_disk(state, "ro" if why == "read-only" else "size=64k"))
+        if why == "full":
+            fill(state)
         assert refusal_of(role, short_dir).startswith(f"{role.label('--state-dir')}={state}: cannot be written: ")
 
 
 def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
     short_dir: Path, tmp_path: Path, bridge: Bridge
 ) -> None:
-    with mounted(short_dir / "full", "size=64k") as state:
+    with small_disk(short_dir / "full", "size=64k") as state:
         fill(state)
         hub = bridge.start_hub()
         proxy = bridge.start_proxy("d.example", f"--state-dir={state}")
@@ -271,7 +244,7 @@ def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
 
 def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridge: Bridge, short_dir: Path) -> None:
     bridge.foresee("cannot write ")
-    with mounted(short_dir / "small", "size=1m") as state:
+    with small_disk(short_dir / "small", "size=1m") as state:
         hub = bridge.start_hub(f"--state-dir={state}")
         ballast = fill(state)
         for number in range(10):  # all of them have room once the ballast is gone
@@ -304,7 +277,7 @@ def test_a_corrupt_database_leaves_the_hub_serving(short_dir: Path, tmp_path: Pa
 
 
 def test_writes_that_failed_to_the_end_leave_the_next_hub_guessing_no_node(bridge: Bridge, short_dir: Path) -> None:
-    with mounted(short_dir / "small", "size=1m") as state:
+    with small_disk(short_dir / "small", "size=1m") as state:
         hub = bridge.start_hub(f"--state-dir={state}")
         with Stranger(hub.address) as known:
             known.greet(hello("edge", "known"))
@@ -323,15 +296,13 @@ def test_writes_that_failed_to_the_end_leave_the_next_hub_guessing_no_node(bridg
         wait_for(lambda: re.search(lost, sidecar.call("GetCapacity").message), what="refusal")
 
 
-def test_a_second_hub_on_one_state_directory_is_refused_in_words(short_dir: Path, tmp_path: Path) -> None:
-    with Serving(HUB, short_dir, tmp_path):
+def test_a_second_hub_on_one_state_directory_is_refused_and_the_first_says_that_no_agent_can_reach_it(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    with Serving(HUB, short_dir, tmp_path) as hub:
         assert refusal_of(HUB, short_dir, f"--uds={short_dir / 'other.sock'}") == (
             f"{HUB.label('--state-dir')}={short_dir / 'state'}: another hub is using it"
         )
-
-
-def test_a_hub_that_no_agent_can_reach_says_so(short_dir: Path, tmp_path: Path) -> None:
-    with Serving(HUB, short_dir, tmp_path) as hub:
         assert hub.logged("without --listen no edge agent can connect")
 
 
@@ -358,42 +329,35 @@ def test_a_corrupt_instance_leaves_the_agent_serving(short_dir: Path, tmp_path: 
 # -------------------- the sockets that a process dials --------------------
 
 
-KINDS = pytest.mark.parametrize("kind", ["missing", "stale", "file", "directory"])
+KINDS = pytest.mark.parametrize("kind", ["missing", "stale"])
 
 
 def put(kind: str, path: Path) -> None:
-    match kind:
-        case "stale":
-            with socket.socket(socket.AF_UNIX) as left:
-                left.bind(str(path))
-        case "file":
-            path.write_text("no socket")
-        case "directory":
-            path.mkdir()
+    if kind == "stale":
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
 
 
 @KINDS
-def test_a_proxy_driver_serves_on_without_a_hub_and_says_what_is_wrong(
+def test_a_proxy_driver_serves_on_without_a_hub_says_what_is_wrong_and_counts_its_dials(
     short_dir: Path, tmp_path: Path, kind: str
 ) -> None:
     why = "ENOENT No such file or directory" if kind == "missing" else "ECONNREFUSED Connection refused"
     path = short_dir / "hub.sock"
     put(kind, path)
-    with Serving(DRIVER, short_dir, tmp_path) as proxy, Sidecar(proxy.socket) as sidecar:
+    (port,) = free_ports(1)
+    with (
+        Serving(DRIVER, short_dir, tmp_path, f"--http=127.0.0.1:{port}") as proxy,
+        Sidecar(proxy.socket) as sidecar,
+    ):
         proxy.wait_logged(f"no link to the hub: cannot reach {path}: {why}; dialling again until there is one")
         assert sidecar.call("Probe").answer.ready.value is False
         code, message = sidecar.call("GetCapacity").refusal
         assert code is Code.UNAVAILABLE
         assert f"the proxy driver has no link to the hub at {path} since " in message
-
-
-def test_dials_that_fail_are_counted(short_dir: Path, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    with Serving(DRIVER, short_dir, tmp_path, f"--http=127.0.0.1:{port}") as proxy:
-        proxy.wait_logged("no link to the hub")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             (line,) = [line for line in answer.read().decode().splitlines() if line.startswith("csi_bridge_redials_to")]
-    assert float(line.split()[1]) >= 1
+        assert float(line.split()[1]) >= 1
 
 
 @KINDS
@@ -414,7 +378,7 @@ def test_a_call_by_hand_says_what_is_wrong(short_dir: Path, kind: str) -> None:
 def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
     short_dir: Path, tmp_path: Path, kind: str
 ) -> None:
-    why = {"missing": "no such socket", "stale": "connection refused"}.get(kind, "")
+    why = "no such socket" if kind == "missing" else "connection refused"
     path = short_dir / "vendor"
     put(kind, path)
     with Serving(EDGE, short_dir, tmp_path, f"--driver={path}") as agent:

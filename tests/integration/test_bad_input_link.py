@@ -11,25 +11,25 @@ import os
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import tempfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from common.dial import dial
 from common.endpoint import hub_endpoint
 from common.errors import HandshakeRefused
 from common.limits import Limits
-from common.messages import Ack, Chunk, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
+from common.messages import Ack, Chunk, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
 from tests.kit import needs
 from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority, Pem
+from tests.kit.intruder import resident_bytes
 from tests.kit.linked import Peer
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
@@ -48,6 +48,7 @@ from tests.kit.stranger import (
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator
 
 CALL = Open(1, Kind.CALL, Priority.CALL, "d.example", "/csi.v1.Controller/CreateVolume", "", "c-1", 0)
@@ -67,38 +68,35 @@ def node_of(stranger: Stranger) -> str:
     return f"n{stranger.address.replace(':', '-')}"
 
 
-def resident_bytes(hub: Hub) -> int:
-    return int(psutil.Process(hub.process.pid).memory_info().rss)
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
 
 
+@contextmanager
+def lasting_hub(logs: Path, *flags: str) -> Iterator[Hub]:
+    """A hub that gives a hello three seconds."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), logs) as bridge:
+        yield bridge.start_hub(*flags, "--hello-timeout=3s", "--keepalive=60s")
+
+
 @pytest.fixture(scope="module")
 def _plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
-    ):
-        yield bridge.start_hub("--hello-timeout=3s", "--keepalive=60s")
+    with lasting_hub(tmp_path_factory.mktemp("logs")) as hub:
+        yield hub
 
 
 @pytest.fixture
 def hub(_plain: Hub) -> Iterator[Hub]:
-    """A hub without TLS, that gives a hello three seconds. It must serve on afterwards."""
+    """A hub without TLS. It must serve on afterwards."""
     yield _plain
     serves_on(_plain)
 
 
 @pytest.fixture(scope="module")
 def _secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Hub]:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
-    ):
-        yield bridge.start_hub(*authority.hub().flags, "--hello-timeout=3s", "--keepalive=60s")
+    with lasting_hub(tmp_path_factory.mktemp("logs"), *authority.hub().flags) as hub:
+        yield hub
 
 
 @pytest.fixture
@@ -227,17 +225,11 @@ def test_a_connection_that_ends_without_a_goodbye_was_cut_and_broke_no_protocol(
     ("data", "why"),
     [
         (b"\xc1", "is not msgpack"),
-        (encode(Ping(1))[:-1], "ends inside a frame"),
         (encode(hello("edge", "n1"))[:40], "ends inside a frame"),
-        (b"\x00" * 20, "a frame is not an array"),
-        (b"\x91\x00", "Hello: version is missing"),
-        (b"\xdd\xff\xff\xff\xff", "is not msgpack"),
-        (encode(Ping(1)), "a Ping frame in state GREETING"),
         (encode(CALL), "a Open frame in state GREETING"),
         (encode(hello("edge", "n1", max_streams=0)), "it allows no stream"),
-        (encode(hello("edge", "n1", session_window_bytes=1)), "its session window is too small"),
     ],
-    ids=["msgpack", "cut", "cut hello", "numbers", "short hello", "array", "ping", "open", "no streams", "window"],
+    ids=["msgpack", "cut hello", "open", "no streams"],
 )
 def test_a_session_that_begins_wrongly_ends_with_a_goodbye_that_says_why(hub: Hub, data: bytes, why: str) -> None:
     with Stranger(hub.address) as stranger:
@@ -262,32 +254,22 @@ def test_another_wire_version_is_told_to_both_ends(hub: Hub) -> None:
     wait_for(lambda: any(re.search(wanted, line["msg"]) for line in hub.lines()), what="log line of the version")
 
 
-def test_a_hello_that_never_comes_is_said_goodbye_to(hub: Hub) -> None:
-    with Stranger(hub.address) as stranger:
-        stranger.upgrade()
-        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
-        hub.wait_logged(f"no hello from {stranger.address}: no hello within 3 s")
-
-
-def test_websocket_pings_are_no_hello(hub: Hub) -> None:
+def test_a_hello_that_never_comes_is_said_goodbye_to_whatever_websocket_pings_come(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         stranger.upgrade()
         stranger.websocket(b"", opcode=PING)
         assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
+        hub.wait_logged(f"no hello from {stranger.address}: no hello within 3 s")
 
 
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
         ((CALL, CALL), "Open: stream id 1 is not a new one of the peer's"),
-        ((Open(2, Kind.REPORT, 0, "", "", "", "", 0),), "Open: stream id 2 is not a new one of the peer's"),
-        ((Chunk(7, 0, b"x"),), "Chunk: stream 7 is not open"),
-        ((End(2, 0, "", ""),), "End: stream 2 is not open"),
         ((CALL, Chunk(1, 5 << 20, b"x")), "Chunk: a message of 5242881 bytes; 4194304 were agreed"),
-        ((CALL, Chunk(1, 10, b"x"), Chunk(1, 3, b"x")), "Chunk: 3 bytes left where 9 must be"),
         ((hello("edge", "n1"),), "a Hello frame in state OPEN"),
     ],
-    ids=["twice", "even id", "no stream", "end", "too large", "jump", "hello again"],
+    ids=["twice", "too large", "hello again"],
 )
 def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, frames: tuple[Any, ...], why: str) -> None:
     with Stranger(hub.address) as stranger:
@@ -329,17 +311,6 @@ def test_an_edge_agent_over_the_unix_socket_is_refused(hub: Hub) -> None:
 def test_a_role_that_nobody_has_is_refused(hub: Hub, role: str) -> None:
     refusal = refusal_of(hub.address, hello(role, "n1"))
     assert refusal == Goodbye(Reason.ROLE, f"a hub does not know the role {role!r}", 0)
-
-
-@pytest.mark.parametrize("name", ["", "n" * 300, "two\nlines"])
-def test_a_name_that_is_none_is_refused(hub: Hub, name: str) -> None:
-    assert refusal_of(hub.address, hello("edge", name)).reason == Reason.NAME
-
-
-def _frames(stranger: Stranger) -> list[Any]:
-    answer = stranger.receive()
-    assert isinstance(answer, list)
-    return answer
 
 
 # -------------------- floods --------------------
@@ -398,11 +369,7 @@ def test_a_peer_that_asks_on_and_on_without_reading_the_answers_is_bounded(hub: 
 @pytest.fixture
 def own(short_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
     with Bridge(short_dir, tmp_path) as bridge:
-
-        def start(*flags: str) -> Hub:
-            return bridge.start_hub(*flags)
-
-        yield start
+        yield bridge.start_hub
 
 
 def test_beyond_the_limit_connections_are_turned_away_and_taken_again_when_one_leaves(own: Callable[..., Hub]) -> None:
@@ -473,23 +440,9 @@ def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..
 # -------------------- TLS --------------------
 
 
-def client_of(authority: Authority, pem: Pem | None = None) -> ssl.SSLContext:
-    """A client's context that trusts the authority and shows a certificate, or none."""
-    context = ssl.create_default_context(cafile=authority.path)
-    if pem is not None:
-        context.load_cert_chain(pem.cert, pem.key)
-    return context
-
-
-def test_with_the_right_certificate_a_node_gets_in(secure: Hub, authority: Authority) -> None:
-    with Stranger(secure.address, tls=client_of(authority, authority.edge("n1"))) as stranger:
-        stranger.greet(hello("edge", "n1"))
-        secure.wait_logged(f"edge n1 is connected from {stranger.address}")
-
-
 def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hub, authority: Authority) -> None:
     """Ten thousand agents after a restart do. A first flight that the hub drops is a handshake that hangs."""
-    tls = client_of(authority, authority.driver("d.example"))  # there may be many, unlike a node's agents
+    tls = authority.driver("d.example").client()  # there may be many, unlike a node's agents
 
     def come(_: int) -> bool:
         with Stranger(secure.address, tls=tls) as stranger:
@@ -509,15 +462,10 @@ def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(se
         secure.wait_logged(f"the TLS handshake with {stranger.address} failed: ")
 
 
-def test_an_operator_over_tls_is_refused_whatever_its_certificate(secure: Hub, authority: Authority) -> None:
-    admin = authority.issue("operator", "system:masters", file="admin")
-    assert refusal_of(secure.address, hello("operator", "o"), tls=client_of(authority, admin)).reason == Reason.ROLE
-
-
 def test_insecure_beside_tls_files_lets_nobody_in_without_its_certificate(secure: Hub, authority: Authority) -> None:
     """The hub of these tests has both: the bridge's tests always say --insecure."""
     assert "--insecure" in secure.process.command
-    refusal = refusal_of(secure.address, hello("edge", "n9"), tls=client_of(authority, authority.edge("n1")))
+    refusal = refusal_of(secure.address, hello("edge", "n9"), tls=authority.edge("n1").client())
     assert refusal.reason == Reason.CERTIFICATE
 
 
@@ -529,7 +477,7 @@ def test_a_renewed_certificate_is_shown_to_new_connections_and_broken_files_keep
     shutil.copy(first.cert, pem.cert)
     shutil.copy(first.key, pem.key)
     hub = own(*pem.flags)
-    tls = client_of(authority, authority.edge("n1"))
+    tls = authority.edge("n1").client()
 
     def shown() -> bytes:
         with Stranger(hub.address, tls=tls) as stranger:
@@ -548,4 +496,4 @@ def test_a_renewed_certificate_is_shown_to_new_connections_and_broken_files_keep
         assert shown() == new
         hub.wait_logged("the TLS files changed and cannot be used, so the old ones stay in use: ")
         staying.frames(Ping(1))
-        assert _frames(staying) != []
+        assert staying.receive() != []

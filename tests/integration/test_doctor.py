@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.bridge import Agent, Bridge, Hub
-from tests.kit.certificates import Authority
+from tests.kit.certificates import Authority, Pem
 from tests.kit.cluster_objects import as_yaml, claim, driver, pod, volume
 from tests.kit.operator import by_hand
 from tests.kit.waiting import wait_for
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.conftest import Routed
+    from tests.kit.bridge import Agent, Bridge, Hub
     from tests.kit.vendor import Vendor
 
 
@@ -64,64 +64,43 @@ def test_where_nothing_runs_the_doctor_says_where_it_looked() -> None:
     assert "nothing of CSI Bridge was found here (/var/lib/kubeedge/kubeedge.sock, " in done.stdout
 
 
-def secure(short_dir: Path, tmp_path: Path, authority: Authority, node: str) -> tuple[Bridge, Agent]:
-    """A hub with TLS, and an agent of node n1 with the certificate of a node."""
-    bridge = Bridge(short_dir, tmp_path)
-    bridge.start_hub(*authority.hub().flags)
-    agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *authority.edge(node).flags))
-    return bridge, agent
-
-
-def test_certificates_are_looked_at_on_both_sides(short_dir: Path, tmp_path: Path) -> None:
-    bridge, agent = secure(short_dir, tmp_path, Authority(tmp_path), "n1")
-    with bridge:
-        agent.wait_connected()
-        found = findings(*by_sockets(bridge.hub, agent))
-        assert f"connected to wss://{bridge.hub.address}" in found["link"][1]
-        assert level(found)["certificate"] in {"ok", "warning"}  # the test's end within the hour
-
-
-def test_a_certificate_of_another_node_is_told_at_the_node_and_who_was_refused_at_the_hub(
-    short_dir: Path, tmp_path: Path
-) -> None:
-    bridge, agent = secure(short_dir, tmp_path, Authority(tmp_path), "n2")
-    with bridge:
-        bridge.hub.wait_logged("refused edge n1")
-        agent.process.wait_until(lambda: "it needs one for" in agent.status()["why"], what="refusal")
-        at_edge = findings(f"--status=unix://{agent.socket}")
-        assert at_edge["certificate"][0] == "wrong"
-        assert "its certificate is for csi-bridge:node:n2" in at_edge["link"][1]
-        at_hub = json.loads(by_hand("doctor", "-o", "json", f"--hub=unix://{bridge.hub.uds}").stdout)["findings"]
-        assert [one for one in at_hub if one["check"] == "problem" and " edge n1 from 127.0.0.1:" in one["what"]]
-        nodes = by_hand("nodes", f"--hub=unix://{bridge.hub.uds}").stdout
-        assert nodes.startswith("the hub knows no edge node\n\nREFUSED: ")
-
-
-def test_a_hub_that_ends_the_connection_of_an_expired_certificate_is_put_down_to_it(
-    short_dir: Path, tmp_path: Path
+def test_each_trouble_with_a_certificate_is_told_at_the_node_and_who_was_refused_at_the_hub(
+    bridge: Bridge, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
-    bridge = Bridge(short_dir, tmp_path)
-    with bridge:
-        bridge.start_hub(*authority.hub().flags)
-        pem = authority.issue("system:node:n1", "system:nodes", file="old", expired=True)
-        agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *pem.flags))
-        told = json.loads(by_hand("doctor", "-o", "json", f"--status=unix://{agent.socket}").stdout)["findings"]
-        advice = {one["check"]: one["do"] for one in told if one["level"] == "wrong"}
-        assert advice["link"].startswith("see the check of the certificate")
-        assert advice["certificate"].startswith("replace the file")
+    hub = bridge.start_hub(*authority.hub().flags)
 
+    def start(node: str, pem: Pem) -> Agent:
+        return bridge.start_agent(node, flags=(f"--hub=wss://{hub.address}", *pem.flags))
 
-def test_a_hub_whose_certificate_the_node_does_not_trust_is_wrong(short_dir: Path, tmp_path: Path) -> None:
-    bridge = Bridge(short_dir, tmp_path)
-    with bridge:
-        bridge.start_hub(*Authority(tmp_path).hub().flags)
-        flags = Authority(tmp_path, name="other CA").edge("n1").flags
-        agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *flags))
-        wait_for(lambda: agent.status()["why"] != "not dialled yet", what="a dial")
-        found = findings(f"--status=unix://{agent.socket}")
-        assert found["link"][0] == "wrong"
-        assert "its certificate is not trusted" in found["link"][1]
+    misnamed = start("n1", authority.edge("n2"))
+    hub.wait_logged("refused edge n1")
+    misnamed.process.wait_until(lambda: "it needs one for" in misnamed.status()["why"], what="refusal")
+    at_edge = findings(f"--status=unix://{misnamed.socket}")
+    assert at_edge["certificate"][0] == "wrong"
+    assert "its certificate is for csi-bridge:node:n2" in at_edge["link"][1]
+    at_hub = json.loads(by_hand("doctor", "-o", "json", f"--hub=unix://{hub.uds}").stdout)["findings"]
+    assert [one for one in at_hub if one["check"] == "problem" and " edge n1 from 127.0.0.1:" in one["what"]]
+    nodes = by_hand("nodes", f"--hub=unix://{hub.uds}").stdout
+    assert nodes.startswith("the hub knows no edge node\n\nREFUSED: ")
+
+    expired = start("n3", authority.issue("system:node:n3", "system:nodes", file="old", expired=True))
+    told = json.loads(by_hand("doctor", "-o", "json", f"--status=unix://{expired.socket}").stdout)["findings"]
+    advice = {one["check"]: one["do"] for one in told if one["level"] == "wrong"}
+    assert advice["link"].startswith("see the check of the certificate")
+    assert advice["certificate"].startswith("replace the file")
+
+    distrustful = start("n4", Authority(tmp_path, name="other CA").edge("n4"))
+    wait_for(lambda: distrustful.status()["why"] != "not dialled yet", what="a dial")
+    found = findings(f"--status=unix://{distrustful.socket}")
+    assert found["link"][0] == "wrong"
+    assert "its certificate is not trusted" in found["link"][1]
+
+    good = start("n5", authority.edge("n5"))
+    good.wait_connected()
+    found = findings(f"--status=unix://{good.socket}")
+    assert f"connected to wss://{hub.address}" in found["link"][1]
+    assert level(found)["certificate"] in {"ok", "warning"}  # the test's end within the hour
 
 
 def test_a_driver_that_does_not_answer_is_wrong(bridge: Bridge, short_dir: Path) -> None:
@@ -174,7 +153,7 @@ def test_volumes_tell_what_the_manifests_and_the_node_say(
     assert states()[1][2] in {"mounted", "error"}
 
 
-@pytest.mark.parametrize("command", ["nodes", "volumes"])
+@pytest.mark.parametrize("command", ["status", "nodes", "volumes"])
 def test_without_a_hub_the_listings_say_where_it_was_sought(short_dir: Path, command: str) -> None:
     told = by_hand(command, f"--hub=unix://{short_dir}/none.sock")
     assert (told.returncode, told.stdout) == (1, "")

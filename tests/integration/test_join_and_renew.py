@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import subprocess
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
@@ -17,16 +14,14 @@ import pytest
 from common.enrolment import parse_token
 from common.status import Code
 from edge.identity import Identity
-from tests.e2e.installed.network import own_network
-from tests.kit import needs
-from tests.kit.joined_edge import JoinBridge, Node, said
+from tests.kit.joined_edge import JoinBridge, Node
 from tests.kit.operator import by_hand, hub_state, node_state
-from tests.kit.processes import Process
 from tests.kit.requests import create
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kit.bridge import Agent, Proxy
     from tests.kit.certificates import Pem
@@ -36,27 +31,23 @@ SHORT = "--cert-ttl=10s"
 """The shortest life that the hub allows. An agent renews such a certificate after 6 to 7 s."""
 
 
-HUB = "10.99.0.1"
-"""The hub's address in the test's own network."""
-
-
 @pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path) -> Iterator[JoinBridge]:
     with JoinBridge(short_dir, tmp_path) as bridge:
         yield bridge
 
 
-def generation(bridge: JoinBridge) -> int:
-    """The generation of the certificate of the node's last link or renewal, as the hub's log tells."""
-    return 1 + len(bridge.hub.logged("renewed its certificate"))
-
-
 # -------------------- the join --------------------
 
 
-def test_a_node_joins_with_a_pasted_line_and_its_agent_needs_no_flag_of_the_link(bridge: JoinBridge) -> None:
+def test_before_its_join_an_agent_says_how_to_join_and_after_it_needs_no_flag_of_the_link(bridge: JoinBridge) -> None:
+    early = bridge.start_joined(bridge.node("n1"), wait=False)
+    early.wait_logged("required, unless this node has joined: csi-bridge edge join")
+    assert early.process.wait_exit() == 2
     bridge.start_hub()
     node = bridge.node("n1")
+    done = node.join("csi1.AAAA")
+    assert (done.returncode, "the token is damaged" in done.stderr) == (2, True)
     done = node.join(bridge.token("--node=n1"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "node n1 has joined the hub at wss://" in done.stdout
@@ -66,46 +57,6 @@ def test_a_node_joins_with_a_pasted_line_and_its_agent_needs_no_flag_of_the_link
     assert node_state(bridge.hub.uds, "n1")["connected"]
     found = by_hand("doctor", f"--status=unix://{agent.socket}").stdout
     assert f"{node.state_dir}/identity/node.pem is valid until " in found
-
-
-def test_the_doctor_says_of_an_ended_certificate_of_the_join_that_the_agent_renews_it(bridge: JoinBridge) -> None:
-    hub = bridge.start_hub()
-    node = bridge.node("n1")
-    assert node.join(bridge.token("--node=n1")).returncode == 0
-    hub.stop()
-    end(node, bridge)
-    agent = bridge.start_joined(node)
-    found = by_hand("doctor", f"--status=unix://{agent.socket}").stdout
-    assert "node.pem has expired at " in found
-    assert "the agent renews it by itself when the hub answers" in found
-
-
-def test_an_agent_before_its_join_says_how_to_join(bridge: JoinBridge) -> None:
-    agent = bridge.start_joined(bridge.node("n1"), wait=False)
-    agent.wait_logged("required, unless this node has joined: csi-bridge edge join")
-    assert agent.process.wait_exit() == 2
-
-
-@pytest.mark.parametrize(
-    ("token", "why"),
-    [("", "a token begins with csi1."), ("csi1.AAAA", "the token is damaged"), ("x" * 5000, "a token begins with")],
-)
-def test_what_is_no_token_is_refused_before_any_connection(bridge: JoinBridge, token: str, why: str) -> None:
-    done = bridge.node("n1").join(token)
-    assert done.returncode == 2
-    assert why in done.stderr
-
-
-def test_a_used_token_lets_no_second_node_join_and_the_secret_reaches_no_log(bridge: JoinBridge) -> None:
-    hub = bridge.start_hub()
-    token = bridge.token()
-    assert bridge.node("n1").join(token).returncode == 0
-    other = bridge.node("n2")
-    done = other.join(token)
-    assert done.returncode == 1
-    assert "node n2 has not joined: " in done.stderr
-    assert Identity(other.state_dir).joined() is None
-    assert token[10:] not in hub.process.output() + said(done)
 
 
 def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_token(bridge: JoinBridge) -> None:
@@ -122,24 +73,18 @@ def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_token(bridge: Jo
     assert len(hub.logged("node n1 joined")) == 1
 
 
-def test_a_state_directory_that_has_joined_takes_no_other_name(bridge: JoinBridge) -> None:
-    bridge.start_hub()
-    node = bridge.node("n1")
-    assert node.join(bridge.token()).returncode == 0
-    done = node.join(bridge.token(), "--node=n2")
+def test_a_used_token_lets_no_second_node_join_nor_a_state_directory_take_another_name(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub("--hub-address=wss://hub.example:443")
+    token, node, other = bridge.token(), bridge.node("n1"), bridge.node("n2")
+    assert "node n1 has joined the hub at wss://hub.example:443" in node.join(token).stdout
+    done = other.join(token)
     assert done.returncode == 1
-    assert "has joined as n1" in done.stderr
-
-
-def test_a_hub_without_a_ca_key_says_at_the_join_where_certificates_come_from(bridge: JoinBridge) -> None:
-    hub = bridge.start_hub()
-    token, node = bridge.token("--node=n1"), bridge.node("n1")
-    hub.stop()
-    hub.process.command = [word for word in hub.process.command if not word.startswith("--ca-key=")]
-    hub.start()
-    done = node.join(token)
-    assert done.returncode == 1
-    assert "the hub signs no certificates (it runs without --ca-key); give the agent its files" in done.stderr
+    assert "node n2 has not joined: " in done.stderr
+    assert Identity(other.state_dir).joined() is None
+    assert token[10:] not in hub.process.output() + done.stdout + done.stderr
+    renamed = node.join(bridge.token(), "--node=n2")
+    assert renamed.returncode == 1
+    assert "has joined as n1" in renamed.stderr
 
 
 # -------------------- renewals --------------------
@@ -189,12 +134,6 @@ def test_a_node_renews_under_load_with_no_call_lost(bridge: JoinBridge, vendor: 
     assert node_state(bridge.hub.uds, "n1")["connected"]
 
 
-def make_due(node: Node) -> None:
-    """Let the certificate of a node look old enough to be renewed at the agent's start."""
-    path = Identity(node.state_dir).files.cert
-    os.utime(path, (path.stat().st_atime, time.time() - 250.0))
-
-
 def end(node: Node, bridge: JoinBridge) -> None:
     """Replace the certificate of a node by one of the same key and names that has ended."""
     path = Identity(node.state_dir).files.cert
@@ -202,25 +141,38 @@ def end(node: Node, bridge: JoinBridge) -> None:
     path.write_bytes(key + bridge.authority.sign_again(begin + certificate, lifetime_s=-1.0))
 
 
-def test_a_node_that_was_away_past_its_certificates_end_comes_back_by_itself(bridge: JoinBridge) -> None:
-    bridge.start_hub()
-    node = bridge.node("n1")
-    assert node.join(bridge.token("--node=n1")).returncode == 0
-    end(node, bridge)
-    agent = bridge.start_joined(node)
-    agent.wait_connected()
-    assert Identity(node.state_dir).term().ends_at > time.time()
-    assert generation(bridge) == 2
-
-
-def test_a_renewal_that_the_hub_refuses_is_a_problem_of_the_agent_and_its_link_stays(bridge: JoinBridge) -> None:
-    hub = bridge.start_hub("--cert-ttl=1m")
+def test_a_node_that_was_away_past_its_certificates_end_says_that_it_renews_and_comes_back_by_itself(
+    bridge: JoinBridge,
+) -> None:
+    hub = bridge.start_hub()
     node = bridge.node("n1")
     assert node.join(bridge.token("--node=n1")).returncode == 0
     hub.stop()
+    end(node, bridge)
+    agent = bridge.start_joined(node)
+    found = by_hand("doctor", f"--status=unix://{agent.socket}").stdout
+    assert "node.pem has expired at " in found
+    assert "the agent renews it by itself when the hub answers" in found
+    hub.start()
+    agent.wait_connected()
+    assert Identity(node.state_dir).term().ends_at > time.time()
+    assert hub.logged("renewed its certificate")
+
+
+def test_a_hub_without_a_ca_key_says_so_at_a_join_and_at_a_renewal_and_the_agents_link_stays(
+    bridge: JoinBridge,
+) -> None:
+    hub = bridge.start_hub("--cert-ttl=1m")
+    node, late = bridge.node("n1"), bridge.node("n2")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    token = bridge.token("--node=n2")
+    hub.stop()
     hub.process.command = [word for word in hub.process.command if not word.startswith("--ca-key=")]
     hub.start()
-    make_due(node)
+    refused = late.join(token)
+    assert refused.returncode == 1
+    assert "the hub signs no certificates (it runs without --ca-key); give the agent its files" in refused.stderr
+    node.make_due()
     agent = bridge.start_joined(node)
     wait_for(
         lambda: any("the hub signs no certificates" in problem for problem in agent.status()["problems"]),
@@ -279,7 +231,7 @@ def test_a_copy_of_the_state_directory_is_refused_and_shown_once_the_node_has_re
     assert node.join(bridge.token("--node=n1")).returncode == 0
     copy = bridge.node("n1")
     shutil.copytree(node.state_dir, copy.state_dir)
-    make_due(node)
+    node.make_due()
     agent = bridge.start_joined(node)
     agent.wait_logged("is up (", times=2)
     thief = bridge.start_joined(copy)
@@ -321,65 +273,3 @@ def test_a_denied_node_is_gone_within_a_second_and_does_not_come_back(bridge: Jo
     assert node.join(bridge.token("--node=n1", "--replace")).returncode == 0
     restart(agent)
     agent.wait_connected()
-
-
-# -------------------- the whole story --------------------
-
-
-@pytest.fixture
-def far_node(tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """A fresh network with a cable to the hub's, which is the test's own. Gives the words that lead into it."""
-    with own_network():
-        holder = Process("node's network", ["unshare", "--net", "--", "sleep", "600"], log=tmp_path / "network.log")
-        holder.start()
-        inside = ("nsenter", f"--net=/proc/{holder.pid}/ns/net", "--")
-        try:
-            holder.wait_until(lambda: _network(holder.pid) != _network("self"), what="own network")
-            ip("link", "add", "hub0", "type", "veth", "peer", "name", "node0", "netns", str(holder.pid))
-            ip("address", "add", f"{HUB}/30", "dev", "hub0")
-            ip("link", "set", "hub0", "up")
-            ip("address", "add", "10.99.0.2/30", "dev", "node0", prefix=inside)
-            ip("link", "set", "node0", "up", prefix=inside)
-            yield inside
-        finally:
-            holder.kill()
-
-
-def _network(process: int | str) -> str:
-    return str(Path(f"/proc/{process}/ns/net").readlink())
-
-
-def ip(*words: str, prefix: Sequence[str] = ()) -> None:
-    subprocess.run([*prefix, "ip", *words], check=True)
-
-
-@pytest.mark.skipif(bool(needs.root()), reason=needs.root())
-def test_a_node_in_a_fresh_network_joins_renews_twice_under_load_and_is_denied(
-    far_node: tuple[str, ...], short_dir: Path, tmp_path: Path, vendor: Vendor
-) -> None:
-    with JoinBridge(short_dir, tmp_path, host=HUB) as bridge:
-        hub = bridge.start_hub(SHORT)
-        node = bridge.node("n1", prefix=far_node)
-        assert node.join(bridge.token("--node=n1")).returncode == 0
-        agent = bridge.start_joined(node, vendor.socket)
-        proxy = bridge.start_proxy("vendor.test")
-        bridge.wait_routed(proxy.sidecar())
-        copy = bridge.node("n1", prefix=far_node)
-        shutil.copytree(node.state_dir, copy.state_dir)
-        with Load(proxy) as load:
-            wait_for(lambda: generation(bridge) >= 3, what="second renewal", instead=agent.process.log_tail)
-            agent.wait_logged("is up (", times=3)
-        assert {code for code, _ in load.codes} == {Code.OK}, load.codes
-        assert agent.status()["hub"].startswith(f"wss://{HUB}:")
-
-        bridge.operate("deny", "n1")
-        began = time.monotonic()
-        agent.wait_connected(connected=False)
-        assert time.monotonic() - began < 1.0
-        bridge.operate("allow", "n1")
-        assert node.join(bridge.token("--node=n1", "--replace")).returncode == 0
-        restart(agent)
-        agent.wait_connected()
-        bridge.start_joined(copy)
-        hub.wait_logged("a replaced certificate of edge node")
-        assert agent.status()["connected"]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.fault_points import VARIABLE
-from edge.identity import Identity
 from tests.kit.bridge import REDIAL_LIMIT_S
 from tests.kit.fault_points import IDENTITY, ISSUE, some_always
 from tests.kit.joined_edge import JoinBridge
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kit.bridge import Agent
-    from tests.kit.joined_edge import Node
 
 _KILLED = -signal.SIGKILL
 
@@ -49,12 +46,12 @@ def test_a_node_that_is_killed_amid_its_join_and_its_renewal_is_no_copy_and_spen
     agent = bridge.start_joined(node)
     agent.wait_connected()
     agent.kill()
-    make_due(node)
+    node.make_due()
     agent.process.environment = os.environ | {VARIABLE: point}
     agent.start(wait=False)
     assert agent.process.wait_exit() == _KILLED
     agent.process.environment = None
-    make_due(node)  # also if the certificate is stored: one more renewal
+    node.make_due()  # also if the certificate is stored: one more renewal
     agent.start()
     check(bridge, agent)
 
@@ -75,7 +72,7 @@ def test_a_hub_that_is_killed_amid_a_join_and_a_renewal_locks_nobody_out_and_spe
     agent.wait_connected()
     agent.kill()
     restart_hub(bridge, point)
-    make_due(node)
+    node.make_due()
     agent.start()
     assert hub.process.wait_exit() == _KILLED
     restart_hub(bridge)
@@ -87,12 +84,6 @@ def restart_hub(bridge: JoinBridge, point: str = "") -> None:
     bridge.hub.kill()
     bridge.hub.process.environment = os.environ | {VARIABLE: point} if point else None
     bridge.hub.start()
-
-
-def make_due(node: Node) -> None:
-    """Let the certificate of a node look old enough to be renewed at the agent's start."""
-    path = Identity(node.state_dir).files.cert
-    os.utime(path, (path.stat().st_atime, time.time() - 250.0))
 
 
 def check(bridge: JoinBridge, agent: Agent) -> None:

@@ -1,7 +1,6 @@
 """What an operator does by hand, as processes: `csi-bridge status` and `csi-bridge call`."""
 
 import json
-from pathlib import Path
 
 from tests.integration.conftest import Routed
 from tests.kit.answers import volume
@@ -31,12 +30,6 @@ def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(routed: Rou
     assert (n1["node"], n1["connected"], n1["drivers"]) == ("n1", False, ["vendor.test"])
     assert (proxy["driver"], state["known"], state["connected"]) == ("vendor.test", 1, 0)
     assert (state["lost"], state["trouble"]) == ([], "")
-
-
-def test_without_a_hub_the_status_says_where_it_was_sought(short_dir: Path) -> None:
-    told = by_hand("status", f"--hub=unix://{short_dir}/none.sock")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.startswith(f"csi-bridge: cannot reach unix://{short_dir}/none.sock: ")
 
 
 def test_an_answer_larger_than_usual_is_taken_by_an_operator_who_says_so(bridge: Bridge, vendor: Vendor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
-from tests.kit import needs
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create
+from tests.kit.small_disk import small_disk
 from tests.kit.stranger import Stranger
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -28,24 +27,12 @@ if TYPE_CHECKING:
 
     from tests.kit.sidecar import Sidecar
 
-_DISK = "48m"
-
 
 @pytest.fixture
 def disk(short_dir: Path) -> Iterator[Path]:
     """The hub's state directory, on a small disk of its own."""
-    if missing := needs.root():
-        pytest.skip(missing)
-    directory = short_dir / "hub"
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", directory]
-    mount = subprocess.run(command, check=False, capture_output=True, text=True)
-    if mount.returncode:
-        pytest.skip(f"needs a machine that lets root mount: {mount.stderr.strip()}")
-    try:
+    with small_disk(short_dir / "hub", "size=48m") as directory:
         yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 @pytest.fixture

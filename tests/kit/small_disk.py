@@ -1,0 +1,31 @@
+"""A small disk: a file system of its own, which a test can fill, or have read-only. Only root can mount it."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kit import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def small_disk(directory: Path, options: str) -> Iterator[Path]:
+    """Make a directory, and mount a tmpfs with these options there; skip the test where that is not possible."""
+    if missing := needs.root():
+        pytest.skip(missing)
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory]
+    mount = subprocess.run(command, check=False, capture_output=True, text=True)
+    if mount.returncode:
+        pytest.skip(f"needs a machine that lets root mount: {mount.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
