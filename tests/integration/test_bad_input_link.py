@@ -12,11 +12,8 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,11 +22,11 @@ from common.dial import dial
 from common.endpoint import hub_endpoint
 from common.errors import HandshakeRefused
 from common.limits import Limits
-from common.messages import Ack, Chunk, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
+from common.messages import Ack, Chunk, Goodbye, Kind, Open, Ping, Priority, Reason, encode
 from tests.kit import needs
 from tests.kit.bridge import Bridge, Hub
 from tests.kit.certificates import Authority, Pem
-from tests.kit.intruder import resident_bytes
+from tests.kit.intruder import gets_in, lasting_hub, refusal_of, resident_bytes
 from tests.kit.linked import Peer
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
@@ -39,7 +36,6 @@ from tests.kit.stranger import (
     PING,
     TEXT,
     Closed,
-    HungUp,
     Stranger,
     hello,
     upgrade_request,
@@ -48,10 +44,12 @@ from tests.kit.stranger import (
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 CALL = Open(1, Kind.CALL, Priority.CALL, "d.example", "/csi.v1.Controller/CreateVolume", "", "c-1", 0)
+
+HELLO_LIMIT = "--hello-timeout=3s"
 
 MOST_GROWTH_BYTES = 24 << 20
 """How much larger the hub may be after a flood: the limits of a few links, and what the allocator keeps."""
@@ -73,16 +71,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
 
 
-@contextmanager
-def lasting_hub(logs: Path, *flags: str) -> Iterator[Hub]:
-    """A hub that gives a hello three seconds."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), logs) as bridge:
-        yield bridge.start_hub(*flags, "--hello-timeout=3s", "--keepalive=60s")
-
-
 @pytest.fixture(scope="module")
 def _plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with lasting_hub(tmp_path_factory.mktemp("logs")) as hub:
+    with lasting_hub(tmp_path_factory.mktemp("logs"), HELLO_LIMIT) as hub:
         yield hub
 
 
@@ -95,7 +86,7 @@ def hub(_plain: Hub) -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def _secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Hub]:
-    with lasting_hub(tmp_path_factory.mktemp("logs"), *authority.hub().flags) as hub:
+    with lasting_hub(tmp_path_factory.mktemp("logs"), HELLO_LIMIT, *authority.hub().flags) as hub:
         yield hub
 
 
@@ -283,21 +274,6 @@ def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, fram
 # -------------------- who may be what --------------------
 
 
-def refusal_of(to: str | Path, said: Hello, *, tls: ssl.SSLContext | None = None) -> Goodbye:
-    with Stranger(to, tls=tls) as stranger:
-        stranger.upgrade()
-        stranger.frames(said)
-        (goodbye,) = stranger.all_frames()
-        assert isinstance(goodbye, Goodbye)
-        return goodbye
-
-
-def test_an_operator_over_tcp_is_refused(hub: Hub) -> None:
-    refusal = refusal_of(hub.address, hello("operator", "over-tcp"))
-    assert refusal == Goodbye(Reason.ROLE, "an operator must connect to the hub's UNIX socket", 0)
-    hub.wait_logged("refused operator over-tcp from 127.0.0.1:")
-
-
 def test_an_edge_agent_over_the_unix_socket_is_refused(hub: Hub) -> None:
     refusal = refusal_of(hub.uds, hello("edge", "over-uds"))
     assert refusal == Goodbye(
@@ -305,12 +281,6 @@ def test_an_edge_agent_over_the_unix_socket_is_refused(hub: Hub) -> None:
     )
     hub.wait_logged(f"refused edge over-uds from pid {os.getpid()} uid {os.getuid()}")
     assert "over-uds" not in {node["node"] for node in hub_state(hub.uds)["nodes"]}
-
-
-@pytest.mark.parametrize("role", ["hub", "", "root\n{}"])
-def test_a_role_that_nobody_has_is_refused(hub: Hub, role: str) -> None:
-    refusal = refusal_of(hub.address, hello(role, "n1"))
-    assert refusal == Goodbye(Reason.ROLE, f"a hub does not know the role {role!r}", 0)
 
 
 # -------------------- floods --------------------
@@ -374,7 +344,7 @@ def own(short_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
 
 def test_beyond_the_limit_connections_are_turned_away_and_taken_again_when_one_leaves(own: Callable[..., Hub]) -> None:
     hub = own("--max-connections=2")
-    wait_for(lambda: _gets_in(hub, "n0"), what="place: the probes of the start are gone")
+    wait_for(lambda: gets_in(hub, "n0"), what="place: the probes of the start are gone")
     first, second = Stranger(hub.address), Stranger(hub.address)
     first.greet(hello("edge", "n1"))
     second.greet(hello("edge", "n2"))
@@ -384,22 +354,13 @@ def test_beyond_the_limit_connections_are_turned_away_and_taken_again_when_one_l
     hub.wait_logged("was refused: 2 connections is the limit")
     serves_on(hub)
     first.close()
-    wait_for(lambda: _gets_in(hub, "n3"), what="place for another one")
+    wait_for(lambda: gets_in(hub, "n3"), what="place for another one")
     second.close()
-
-
-def _gets_in(hub: Hub, name: str) -> bool:
-    with Stranger(hub.address) as stranger:
-        try:
-            stranger.greet(hello("edge", name))
-        except (AssertionError, HungUp):  # refused by a goodbye, or hung up on
-            return False
-        return True
 
 
 def test_every_end_is_counted_by_its_reason(own: Callable[..., Hub]) -> None:
     (port,) = free_ports(1)
-    hub = own("--hello-timeout=3s", f"--http=127.0.0.1:{port}")
+    hub = own(HELLO_LIMIT, f"--http=127.0.0.1:{port}")
     refusal_of(hub.address, hello("operator", "o"))
     refusal_of(hub.address, hello("edge", ""))
     with Stranger(hub.address) as stranger:

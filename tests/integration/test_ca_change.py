@@ -75,8 +75,7 @@ def test_the_ca_is_changed_with_two_in_force_and_the_node_is_served_at_each_step
         serves_with_a_new_link()
 
         late = old.edge("n2")
-        context = ssl.create_default_context(cafile=new.path)
-        context.load_cert_chain(late.cert, late.key)
-        with Stranger(hub.address, tls=context) as peer, pytest.raises((HungUp, ssl.SSLError, AssertionError)):
+        tls = Pem(new.path, late.cert, late.key).client()
+        with Stranger(hub.address, tls=tls) as peer, pytest.raises((HungUp, ssl.SSLError, AssertionError)):
             peer.greet(hello("edge", "n2"))
         hub.wait_logged("its certificate is not trusted")

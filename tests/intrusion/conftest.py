@@ -10,10 +10,13 @@ import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
+from tests.kit.intruder import lasting_hub
 from tests.kit.joinable_hub import JoinableHub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.kit.bridge import Hub
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,20 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
     with Bridge(short_dir, tmp_path) as bridge:
         yield bridge
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Hub]:
+    """A hub with TLS that the tests of a module share."""
+    with lasting_hub(tmp_path_factory.mktemp("logs"), *authority.hub().flags) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def insecure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """A hub without TLS that the tests of a module share."""
+    with lasting_hub(tmp_path_factory.mktemp("logs")) as hub:
+        yield hub
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.kit.bridge import Bridge
-from tests.kit.certificates import Authority
 from tests.kit.fact_teller import FactTeller, claim_fact, wait_judging
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kit.certificates import Pem
+    from tests.kit.certificates import Authority
 
 _MIB = 1 << 20
 
@@ -30,17 +28,6 @@ def event(number: int, *, padding: int) -> Object:
     involved = {"kind": "Pod", "namespace": "default", "name": f"stranger-{number}"}
     body = {"involvedObject": involved, "reason": "Spam", "message": "x" * padding}
     return Object(Ref("Event", "default", f"spam-{number}"), Stamp("", "1"), encode_body(body))
-
-
-def trusting(pem: Pem) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(pem.ca))
-    context.load_cert_chain(pem.cert, pem.key)
-    return context
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("ca"))
 
 
 @pytest.fixture
@@ -60,7 +47,7 @@ def test_a_node_cannot_fill_the_hubs_disk_with_facts_about_objects_that_it_does_
     bridge: Bridge, authority: Authority, tmp_path: Path
 ) -> None:
     (tmp_path / "manifests" / "secret.yaml").write_text(SECRET)
-    tls = trusting(authority.edge("n1"))
+    tls = authority.edge("n1").client()
     with Stranger(bridge.hub.address, tls=tls) as stranger:
         wait_judging(stranger, "n1")
     with Stranger(bridge.hub.address, tls=tls) as stranger:
@@ -77,7 +64,7 @@ def test_a_node_cannot_fill_the_hubs_disk_before_the_hub_knows_which_objects_the
     bridge: Bridge, authority: Authority
 ) -> None:
     """The directory of manifests is empty, as before it is mounted: no object is known."""
-    with Stranger(bridge.hub.address, tls=trusting(authority.edge("n1"))) as stranger:
+    with Stranger(bridge.hub.address, tls=authority.edge("n1").client()) as stranger:
         teller = FactTeller(stranger, "n1")
         said = teller.tell(*(claim_fact(f"c{number}", padding=15_000) for number in range(600)))
         assert 300 < said.count("") < 450

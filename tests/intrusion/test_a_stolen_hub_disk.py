@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.bridge import Bridge
 from tests.kit.operator import hub_state
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.kit.bridge import Bridge
 
 SECRET = json.dumps(
     {
@@ -42,12 +42,6 @@ def key(tmp_path: Path) -> Path:
     path.write_text(base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
     path.chmod(0o400)
     return path
-
-
-@pytest.fixture
-def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
-    with Bridge(short_dir, tmp_path) as bridge:
-        yield bridge
 
 
 def on_disk(bridge: Bridge) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from tests.kit.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kit.bridge import Bridge
+    from tests.kit.bridge import Bridge, Hub
 
 GROWTH_BYTES = 16 << 20
 
@@ -31,25 +31,23 @@ MSGPACK = {
 
 @pytest.mark.parametrize("bomb", MSGPACK.values(), ids=MSGPACK)
 @pytest.mark.parametrize("greeted", [False, True])
-def test_a_bomb_of_msgpack_ends_the_session(bridge: Bridge, bomb: bytes, greeted: bool) -> None:
-    hub = bridge.start_hub()
-    before = resident_bytes(hub)
-    with Stranger(hub.address) as stranger:
+def test_a_bomb_of_msgpack_ends_the_session(insecure: Hub, bomb: bytes, greeted: bool) -> None:
+    before = resident_bytes(insecure)
+    with Stranger(insecure.address) as stranger:
         if greeted:
             stranger.greet(hello("edge", "n1"))
         else:
             stranger.upgrade()
         stranger.websocket(bomb)
         assert stranger.last_word()[0] == Reason.PROTOCOL_ERROR
-    assert resident_bytes(hub) - before < GROWTH_BYTES
-    assert hub_state(hub.uds)["software"]
+    assert resident_bytes(insecure) - before < GROWTH_BYTES
+    assert hub_state(insecure.uds)["software"]
 
 
-def test_messages_that_claim_to_be_large_take_no_memory(bridge: Bridge) -> None:
+def test_messages_that_claim_to_be_large_take_no_memory(insecure: Hub) -> None:
     """Each of 1,000 streams announces 4 MiB, and sends one byte: the session's window covers 15 of them."""
-    hub = bridge.start_hub()
-    before = resident_bytes(hub)
-    with Stranger(hub.address) as stranger:
+    before = resident_bytes(insecure)
+    with Stranger(insecure.address) as stranger:
         stranger.greet(hello("driver", "d.example"))
         for number in range(1, 2_000, 2):
             stranger.frames(
@@ -57,15 +55,14 @@ def test_messages_that_claim_to_be_large_take_no_memory(bridge: Bridge) -> None:
                 Chunk(number, (4 << 20) - 1, b"x"),
             )
         assert stranger.last_word() == (Reason.PROTOCOL_ERROR, "Chunk: a message that no credit covers")
-    assert resident_bytes(hub) - before < GROWTH_BYTES
+    assert resident_bytes(insecure) - before < GROWTH_BYTES
 
 
-def test_a_websocket_frame_that_claims_to_be_large_is_refused_at_its_head(bridge: Bridge) -> None:
-    hub = bridge.start_hub()
-    with Stranger(hub.address) as stranger:
+def test_a_websocket_frame_that_claims_to_be_large_is_refused_at_its_head(insecure: Hub) -> None:
+    with Stranger(insecure.address) as stranger:
         stranger.upgrade()
         stranger.send(websocket_frame(b"", opcode=BINARY, size=2**40))
-        hub.wait_logged("broke the WebSocket protocol")
+        insecure.wait_logged("broke the WebSocket protocol")
 
 
 def test_a_bomb_of_yaml_is_a_problem_and_no_memory(bridge: Bridge, tmp_path: Path) -> None:

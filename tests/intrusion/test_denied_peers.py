@@ -5,33 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
-from common.messages import Goodbye, Hello, Reason
-from tests.kit.bridge import Bridge, Hub
+from common.messages import Reason
 from tests.kit.certificates import Authority, Pem, bundle
-from tests.kit.intruder import client_of
+from tests.kit.intruder import outcome
 from tests.kit.operator import by_hand, node_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.kit.bridge import Bridge, Hub
 
 SOON_S = 1.0
 """Within this time a denial ends the live links."""
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
-    with Bridge(short_dir, tmp_path) as bridge:
-        yield bridge
 
 
 def order(hub: Hub, *words: str) -> str:
@@ -39,16 +26,6 @@ def order(hub: Hub, *words: str) -> str:
     told = by_hand(*words, f"--hub=unix://{hub.uds}")
     assert (told.returncode, told.stderr) == (0, "")
     return told.stdout
-
-
-def answer(hub: Hub, pem: Pem, said: Hello) -> str:
-    """The hub's answer to a hello: `welcome`, or the reason of its goodbye."""
-    with Stranger(hub.address, tls=pem.client()) as peer:
-        peer.upgrade()
-        peer.frames(said)
-        frames = peer.receive()
-        assert isinstance(frames, list)
-        return frames[0].reason if isinstance(frames[0], Goodbye) else "welcome"
 
 
 def test_a_denied_node_is_cut_within_a_second_and_stays_out_after_a_restart_and_a_forget(
@@ -61,16 +38,16 @@ def test_a_denied_node_is_cut_within_a_second_and_stays_out_after_a_restart_and_
         began = time.monotonic()
         assert link.last_word()[0] == Reason.DENIED
         assert time.monotonic() - began < SOON_S
-    assert answer(hub, thief, hello("edge", "n1")) == Reason.DENIED
-    assert answer(hub, authority.edge("n1"), hello("edge", "n1")) == Reason.DENIED
-    assert answer(hub, authority.edge("n2"), hello("edge", "n2")) == "welcome"
+    assert outcome(hub, hello("edge", "n1"), thief.client()) == Reason.DENIED
+    assert outcome(hub, hello("edge", "n1"), authority.edge("n1").client()) == Reason.DENIED
+    assert outcome(hub, hello("edge", "n2"), authority.edge("n2").client()) == "welcome"
 
     order(hub, "forget", "n1")
     hub.kill()
     hub.start()
-    assert answer(hub, thief, hello("edge", "n1")) == Reason.DENIED
+    assert outcome(hub, hello("edge", "n1"), thief.client()) == Reason.DENIED
     order(hub, "allow", "n1")
-    assert answer(hub, thief, hello("edge", "n1")) == "welcome"
+    assert outcome(hub, hello("edge", "n1"), thief.client()) == "welcome"
 
 
 def test_a_denied_certificate_is_cut_and_another_one_of_the_same_name_is_not(
@@ -86,8 +63,8 @@ def test_a_denied_certificate_is_cut_and_another_one_of_the_same_name_is_not(
         proxy.greet(hello("driver", "d.example"))
         order(hub, "deny", f"serial={leaked.serial:X}")
         assert thief.last_word()[0] == Reason.DENIED
-    assert answer(hub, leaked, hello("driver", "d.example")) == Reason.DENIED
-    assert answer(hub, renewed, hello("driver", "d.example")) == "welcome"
+    assert outcome(hub, hello("driver", "d.example"), leaked.client()) == Reason.DENIED
+    assert outcome(hub, hello("driver", "d.example"), renewed.client()) == "welcome"
 
 
 def test_a_certificate_of_a_ca_that_was_taken_out_is_cut_and_those_of_the_other_ca_stay(
@@ -99,7 +76,7 @@ def test_a_certificate_of_a_ca_that_was_taken_out_is_cut_and_those_of_the_other_
     hub = bridge.start_hub(*authority.hub().flags, f"--tls-ca={authorities}")
     stolen, good = leaked.edge("n1"), authority.edge("n2")
     with (
-        Stranger(hub.address, tls=client_of(authority, stolen)) as thief,
+        Stranger(hub.address, tls=Pem(authority.path, stolen.cert, stolen.key).client()) as thief,
         Stranger(hub.address, tls=good.client()) as node,
     ):
         thief.greet(hello("edge", "n1"))

@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.kit.intruder import client_of, gets_in
+from tests.kit.intruder import gets_in
 from tests.kit.operator import by_hand
 from tests.kit.stranger import Stranger, hello, upgrade_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kit.bridge import Bridge
+    from tests.kit.bridge import Hub
     from tests.kit.certificates import Authority
 
 
-def test_tls_below_1_3_is_refused(bridge: Bridge, authority: Authority) -> None:
-    hub = bridge.start_hub(*authority.hub().flags)
-    tls = client_of(authority, authority.edge("n1"))
+def test_tls_below_1_3_is_refused(hub: Hub, authority: Authority) -> None:
+    tls = authority.edge("n1").client()
     tls.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
         Stranger(hub.address, tls=tls)
 
 
-def test_a_port_with_tls_speaks_no_plain_text(bridge: Bridge, authority: Authority) -> None:
-    hub = bridge.start_hub(*authority.hub().flags)
+def test_a_port_with_tls_speaks_no_plain_text(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         stranger.send(upgrade_request())
         assert b"HTTP" not in stranger.read_to_end()
@@ -36,9 +34,8 @@ def test_a_port_with_tls_speaks_no_plain_text(bridge: Bridge, authority: Authori
 
 
 @pytest.mark.parametrize(("version", "oldest"), [(0, 0), (99, 98)])
-def test_a_wire_version_that_this_side_does_not_speak_is_refused(bridge: Bridge, version: int, oldest: int) -> None:
-    hub = bridge.start_hub()
-    with Stranger(hub.address) as stranger:
+def test_a_wire_version_that_this_side_does_not_speak_is_refused(insecure: Hub, version: int, oldest: int) -> None:
+    with Stranger(insecure.address) as stranger:
         stranger.upgrade()
         stranger.frames(hello("edge", "n1", version=version, oldest=oldest))
         reason, why = stranger.last_word()
@@ -47,17 +44,15 @@ def test_a_wire_version_that_this_side_does_not_speak_is_refused(bridge: Bridge,
 
 
 @pytest.mark.parametrize("subprotocol", ["", "chat", "csi-bridge.v0"])
-def test_another_websocket_subprotocol_is_refused(bridge: Bridge, subprotocol: str) -> None:
-    hub = bridge.start_hub()
-    with Stranger(hub.address) as stranger:
+def test_another_websocket_subprotocol_is_refused(insecure: Hub, subprotocol: str) -> None:
+    with Stranger(insecure.address) as stranger:
         stranger.send(upgrade_request(subprotocol))
         assert stranger.read_to_end().startswith(b"HTTP/1.1 400 ")
 
 
-def test_no_websocket_extension_is_agreed_on(bridge: Bridge) -> None:
+def test_no_websocket_extension_is_agreed_on(insecure: Hub) -> None:
     """Compression would make a bomb of a small frame, and tell lengths of secrets (RFC 7692, section 8)."""
-    hub = bridge.start_hub()
-    with Stranger(hub.address) as stranger:
+    with Stranger(insecure.address) as stranger:
         stranger.send(upgrade_request(Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits"))
         stranger.frames(hello("operator", "o"))
         answer = stranger.read_to_end()

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.messages import Drain, Reason, encode
+from common.messages import Drain, encode
 from tests.kit.stranger import Stranger, hello, websocket_frame
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.kit.bridge import Bridge
-
-
-def test_a_second_drain_ends_the_session(bridge: Bridge) -> None:
-    hub = bridge.start_hub()
-    with Stranger(hub.address) as stranger:
-        stranger.greet(hello("edge", "n1"))
-        stranger.frames(Drain("once"), Drain("twice"))
-        assert stranger.last_word() == (Reason.PROTOCOL_ERROR, "Drain: twice")
 
 
 def test_64_000_drains_write_a_few_lines(bridge: Bridge) -> None:

@@ -11,7 +11,6 @@ from tests.kit.bridge import Bridge
 from tests.kit.certificates import SERVER_AUTH, Authority
 from tests.kit.operator import by_hand
 from tests.kit.ports import free_ports
-from tests.kit.spoken_node import client_of
 from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def test_the_end_of_a_certificate_is_told_by_status_doctor_metric_and_log_before
     (port,) = free_ports(1)
     with Bridge(short_dir, tmp_path) as bridge:
         hub = bridge.start_hub(*mine.flags, f"--http=127.0.0.1:{port}", "--keepalive=1m")  # the node answers no ping
-        with Stranger(hub.address, tls=client_of(authority, theirs)) as node:
+        with Stranger(hub.address, tls=theirs.client()) as node:
             node.greet(hello("edge", "n1"))
             with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 metrics = answer.read().decode()

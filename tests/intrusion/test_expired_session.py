@@ -7,26 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.kit.bridge import Bridge, Hub
-from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
-def hub(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Hub]:
-    with Bridge(short_dir, tmp_path) as bridge:
-        yield bridge.start_hub(*authority.hub().flags, "--keepalive=60s")
+    from tests.kit.bridge import Hub
+    from tests.kit.certificates import Authority
 
 
 @pytest.mark.parametrize("role", ["edge", "driver"])

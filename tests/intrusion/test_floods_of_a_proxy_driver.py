@@ -8,9 +8,8 @@ from common.csi import csi_pb2 as csi
 from common.messages import Cancel, Chunk, End, Kind, Open, Priority
 from common.status import Code
 from tests.intrusion.test_creates_of_another_node import wanted
-from tests.intrusion.test_foreign_streams import next_end
 from tests.kit.answers import path_of
-from tests.kit.spoken_node import Site, attend, client_of, report
+from tests.kit.spoken_node import Site, attend, report
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -30,10 +29,10 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_and_memory_with_long_names(s
     with Site(short_dir, tmp_path) as site:
         site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
         for number, placement in enumerate(("auto", "pinned")):
-            with Stranger(site.hub.address, tls=client_of(site.authority, site.authority.driver(MINE))) as thief:
+            with Stranger(site.hub.address, tls=site.authority.driver(MINE).client()) as thief:
                 thief.greet(hello("driver", MINE, placement=placement))
                 call(thief, "CreateVolume", wanted(f"{number}" * LONG, ZONE))
-                refused = next_end(thief)
+                refused = thief.next_end()
             assert refused.code == Code.UNAVAILABLE
             assert f"a create whose name has {LONG} characters" in refused.message
             assert not is_stored(short_dir, f"{number}" * 2_000)
@@ -42,11 +41,11 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_and_memory_with_long_names(s
 def test_a_proxy_driver_does_not_fill_them_with_long_ids_of_deleted_volumes(short_dir: Path, tmp_path: Path) -> None:
     with Site(short_dir, tmp_path) as site:
         node = site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
-        with Stranger(site.hub.address, tls=client_of(site.authority, site.authority.driver(MINE))) as thief:
+        with Stranger(site.hub.address, tls=site.authority.driver(MINE).client()) as thief:
             thief.greet(hello("driver", MINE))
             call(thief, "DeleteVolume", csi.DeleteVolumeRequest(volume_id="v" * LONG))
             attend(node, until=lambda: node.times_asked("DeleteVolume") > 0)
-            assert next_end(thief).code == Code.OK
+            assert thief.next_end().code == Code.OK
         assert not is_stored(short_dir, "v" * 2_000)
 
 
@@ -55,8 +54,7 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels
 ) -> None:
     with Site(short_dir, tmp_path, f"--max-open-creates={MOST}") as site:
         site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
-        pem = site.authority.driver(MINE)
-        with Stranger(site.hub.address, tls=client_of(site.authority, pem)) as thief:
+        with Stranger(site.hub.address, tls=site.authority.driver(MINE).client()) as thief:
             thief.greet(hello("driver", MINE, placement="local"))
             for number in range(3 * MOST):
                 call(thief, "CreateVolume", wanted(f"invented-{number:03}", ZONE), stream=2 * number + 1)
@@ -64,7 +62,7 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels
             thief.frames(*(Cancel(2 * number + 1) for number in range(3 * MOST)))
             ends: list[End] = []
             while len(ends) < 3 * MOST:
-                ends += [frame for frame in thief.receive() if isinstance(frame, End)]
+                ends += [frame for frame in thief.next_frames() if isinstance(frame, End)]
         assert stored(short_dir, 3 * MOST) == MOST
         assert sum("--max-open-creates" in end.message for end in ends) == 2 * MOST
         assert {end.code for end in ends} <= {Code.UNAVAILABLE, Code.CANCELLED}

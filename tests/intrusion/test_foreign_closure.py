@@ -10,7 +10,6 @@ import pytest
 from common.digest import Digest as Sums
 from common.messages import Chunk, Kind, Open, Priority
 from common.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
-from tests.kit.intruder import client_of
 from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def test_a_node_is_sent_the_objects_of_no_other_node(
         (manifests / f"{node}.yaml").write_text(OBJECTS.format(node=node))
     hub = bridge.start_hub(*authority.hub().flags, f"--manifests={manifests}")
     subject, node = ("n2" if claims == "the subject of the Open" else ""), ("n2" if "node in" in claims else "")
-    with Stranger(hub.address, tls=client_of(authority, authority.edge("n1"))) as stranger:
+    with Stranger(hub.address, tls=authority.edge("n1").client()) as stranger:
         stranger.greet(hello("edge", "n1"))
         stranger.frames(Open(1, Kind.SYNC, Priority.SYNC, subject, "", node, "", 0))
         stranger.frames(Chunk(1, 0, encode(Digest(1 << 20, Sums().sums()))))
@@ -67,9 +66,7 @@ def objects(stranger: Stranger, *, holds_foreign: bool) -> list[Put]:
 
 def collect(stranger: Stranger, found: list[Put], *, holds_foreign: bool) -> None:
     while not any(put.kind == "Secret" for put in found) or not any(put.kind == "Pod" for put in found):
-        frames = stranger.receive()
-        assert isinstance(frames, list)
-        for frame in frames:
+        for frame in stranger.next_frames():
             if not isinstance(frame, Chunk) or frame.left:
                 continue
             for message in decode(frame.payload):

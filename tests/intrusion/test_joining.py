@@ -45,7 +45,7 @@ def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(joinable: Joina
     for kind in (Kind.CALL, Kind.REPORT, Kind.WATCH, Kind.SYNC, Kind.FACTS, Kind.ORDER, Kind.FORGET):
         with joinable.dial() as stranger:
             stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0), Chunk(1, 0, b"x"))
-            (end,) = (frame for frame in _frames(stranger) if isinstance(frame, End))
+            (end,) = (frame for frame in stranger.next_frames() if isinstance(frame, End))
             assert end.code == Code.UNIMPLEMENTED
 
 
@@ -72,10 +72,8 @@ def test_the_main_port_goes_on_asking_everybody_for_a_certificate(joinable: Join
 
 
 def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(joinable: JoinableHub) -> None:
-    pem = joinable.authority.edge("with-volumes")
-    context = trusting(joinable.authority.path)
-    context.load_cert_chain(pem.cert, pem.key)
-    with Stranger(joinable.hub.address, tls=context) as node:
+    tls = joinable.authority.edge("with-volumes").client()
+    with Stranger(joinable.hub.address, tls=tls) as node:
         node.greet(hello("edge", "with-volumes"))
     early = joinable.token("--node=named")
     joinable.joined("named")
@@ -152,22 +150,14 @@ def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(joinable
     """600 silent connections from one address."""
     token = joinable.token("--node=n3")
     host, _, port = joinable.joins.rpartition(":")
-    pem = joinable.authority.edge("n2")
-    context = trusting(joinable.authority.path)
-    context.load_cert_chain(pem.cert, pem.key)
+    tls = joinable.authority.edge("n2").client()
     with ExitStack() as opened:
         for _ in range(600):
             opened.enter_context(
                 socket.create_connection((host, int(port)), timeout=10, source_address=("127.0.0.2", 0))
             )
         began = time.monotonic()
-        with Stranger(joinable.hub.address, tls=context) as node:
+        with Stranger(joinable.hub.address, tls=tls) as node:
             node.greet(hello("edge", "n2"))
         assert time.monotonic() - began < 2.0
         assert isinstance(joinable.join(token, "n3"), NodeKey)
-
-
-def _frames(stranger: Stranger) -> list[object]:
-    frames = stranger.receive()
-    assert isinstance(frames, list)
-    return list(frames)

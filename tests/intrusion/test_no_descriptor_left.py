@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from common.csi import csi_pb2 as csi
 from tests.intrusion.test_hostile_closures import _RULES, inline, pod
 from tests.kit.hostile_hub import attack
-from tests.kit.intruder import client_of, connections, gets_in
+from tests.kit.intruder import connections, gets_in
 from tests.kit.requests import create
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -45,7 +45,7 @@ def test_strangers_take_no_descriptor_that_an_agent_needs(bridge: Bridge, author
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
     with connections(hub, 2 * _FEW):
-        assert gets_in(hub, "n1", client_of(authority, authority.edge("n1")))
+        assert gets_in(hub, "n1", authority.edge("n1").client())
 
 
 def test_creates_and_deletes_go_on_while_the_hub_has_no_descriptor(bridge: Bridge, short_dir: Path) -> None:

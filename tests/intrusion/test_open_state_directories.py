@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.bridge import Bridge
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.kit.bridge import Bridge
 
 
 def mode(path: Path) -> str:
@@ -27,16 +27,10 @@ def open_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("open_umask")
-@pytest.mark.parametrize("existed", [False, True])
-def test_other_users_enter_no_state_directory_whatever_the_umask(
-    short_dir: Path, tmp_path: Path, existed: bool
-) -> None:
+def test_other_users_enter_no_state_directory_whatever_the_umask(bridge: Bridge, short_dir: Path) -> None:
     folders = [short_dir / "hub", short_dir / "n1", short_dir / "p0" / "state"]
-    if existed:
-        folders[0].mkdir(0o755)
-        folders[1].mkdir(0o777)
-    with Bridge(short_dir, tmp_path) as bridge:
-        bridge.start_hub()
-        bridge.start_agent("n1")
-        bridge.start_proxy("vendor.test")
-        assert [mode(folder) for folder in folders] == ["0o700"] * 3
+    folders[1].mkdir(0o777)
+    bridge.start_hub()
+    bridge.start_agent("n1")
+    bridge.start_proxy("vendor.test")
+    assert [mode(folder) for folder in folders] == ["0o700"] * 3

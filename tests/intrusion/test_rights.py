@@ -8,7 +8,7 @@ from common.messages import Chunk, End, Kind, Open, Priority
 from common.status import Code
 from tests.kit.operator import by_hand
 from tests.kit.requests import create
-from tests.kit.spoken_node import Site, SpokenNode, attend, client_of, report
+from tests.kit.spoken_node import Site, SpokenNode, attend, report
 from tests.kit.stranger import Stranger, hello
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_hub_that_requires_rights_admits_no_node_whose_certificate_names_no_dr
     short_dir: Path, tmp_path: Path
 ) -> None:
     with Site(short_dir, tmp_path, "--require-rights") as site:
-        with Stranger(site.hub.address, tls=client_of(site.authority, site.authority.edge("n1"))) as node:
+        with Stranger(site.hub.address, tls=site.authority.edge("n1").client()) as node:
             node.upgrade()
             node.frames(hello("edge", "n1"))
             reason, why = node.last_word()
@@ -53,7 +53,7 @@ class Thief(Stranger):
     """A client with the key and certificate of a proxy driver."""
 
     def __init__(self, site: Site, stolen: Pem) -> None:
-        super().__init__(site.hub.address, tls=client_of(site.authority, stolen))
+        super().__init__(site.hub.address, tls=stolen.client())
         self.greet(hello("driver", DRIVER))
 
     def create(self, stream: int, victim: SpokenNode, driver: str = DRIVER) -> End:
@@ -62,9 +62,7 @@ class Thief(Stranger):
 
         def has_ended() -> bool:
             if self.has_input():
-                frames = self.receive()
-                assert isinstance(frames, list), frames
-                ends.extend(frame for frame in frames if isinstance(frame, End))
+                ends.extend(frame for frame in self.next_frames() if isinstance(frame, End))
             return bool(ends)
 
         attend(victim, until=has_ended)

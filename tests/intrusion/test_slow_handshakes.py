@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import encode
-from tests.kit.intruder import client_hello, client_of
+from tests.kit.intruder import client_hello
 from tests.kit.stranger import Stranger, hello, upgrade_request, websocket_frame
 from tests.kit.waiting import let_pass
 
@@ -48,7 +48,7 @@ def test_a_dribbled_step_ends_with_the_hellos_time(bridge: Bridge, authority: Au
 def test_the_steps_share_one_limit(bridge: Bridge, authority: Authority) -> None:
     """Three quarters of the time pass before TLS, and three quarters after it."""
     hub = bridge.start_hub(*authority.hub().flags, f"--hello-timeout={int(LIMIT_S * 1000)}ms")
-    tls = client_of(authority, authority.edge("n1"))
+    tls = authority.edge("n1").client()
     with Stranger(hub.address) as stranger:
         began = time.monotonic()
         let_pass(0.75 * LIMIT_S)

@@ -78,9 +78,7 @@ def ask(stranger: Stranger, request: Request, kind: Kind, *, stream: int = 1) ->
     stranger.frames(Open(stream, kind, Priority.CALL, "", "", "", "", 0), Chunk(stream, 0, encode(request)))
     payload = b""
     while True:
-        frames = stranger.receive()
-        assert isinstance(frames, list), frames
-        for frame in frames:
+        for frame in stranger.next_frames():
             if isinstance(frame, Chunk):
                 payload += frame.payload
             elif isinstance(frame, End):

@@ -5,17 +5,30 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from common.messages import Goodbye
+from tests.kit.bridge import Bridge
+from tests.kit.enrolling import trusting
 from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from common.messages import Hello
     from tests.kit.bridge import Hub
-    from tests.kit.certificates import Authority, Pem
+    from tests.kit.certificates import Authority
+
+
+@contextlib.contextmanager
+def lasting_hub(logs: Path, *flags: str) -> Iterator[Hub]:
+    """A hub for all tests of a module, which waits long for the answers of strangers."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), logs) as bridge:
+        yield bridge.start_hub(*flags, "--keepalive=60s")
 
 
 @contextlib.contextmanager
@@ -31,28 +44,40 @@ def connections(hub: Hub, count: int, *, host: str = "127.0.0.1", saying: bytes 
         yield made
 
 
-def client_of(authority: Authority, pem: Pem | None = None) -> ssl.SSLContext:
-    """Return a client's context that trusts the authority and shows a certificate, or none."""
-    context = ssl.create_default_context(cafile=authority.path)
-    if pem is not None:
-        context.load_cert_chain(pem.cert, pem.key)
-    return context
-
-
 def client_hello(authority: Authority) -> bytes:
     """Return the first bytes of a client's TLS, whose handshake a server can begin and never end."""
     received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_of(authority).wrap_bio(received, sent, server_hostname="localhost")
+    client = trusting(authority.path).wrap_bio(received, sent, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
     return sent.read()
 
 
-def gets_in(hub: Hub, node: str, tls: ssl.SSLContext | None = None) -> bool:
+def outcome(hub: Hub, said: Hello, tls: ssl.SSLContext | None = None) -> str:
+    """Return the hub's answer to a hello: `welcome`, or the reason of its goodbye."""
+    with Stranger(hub.address, tls=tls) as stranger:
+        stranger.upgrade()
+        stranger.frames(said)
+        frame = stranger.next_frames()[0]
+    return frame.reason if isinstance(frame, Goodbye) else "welcome"
+
+
+def refusal_of(to: str | Path, said: Hello, *, tls: ssl.SSLContext | None = None) -> Goodbye:
+    """Return the hub's goodbye, which is all of its answer to a hello."""
+    with Stranger(to, tls=tls) as stranger:
+        stranger.upgrade()
+        stranger.frames(said)
+        (goodbye,) = stranger.all_frames()
+    assert isinstance(goodbye, Goodbye), goodbye
+    return goodbye
+
+
+def gets_in(hub: Hub, name: str, tls: ssl.SSLContext | None = None, *, role: str = "edge") -> bool:
+    """Return whether the hub welcomes a peer. TLS 1.3 tells a client of its refusal only when the client reads."""
     try:
         with Stranger(hub.address, tls=tls) as stranger:
-            stranger.greet(hello("edge", node))
-    except (HungUp, OSError):
+            stranger.greet(hello(role, name))
+    except (AssertionError, HungUp, OSError):  # refused by a goodbye, or hung up on
         return False
     return True
 

@@ -70,7 +70,7 @@ class JoinableHub:
     def outcome(self, key: NodeKey, node: str) -> str:
         """`welcome`, or the reason of the hub's goodbye to a node with this key."""
         with self.connect(key, node) as link:
-            (frame, *_) = link.receive()  # type: ignore[misc]  # frames
+            frame = link.next_frames()[0]
             return frame.reason if isinstance(frame, Goodbye) else "welcome"
 
     def renew(self, key: NodeKey, node: str) -> NodeKey:

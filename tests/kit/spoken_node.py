@@ -10,7 +10,6 @@ A test uses it so:
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,25 +36,18 @@ from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
     from pathlib import Path
 
     from google.protobuf.message import Message
 
-    from tests.kit.certificates import Pem
     from tests.kit.sidecar import Outcome, Sidecar
 
 _REPORTS = 1
 """The number of its stream of reports."""
 
 CAPABILITIES = ("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "EXPAND_VOLUME")
-
-
-def client_of(authority: Authority, pem: Pem) -> ssl.SSLContext:
-    """Return a client's context that trusts the authority and shows a certificate."""
-    context = ssl.create_default_context(cafile=authority.path)
-    context.load_cert_chain(pem.cert, pem.key)
-    return context
 
 
 def report(
@@ -143,9 +135,7 @@ class SpokenNode(Stranger):
     def attend(self) -> None:
         """Answer the calls that have come, or wait a moment for one."""
         while self.has_input():
-            message = self.receive()
-            assert isinstance(message, list), message
-            for frame in message:
+            for frame in self.next_frames():
                 self._take(frame)
 
     def _take(self, frame: object) -> None:
@@ -213,7 +203,7 @@ class Site:
     def node(self, name: str, *drivers: str) -> SpokenNode:
         """Connect a node that shows a certificate for its name, and for these drivers; none: for every driver."""
         pem = self.authority.edge(name, drivers=drivers)
-        node = SpokenNode(name, self.hub.address, tls=client_of(self.authority, pem))
+        node = SpokenNode(name, self.hub.address, tls=pem.client())
         self._nodes.append(node)
         return node
 

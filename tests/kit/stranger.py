@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.messages import Chunk, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
+from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
 from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.version import introduce
 
@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 _LOOK_S = 0.02
 
 _FIN, _MASKED = 0x80, 0x80
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+CONTINUATION, TEXT, BINARY, CLOSE, PING = 0x0, 0x1, 0x2, 0x8, 0x9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +146,19 @@ class Stranger:
             if opcode == CLOSE:
                 return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
 
+    def next_frames(self) -> list[Frame | UnknownFrame]:
+        """Return the session's frames in the next WebSocket message, which must not be a close."""
+        found = self.receive()
+        assert isinstance(found, list), found
+        return found
+
+    def next_end(self) -> End:
+        """Return the next End of a stream; other frames are passed over."""
+        while True:
+            for frame in self.next_frames():
+                if isinstance(frame, End):
+                    return frame
+
     def has_input(self) -> bool:
         """Return whether something has come, or comes in a moment."""
         if self._buffer or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
@@ -168,10 +181,9 @@ class Stranger:
     def greet(self, said: Hello) -> Hello:
         self.upgrade()
         self.frames(said)
-        answer = self.receive()
-        assert isinstance(answer, list)
-        assert isinstance(answer[0], Hello), answer
-        return answer[0]
+        answer = self.next_frames()[0]
+        assert isinstance(answer, Hello), answer
+        return answer
 
     def report(self, node: str, driver: str, *, padding: int = 0) -> None:
         """Report a driver that has answered every question, as a newly accepted agent does."""
