@@ -47,6 +47,12 @@ MOUNTED = ["stage h-data", "publish h-data web-uid"]
 TAKEN_DOWN = ["unpublish h-data web-uid", "unstage h-data"]
 """The steps on the volume of `add_pod`."""
 
+FOUND = Found(
+    published=(Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
+    staged=(Staged(driver=DRIVER, handle="h-data"),),
+)
+"""What the disk tells of that volume."""
+
 
 class FakeClock:
     """A clock that a test advances."""
@@ -202,13 +208,9 @@ class FakeDriver:
     """A registered driver."""
 
     name: str = DRIVER
-    node_id: str = "n1-id"
     capabilities: frozenset[int] = frozenset({1, 2, 3})
     registered: bool = True
     file: object = None
-
-    async def call(self, method: str, request: bytes, *, timeout_s: float, may_begin: Any = None) -> Any:
-        raise AssertionError("nobody but the plugin calls it")
 
 
 class FakeDrivers:

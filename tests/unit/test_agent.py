@@ -208,15 +208,6 @@ async def test_a_stream_of_another_kind_is_refused(linked: LinkedAgent) -> None:
     assert (status.code, linked.driver.calls) == (Code.UNIMPLEMENTED, [])
 
 
-@pytest.mark.parametrize("method", [ALLOCATED, CONTROLLER + "Imagined"])
-async def test_a_stream_and_a_method_that_nobody_knows_pass_message_by_message(
-    linked: LinkedAgent, method: str
-) -> None:
-    stream = await linked.call(method, b"request")
-    assert await linked.answered(stream) == ([b"request", method.encode()], OK)
-    assert linked.at_rest
-
-
 # -------------------- the answer --------------------
 
 

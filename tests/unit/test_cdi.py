@@ -24,11 +24,7 @@ RAW = PodVolume(
     volume_name="data",
     uses=(ContainerUse("app", "/dev/data"),),
 )
-DEFERRED = replace(
-    RAW,
-    deferral=Deferral(runtime="kata, rs", flavour="rs", fs_type="ext4"),
-    uses=(ContainerUse("app", "/data"), ContainerUse("side", "/data", read_only=True)),
-)
+DEFERRED = replace(RAW, deferral=Deferral(runtime="kata, rs", flavour="rs", fs_type="ext4"))
 
 
 def published(name: str = "pv-1", uid: str = UID) -> Published:

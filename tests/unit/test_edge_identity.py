@@ -217,9 +217,6 @@ def test_the_address_that_this_node_can_reach_comes_first_also_after_a_renewal(
     assert (found.hubs[0], found.joins[0]) == ("wss://outside:1", "wss://outside:2")
 
 
-# -------------------- when --------------------
-
-
 def test_a_term_begins_when_the_certificate_was_stored(identity: Identity, authority: Authority) -> None:
     joined(identity, authority)
     stored_at = time.time() - 10.0
@@ -250,9 +247,6 @@ def test_a_certificate_is_renewed_at_about_two_thirds_of_its_life(
     term = joined(identity, authority).term()
     life_s = term.ends_at - term.begins_at
     assert due_at(term, spread=spread) == pytest.approx(term.begins_at + part * life_s)
-
-
-# -------------------- the agent's settings --------------------
 
 
 _FILES = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}

@@ -1,4 +1,4 @@
-"""Where each thing of a volume lies, and which names cannot lead anywhere."""
+"""Which names cannot lead out of the root directory. The parity with the kubelet shows where each thing lies."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

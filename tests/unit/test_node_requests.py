@@ -1,4 +1,4 @@
-"""Every field of every node call comes from where the kubelet takes it."""
+"""What the parity with the kubelet does not show of node calls: odd modes, labels, tokens, groups, and answers."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,16 +12,8 @@ from edge.volume_errors import NotReady
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 
 Mode = pb.VolumeCapability.AccessMode.Mode
-POD = Pod(uid="u1", namespace="shop", name="web", service_account="seller", fs_group=2000)
-VOLUME = Volume(
-    driver="d.csi",
-    handle="vol-1",
-    name="pv1",
-    fs_type="ext4",
-    mount_options=("noatime", "discard"),
-    attributes={"pool": "fast"},
-)
-CONTEXT = {"devicePath": "/dev/sdb"}
+POD = Pod(uid="u1", namespace="shop", name="web", fs_group=2000)
+VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1", fs_type="ext4", mount_options=("noatime", "discard"))
 ALL = frozenset(range(1, 9))
 STAGE_ONLY = frozenset({Has.STAGE_UNSTAGE_VOLUME})
 
@@ -31,14 +23,14 @@ def wanted(volume: Volume = VOLUME, pod: Pod = POD, **more: Any) -> PodVolume:
 
 
 def stage(volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, **more: Any) -> pb.NodeStageVolumeRequest:
-    settings = {"publish_context": CONTEXT, "secrets": {"key": "s3cret"}, "fs_group": None, "selinux_label": ""} | more
+    settings: Any = {"publish_context": {}, "secrets": {}, "fs_group": None, "selinux_label": ""} | more
     return pb.NodeStageVolumeRequest.FromString(requests.stage(volume, "/staging", capabilities, **settings))
 
 
 def publish(
     what: PodVolume | None = None, capabilities: frozenset[int] = STAGE_ONLY, **more: Any
 ) -> pb.NodePublishVolumeRequest:
-    settings: dict[str, Any] = {"publish_context": CONTEXT, "secrets": {}, "tokens": None} | more
+    settings: dict[str, Any] = {"publish_context": {}, "secrets": {}, "tokens": None} | more
     raw = requests.publish(what or wanted(), "/target", "/staging", capabilities, **settings)
     return pb.NodePublishVolumeRequest.FromString(raw)
 

@@ -8,12 +8,12 @@ import pytest
 
 from common.objects import Ref
 from common.status import Code
-from edge.disk.found_volumes import Found, Published, Staged
+from edge.disk.found_volumes import Found, Staged
 from edge.manager.host import READINGS_AT_ONCE
 from edge.manager.states import State
 from edge.node_requests import VolumeStats
 from edge.volume_errors import Refused, Uncertain
-from tests.kit.edge_volumes import DRIVER, GI, MOUNTED, TAKEN_DOWN, EdgeVolumes, FakeDriver, pod, secret
+from tests.kit.edge_volumes import DRIVER, FOUND, GI, MOUNTED, TAKEN_DOWN, EdgeVolumes, FakeDriver, pod, secret
 from tests.kit.waiting import settle
 
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
@@ -189,12 +189,6 @@ async def test_with_a_store_that_was_lost_nothing_is_taken_down_before_it_is_com
     assert edge.entry()["state"] == "published"
 
 
-FOUND = Found(
-    published=(Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
-    staged=(Staged(driver=DRIVER, handle="h-data"),),
-)
-
-
 async def test_what_only_the_disk_tells_of_is_taken_down_when_the_store_is_complete(edge: EdgeVolumes) -> None:
     edge.plugin.found = FOUND
     edge.store.in_step = False
@@ -305,21 +299,6 @@ async def test_a_claim_that_waits_only_after_the_refusal_is_told_that_the_volume
     await edge.clock.turn(1000)
     assert claim_facts(edge)[-1] == told
     assert edge.plugin.calls == ["expand h-data web-uid"]
-
-
-async def test_an_infeasible_expansion_is_given_up(edge: EdgeVolumes) -> None:
-    await edge.mount()
-    edge.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
-    grow(edge)
-    resize(edge, "NodeResizePending")
-    await settle()
-    told = claim_facts(edge)[-1]
-    assert told["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
-    assert told["conditions"][0]["type"] == "NodeResizeError"  # type: ignore[index]  # a list of dictionaries
-    resize(edge, "NodeResizeInfeasible")
-    await edge.clock.turn(1000)
-    assert edge.plugin.calls == ["expand h-data web-uid"]
-    assert edge.entry()["state"] == "published"
 
 
 async def test_an_infeasible_expansion_keeps_no_pod_waiting_for_a_claim_that_comes_back_late(edge: EdgeVolumes) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from common.objects import Ref
 from common.status import Code
-from edge.disk.found_volumes import Found, Published, Staged, Unreadable
+from edge.disk.found_volumes import Found, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.kit.edge_volumes import DRIVER, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_volume
+from tests.kit.edge_volumes import DRIVER, FOUND, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_volume
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -117,10 +117,7 @@ async def test_a_mounted_file_system_of_which_the_disk_alone_tells_is_taken_down
     await edge.start()
     await edge.manager.close(0.0)
     edge.states.kept.clear()
-    edge.plugin.found = Found(
-        (Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
-        (Staged(driver=DRIVER, handle="h-data"),),
-    )
+    edge.plugin.found = FOUND
     block_volume(edge)
     edge.add_pod(devices=("data",))
     edge.take_calls()

@@ -81,13 +81,16 @@ def test_a_hub_that_does_not_tell_the_places_in_containers_leaves_them_out() -> 
     assert volume(block, persistent_volume(volumeMode="Block"), persistent_claim()).uses == ()
 
 
-def test_a_volume_that_no_container_uses_is_not_wanted() -> None:
-    (found,) = wanted(store(pod(claims=("data",), spec={"containers": [{"name": "c"}]}))).pods
-    assert (found.volumes, dict(found.unresolved)) == ((), {})
-
-
-def test_volumes_that_are_neither_claims_nor_csi_are_somebody_elses() -> None:
-    (found,) = wanted(store(pod(volumes=[{"name": "c", "configMap": {"name": "c"}}]))).pods
+@pytest.mark.parametrize(
+    "body",
+    [
+        pod(claims=("data",), spec={"containers": [{"name": "c"}]}),
+        pod(volumes=[{"name": "c", "configMap": {"name": "c"}}]),
+    ],
+    ids=["used by no container", "neither a claim nor CSI"],
+)
+def test_what_is_no_volume_of_a_container_and_a_driver_is_not_wanted(body: Mapping[str, Any]) -> None:
+    (found,) = wanted(store(body)).pods
     assert (found.volumes, dict(found.unresolved)) == ((), {})
 
 
