@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.kubelet.cluster_objects import Driver, Volume
 
@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.peers.kubelet.scene import Scene
+
+UP = {"stage": "NodeStageVolume", "publish": "NodePublishVolume"}
+DOWN = {"unpublish": "NodeUnpublishVolume", "unstage": "NodeUnstageVolume"}
+NO_ATTACH = Driver(attach=False)
+
+
+def one_pod(scene: Scene, **pod: Any) -> None:
+    """The plainest script: a pod, as `Scene.start_pod` takes it, comes, runs and goes."""
+    scene.run_pod("a", **pod)
+    scene.end_pod("a")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +41,10 @@ class Scenario:
 
     name: str
     about: str
-    run: Callable[[Scene], None]
+    run: Callable[[Scene], None] = one_pod
     driver: Driver = Driver()  # noqa: RUF009  # it is frozen
     volumes: tuple[Volume, ...] = (Volume(),)
     alone: bool = False
     slow: bool = False
     leaves: bool = False
     measures: bool = False
-
-
-def one_pod(scene: Scene) -> None:
-    """The plainest script: a pod comes, runs and goes."""
-    scene.start_pod("a")
-    scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")

@@ -17,7 +17,7 @@ from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.peers.kubelet.node_under_test import NodeUnderTest, Object
@@ -116,7 +116,8 @@ class Scene:
     def start_pod(
         self,
         name: str,
-        *uses: Use,
+        *,
+        uses: Sequence[Use] = (),
         inline: tuple[Inline, ...] = (),
         security: Mapping[str, object] | None = None,
         grace_s: int = 1,
@@ -126,7 +127,7 @@ class Scene:
 
         Args:
             name: the pod's.
-            uses: its volumes.
+            uses: its use of volumes.
             inline: its inline volumes.
             security: its security context.
             grace_s: how long it may take to end; without grace its deletion is a forced one.
@@ -155,6 +156,11 @@ class Scene:
         if attach:
             for volume in props.unattached(volumes):
                 self.attach(volume)
+
+    def run_pod(self, name: str, **pod: Any) -> None:
+        """Create a pod as `start_pod` does, and wait until it has its volumes."""
+        self.start_pod(name, **pod)
+        self.wait_published(name)
 
     def attach(self, volume: str) -> None:
         self.recorder.mark(f"volume {volume} is attached")
@@ -187,6 +193,11 @@ class Scene:
             self._wait_clean(name)
         self._props.wait_detached(set(volumes).difference(*self._live.values()))
         self.recorder.mark(f"pod {name} is gone", with_tree=True)
+
+    def end_pod(self, name: str) -> None:
+        """Delete a pod, and wait until it is gone."""
+        self.delete_pod(name)
+        self.wait_gone(name)
 
     # The driver and the node.
 

@@ -6,37 +6,25 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import RWX, Driver, Use, Volume
-from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.scenario import Scenario, one_pod
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.scene import Scene
 
-_GROUP = 2000
+_GROUP = {"fsGroup": 2000}
 
 
-def _one_pod(scene: Scene, *, files: bool = True, read_only: bool = False, policy: str = "") -> None:
-    if files:
-        scene.put_files("data")
-    _pod(scene, "a", read_only=read_only, policy=policy)
+def _one_pod(scene: Scene, *, read_only: bool = False) -> None:
+    scene.put_files("data")
+    one_pod(scene, uses=[Use(read_only=read_only)], security=_GROUP)
 
 
 def _two_pods(scene: Scene, *, policy: str) -> None:
     """New files, with modes of their own, are put into the volume before the second pod comes."""
-    scene.put_files("data")
-    _pod(scene, "a", policy=policy)
-    scene.put_files("data", folder="later")
-    _pod(scene, "b", policy=policy)
-
-
-def _pod(scene: Scene, name: str, *, read_only: bool = False, policy: str = "") -> None:
-    security: dict[str, object] = {"fsGroup": _GROUP}
-    if policy:
-        security["fsGroupChangePolicy"] = policy
-    uses = [Use(volume=volume.name, read_only=read_only) for volume in scene.scenario.volumes]
-    scene.start_pod(name, *uses, security=security)
-    scene.wait_published(name)
-    scene.delete_pod(name)
-    scene.wait_gone(name)
+    for pod, folder in (("a", "folder"), ("b", "later")):
+        scene.put_files("data", folder=folder)
+        scene.run_pod(pod, security={**_GROUP, "fsGroupChangePolicy": policy})
+        scene.end_pod(pod)
 
 
 _FILE = Driver(fs_group_policy="File")
@@ -64,7 +52,7 @@ SCENARIOS = (
     Scenario(
         name="fs-group-with-fs-type",
         about="fsGroupPolicy ReadWriteOnceWithFSType; the volume names a filesystem.",
-        run=partial(_one_pod, files=False),
+        run=partial(one_pod, security=_GROUP),
         driver=Driver(fs_group_policy="ReadWriteOnceWithFSType", flags=("--fs=image",)),
         volumes=(Volume(fs_type="ext4"),),
     ),
@@ -74,11 +62,7 @@ SCENARIOS = (
         run=_one_pod,
         driver=Driver(fs_group_policy="ReadWriteOnceWithFSType"),
     ),
-    Scenario(
-        name="fs-group-default-policy",
-        about="A CSIDriver without fsGroupPolicy.",
-        run=_one_pod,
-    ),
+    Scenario(name="fs-group-default-policy", about="A CSIDriver without fsGroupPolicy.", run=_one_pod),
     Scenario(
         name="fs-group-read-only",
         about="A pod with an fsGroup uses its claim read-only.",
@@ -112,7 +96,7 @@ SCENARIOS = (
     Scenario(
         name="fs-group-block",
         about="A pod with an fsGroup has a block volume.",
-        run=partial(_one_pod, files=False),
+        run=partial(one_pod, security=_GROUP),
         driver=_FILE,
         volumes=(Volume(name="disk", block=True),),
     ),

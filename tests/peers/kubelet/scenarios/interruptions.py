@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.peers.kubelet.cluster_objects import Driver, Volume
-from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.cluster_objects import Volume
+from tests.peers.kubelet.scenario import DOWN, NO_ATTACH, UP, Scenario, one_pod
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.scene import Scene
 
-_UP = {"stage": "NodeStageVolume", "publish": "NodePublishVolume"}
-_DOWN = {"unpublish": "NodeUnpublishVolume", "unstage": "NodeUnstageVolume"}
-_NO_ATTACH = Driver(attach=False)
 _DISK = Volume(name="disk", block=True)
 
 
@@ -22,8 +19,7 @@ def _attached_late(scene: Scene) -> None:
     scene.let_pass("the node waits for the attachment")
     scene.attach("data")
     scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _pod_deleted_during(scene: Scene, *, method: str, grace_s: int = 1) -> None:
@@ -33,13 +29,6 @@ def _pod_deleted_during(scene: Scene, *, method: str, grace_s: int = 1) -> None:
     scene.delete_pod("a")
     scene.let_pass("the node knows of the deletion")
     scene.let_go()
-    scene.wait_gone("a")
-
-
-def _forced_deletion(scene: Scene) -> None:
-    scene.start_pod("a", grace_s=0)
-    scene.wait_published("a")
-    scene.delete_pod("a")
     scene.wait_gone("a")
 
 
@@ -53,8 +42,7 @@ def _driver_killed_before(scene: Scene, *, method: str) -> None:
     scene.let_pass("the node has tried again")
     scene.start_driver()
     scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _driver_dies_after(scene: Scene, *, method: str) -> None:
@@ -65,13 +53,11 @@ def _driver_dies_after(scene: Scene, *, method: str) -> None:
     scene.faults()
     scene.start_driver()
     scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _driver_away_while_the_pod_goes(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.kill_driver()
     scene.delete_pod("a")
     scene.recorder.wait_for("NodeUnpublishVolume", status="UNAVAILABLE", times=2)
@@ -80,18 +66,15 @@ def _driver_away_while_the_pod_goes(scene: Scene) -> None:
 
 
 def _unregistered_under_a_pod(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.unregister()
     scene.let_pass("the node has forgotten the driver, if it does that soon")
     scene.register()
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _unregistered_while_the_pod_goes(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.unregister()
     scene.let_pass("the node has forgotten the driver, if it does that soon")
     scene.delete_pod("a")
@@ -107,32 +90,19 @@ def _registered_late(scene: Scene) -> None:
     scene.let_pass("the node has tried without the driver, or has done it")
     scene.register()
     scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _node_killed_under_a_pod(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.kill_node()
     scene.start_node()
     scene.let_pass("the node has looked at what it has")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
-def _pod_deleted_without_the_node(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
-    scene.kill_node()
-    scene.delete_pod("a")
-    scene.start_node()
-    scene.wait_gone("a")
-
-
-def _pod_forced_away_without_the_node(scene: Scene) -> None:
-    scene.start_pod("a", grace_s=0)
-    scene.wait_published("a")
+def _pod_deleted_without_the_node(scene: Scene, *, grace_s: int = 1) -> None:
+    scene.run_pod("a", grace_s=grace_s)
     scene.kill_node()
     scene.delete_pod("a")
     scene.start_node()
@@ -155,8 +125,7 @@ def _node_killed_on_the_way_up(scene: Scene, *, method: str, done: bool, deleted
 
 
 def _node_killed_on_the_way_down(scene: Scene, *, method: str, done: bool) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.recorder.hold(method, answers=done)
     scene.delete_pod("a")
     scene.recorder.wait_held(method)
@@ -179,73 +148,73 @@ SCENARIOS = (
             name=f"pod-deleted-during-{word}",
             about=f"The pod is deleted while {method} runs.",
             run=partial(_pod_deleted_during, method=method),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
     *(
         Scenario(
             name=f"pod-forced-away-during-{word}",
             about=f"The pod is deleted without grace while {method} runs.",
             run=partial(_pod_deleted_during, method=method, grace_s=0),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
     Scenario(
         name="block-pod-deleted-during-publish",
         about="The pod is deleted while NodePublishVolume of a block volume runs.",
         run=partial(_pod_deleted_during, method="NodePublishVolume"),
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
         volumes=(_DISK,),
     ),
     Scenario(
         name="forced-deletion",
         about="A running pod is deleted without grace.",
-        run=_forced_deletion,
-        driver=_NO_ATTACH,
+        run=partial(one_pod, grace_s=0),
+        driver=NO_ATTACH,
     ),
     *(
         Scenario(
             name=f"driver-killed-before-{word}",
             about=f"The driver is killed before {method} reaches it, and restarts later.",
             run=partial(_driver_killed_before, method=method),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
     *(
         Scenario(
             name=f"driver-dies-after-{word}",
             about=f"The driver dies after the work of {method}, before its answer.",
             run=partial(_driver_dies_after, method=method),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
     Scenario(
         name="driver-away-while-pod-goes",
         about="The pod is deleted while the driver is dead; the driver restarts later.",
         run=_driver_away_while_the_pod_goes,
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
     ),
     Scenario(
         name="driver-unregistered-under-pod",
         about="The driver unregisters and registers again while a pod runs.",
         run=_unregistered_under_a_pod,
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
     ),
     Scenario(
         name="driver-unregistered-while-pod-goes",
         about="The pod is deleted while the driver is not registered.",
         run=_unregistered_while_the_pod_goes,
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
     ),
     Scenario(
         name="driver-registered-late",
         about="The pod is created while the driver is not registered.",
         run=_registered_late,
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
     ),
     Scenario(
         name="node-killed-under-pod",
@@ -269,15 +238,15 @@ SCENARIOS = (
     Scenario(
         name="pod-forced-away-without-node",
         about="The pod is deleted without grace while the node is dead.",
-        run=_pod_forced_away_without_the_node,
-        driver=_NO_ATTACH,
+        run=partial(_pod_deleted_without_the_node, grace_s=0),
+        driver=NO_ATTACH,
         alone=True,
     ),
     Scenario(
         name="block-pod-forced-away-without-node",
         about="The same, with a block volume.",
-        run=_pod_forced_away_without_the_node,
-        driver=_NO_ATTACH,
+        run=partial(_pod_deleted_without_the_node, grace_s=0),
+        driver=NO_ATTACH,
         volumes=(_DISK,),
         alone=True,
     ),
@@ -286,10 +255,10 @@ SCENARIOS = (
             name=f"node-killed-{when}-{word}",
             about=f"The node is killed {moment} {method}.",
             run=partial(_node_killed_on_the_way_up, method=method, done=done),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             alone=True,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
         for done, (when, moment) in _WHEN.items()
     ),
     *(
@@ -297,22 +266,22 @@ SCENARIOS = (
             name=f"node-killed-after-{word}-pod-gone",
             about=f"The node is killed after the work of {method}; the pod is deleted before it restarts.",
             run=partial(_node_killed_on_the_way_up, method=method, done=True, deleted=True),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             alone=True,
             leaves=word == "stage",  # the kubelet finds volumes by their pods' directories, and there is none
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
     *(
         Scenario(
             name=f"node-killed-{when}-{word}",
             about=f"The node is killed {moment} {method}.",
             run=partial(_node_killed_on_the_way_down, method=method, done=done),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             alone=True,
             leaves=word == "unstage",  # the same
         )
-        for word, method in _DOWN.items()
+        for word, method in DOWN.items()
         for done, (when, moment) in _WHEN.items()
     ),
 )

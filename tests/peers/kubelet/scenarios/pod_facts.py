@@ -6,12 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.peers.kubelet.cluster_objects import RWO, RWOP, Driver, Inline, Volume
-from tests.peers.kubelet.scenario import Scenario, one_pod
+from tests.peers.kubelet.scenario import NO_ATTACH, Scenario, one_pod
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.scene import Scene
 
-_NO_ATTACH = Driver(attach=False)
 _INLINE = Driver(attach=False, pod_info=True, inline=True)
 _LABEL = {"user": "system_u", "role": "object_r", "type": "container_file_t", "level": "s0:c10,c20"}
 _SECRETS = {
@@ -19,13 +18,6 @@ _SECRETS = {
     "publish": {"user": "p", "password": "publish-secret"},
     "expand": {"user": "e", "password": "expand-secret"},
 }
-
-
-def _inline(scene: Scene, *, inlines: tuple[Inline, ...], group: int = 0) -> None:
-    scene.start_pod("a", inline=inlines, security={"fsGroup": group} if group else None)
-    scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
 
 
 def _republished(scene: Scene) -> None:
@@ -38,8 +30,7 @@ def _republished(scene: Scene) -> None:
     scene.faults()
     published = len(scene.recorder.recording.calls("NodePublishVolume", "OK"))
     scene.recorder.wait_for("NodePublishVolume", status="OK", times=published + 2)
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _secret_comes_late(scene: Scene, *, purpose: str) -> None:
@@ -47,30 +38,19 @@ def _secret_comes_late(scene: Scene, *, purpose: str) -> None:
     scene.let_pass("the node has tried without the Secret")
     scene.create_secret("data", purpose)
     scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _secret_never_comes(scene: Scene) -> None:
     scene.start_pod("a")
     scene.let_pass("the node has tried without the Secret")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
-
-
-def _labelled(scene: Scene) -> None:
-    scene.start_pod("a", security={"seLinuxOptions": _LABEL})
-    scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _measured(scene: Scene) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.wait_measured()
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 def _registered(scene: Scene) -> None:
@@ -88,7 +68,7 @@ SCENARIOS = (
     Scenario(
         name="inline",
         about="An inline volume: neither attached nor staged.",
-        run=partial(_inline, inlines=(Inline(),)),
+        run=partial(one_pod, inline=(Inline(),)),
         driver=_INLINE,
         volumes=(),
     ),
@@ -96,8 +76,8 @@ SCENARIOS = (
         name="inline-with-everything",
         about="An inline volume with attributes and a secret, used read-only.",
         run=partial(
-            _inline,
-            inlines=(Inline(attributes={"size": "2Mi"}, read_only=True, secret={"password": "inline-secret"}),),
+            one_pod,
+            inline=(Inline(attributes={"size": "2Mi"}, read_only=True, secret={"password": "inline-secret"}),),
         ),
         driver=_INLINE,
         volumes=(),
@@ -105,46 +85,41 @@ SCENARIOS = (
     Scenario(
         name="inline-fs-group",
         about="An inline volume of a pod with an fsGroup.",
-        run=partial(_inline, inlines=(Inline(),), group=2000),
+        run=partial(one_pod, inline=(Inline(),), security={"fsGroup": 2000}),
         driver=Driver(attach=False, pod_info=True, inline=True, fs_group_policy="File"),
         volumes=(),
     ),
     Scenario(
         name="inline-and-claim",
         about="A pod has an inline volume and a claim of the same driver.",
-        run=partial(_inline, inlines=(Inline(),)),
+        run=partial(one_pod, inline=(Inline(),)),
         driver=_INLINE,
     ),
     Scenario(
         name="pod-info",
         about="NodePublishVolume names the pod, its namespace, UID and service account.",
-        run=one_pod,
         driver=Driver(pod_info=True),
         volumes=(Volume(attributes={"tier": "cold"}),),
     ),
     Scenario(
         name="tokens",
         about="The volume context holds tokens of the pod's service account.",
-        run=one_pod,
         driver=Driver(audiences=("", "vault")),
     ),
     Scenario(
         name="tokens-in-secrets",
         about="The secrets hold the tokens instead.",
-        run=one_pod,
         driver=Driver(audiences=("vault",), tokens_in_secrets=True),
         volumes=(Volume(secrets={"publish": {"password": "publish-secret"}}),),
     ),
     Scenario(
         name="secrets",
         about="NodeStageVolume and NodePublishVolume get a secret each.",
-        run=one_pod,
         volumes=(Volume(secrets=_SECRETS),),
     ),
     Scenario(
         name="secrets-no-stage",
         about="A stage secret for a driver without STAGE_UNSTAGE_VOLUME.",
-        run=one_pod,
         driver=Driver(flags=("--no-stage",)),
         volumes=(Volume(secrets=_SECRETS),),
     ),
@@ -153,7 +128,7 @@ SCENARIOS = (
             name=f"{purpose}-secret-late",
             about=f"The {purpose} secret is created after the pod.",
             run=partial(_secret_comes_late, purpose=purpose),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             volumes=(Volume(secrets=_SECRETS, late_secrets=(purpose,)),),
         )
         for purpose in ("stage", "publish")
@@ -162,14 +137,14 @@ SCENARIOS = (
         name="stage-secret-missing-pod-deleted",
         about="The stage secret is missing until the pod is deleted.",
         run=_secret_never_comes,
-        driver=_NO_ATTACH,
+        driver=NO_ATTACH,
         volumes=(Volume(secrets=_SECRETS, late_secrets=("stage",)),),
     ),
     *(
         Scenario(
             name=name,
             about=f"A host without SELinux: seLinuxMount, a pod with a label, a {mode} claim.",
-            run=_labelled,
+            run=partial(one_pod, security={"seLinuxOptions": _LABEL}),
             driver=Driver(attach=False, selinux_mount=True),
             volumes=(Volume(modes=(mode,)),),
         )
@@ -191,7 +166,6 @@ SCENARIOS = (
     Scenario(
         name="old-single-node-modes",
         about="A driver without SINGLE_NODE_MULTI_WRITER.",
-        run=one_pod,
         driver=Driver(flags=("--no-multi-writer",)),
     ),
     Scenario(

@@ -6,39 +6,28 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common.status import Code
-from tests.peers.kubelet.cluster_objects import Driver, Volume
-from tests.peers.kubelet.scenario import Scenario
+from tests.peers.kubelet.cluster_objects import Volume
+from tests.peers.kubelet.scenario import DOWN, NO_ATTACH, UP, Scenario
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.scene import Scene
 
 CODES = tuple(code.name for code in Code if code is not Code.OK)
-_UP = {"stage": "NodeStageVolume", "publish": "NodePublishVolume"}
-_DOWN = {"unpublish": "NodeUnpublishVolume", "unstage": "NodeUnstageVolume"}
-_NO_ATTACH = Driver(attach=False)
 
 
-def _until_it_works(scene: Scene, *, method: str, code: str) -> None:
+def _until_the_pod_goes(scene: Scene, *, method: str, code: str, works: bool = False) -> None:
+    """Or until the driver works again before that."""
     scene.faults(f"{method}=error:{code}:no")
     scene.start_pod("a")
     scene.recorder.wait_for(method, status=code, times=2)
-    scene.faults()
-    scene.wait_published("a")
-    scene.delete_pod("a")
-    scene.wait_gone("a")
-
-
-def _until_the_pod_goes(scene: Scene, *, method: str, code: str) -> None:
-    scene.faults(f"{method}=error:{code}:no")
-    scene.start_pod("a")
-    scene.recorder.wait_for(method, status=code, times=2)
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    if works:
+        scene.faults()
+        scene.wait_published("a")
+    scene.end_pod("a")
 
 
 def _while_the_pod_goes(scene: Scene, *, method: str, code: str) -> None:
-    scene.start_pod("a")
-    scene.wait_published("a")
+    scene.run_pod("a")
     scene.faults(f"{method}=error:{code}:no")
     scene.delete_pod("a")
     scene.recorder.wait_for(method, status=code, times=2)
@@ -52,8 +41,7 @@ def _hanging(scene: Scene, *, method: str) -> None:
     scene.recorder.wait_for(method, timeout_s=150)
     scene.faults()
     scene.wait_published("a", timeout_s=180)
-    scene.delete_pod("a")
-    scene.wait_gone("a")
+    scene.end_pod("a")
 
 
 SCENARIOS = (
@@ -61,10 +49,10 @@ SCENARIOS = (
         Scenario(
             name=f"{word}-{code.lower().replace('_', '-')}",
             about=f"{method} answers {code}, then OK.",
-            run=partial(_until_it_works, method=method, code=code),
-            driver=_NO_ATTACH,
+            run=partial(_until_the_pod_goes, method=method, code=code, works=True),
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
         for code in CODES
     ),
     *(
@@ -72,9 +60,9 @@ SCENARIOS = (
             name=f"{word}-{code.lower().replace('_', '-')}-pod-deleted",
             about=f"{method} answers {code} until the pod is deleted.",
             run=partial(_until_the_pod_goes, method=method, code=code),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
         for code in CODES
     ),
     *(
@@ -82,9 +70,9 @@ SCENARIOS = (
             name=f"{word}-{code.lower().replace('_', '-')}",
             about=f"{method} answers {code}, then OK.",
             run=partial(_while_the_pod_goes, method=method, code=code),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
         )
-        for word, method in _DOWN.items()
+        for word, method in DOWN.items()
         for code in ("INTERNAL", "UNAVAILABLE", "NOT_FOUND", "FAILED_PRECONDITION")
     ),
     *(
@@ -92,11 +80,11 @@ SCENARIOS = (
             name=f"block-{word}-{code.lower().replace('_', '-')}-pod-deleted",
             about=f"{method} of a block volume answers {code} until the pod is deleted.",
             run=partial(_until_the_pod_goes, method=method, code=code),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             volumes=(Volume(name="disk", block=True),),
             leaves=(word == "stage" and code != "UNAVAILABLE"),
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
         for code in ("INTERNAL", "UNAVAILABLE", "NOT_FOUND")
     ),
     *(
@@ -104,9 +92,9 @@ SCENARIOS = (
             name=f"{word}-hangs",
             about=f"{method} hangs: the node cancels it after two minutes and retries.",
             run=partial(_hanging, method=method),
-            driver=_NO_ATTACH,
+            driver=NO_ATTACH,
             slow=True,
         )
-        for word, method in _UP.items()
+        for word, method in UP.items()
     ),
 )
