@@ -54,10 +54,6 @@ def test_a_process_is_killed_at_every_point_of_the_table() -> None:
     assert set(POINTS) == ALL
 
 
-def test_the_table_tells_of_each_point_what_the_disk_shows() -> None:
-    assert [point for point, there in POINTS.items() if not there.strip()] == []
-
-
 def test_the_page_on_recovery_names_the_table_and_dies_at_a_point_of_it() -> None:
     _, _, page = (ROOT / "docs" / "recovery.md").read_text().partition("## A death at every point")
     assert "`common/fault_points.py`" in page

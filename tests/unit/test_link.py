@@ -135,17 +135,14 @@ class Faulty(Peer):
         self._fails_in = fails_in
 
     def greeted(self, link: Link) -> None:
-        """Fail, or let it in."""
         self._fail("greeted")
         super().greeted(link)
 
     def draining(self, link: Link, message: str) -> None:
-        """Fail, or remember."""
         self._fail("draining")
         super().draining(link, message)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Remember, and fail perhaps."""
         super().closed(link, reason, message)
         self._fail("closed")
 

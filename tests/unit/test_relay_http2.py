@@ -430,16 +430,6 @@ def test_a_peer_that_breaks_a_rule_of_one_stream_loses_that_stream_alone(data: b
     assert pair.at_server.take() == [("headers", 3, FIELDS, True)]
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_make_a_connection_do_anything_but_take_or_refuse_them(data: bytes) -> None:
-    server = Http2(Notes(), client=False)
-    server.start()
-    try:
-        server.receive(frames.PREFACE + frames.settings({}) + data)
-    except Http2Error:
-        assert server.queued
-
-
 @given(
     kinds=st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from([0, 1, 4, 5, 8, 32]), st.integers(0, 5), st.binary(max_size=12)),

@@ -29,15 +29,12 @@ class Transport(asyncio.Transport):
         """Take it."""
 
     def is_closing(self) -> bool:
-        """Whether it was closed."""
         return self.closing
 
     def close(self) -> None:
-        """Begin to close."""
         self.closing = True
 
     def abort(self) -> None:
-        """Count it."""
         self.aborts += 1
 
 

@@ -38,76 +38,59 @@ class Side:
         self.session.application = self
 
     def call(self, stream: int, method: str, said: Any = None) -> None:
-        """Write down a call, then do as the test says."""
         self.calls.append((stream, method, said))
         self.does.get((stream, method), lambda: None)()
 
     def methods(self, stream: int) -> list[str]:
-        """The methods that one stream's receiver has heard."""
         return [method for number, method, _ in self.calls if number == stream]
 
     def open(self, message: bytes | None = None, timeout_s: float | None = None) -> int:
-        """Open a stream."""
         receiver = Told(self, 0)
         receiver.stream = self.session.open(receiver, Kind.CALL, message, now=0.0, timeout_s=timeout_s)
         return receiver.stream
 
     def receive(self, *frames: Frame) -> None:
-        """Let these frames come in one message."""
         self.session.receive(b"".join(map(encode, frames)), 0.0)
 
     def on_hello(self) -> None:
-        """Accept it."""
         if self.session.state is State.DECIDING:
             self.session.accept()
 
     def on_open(self, frame: Open, deadline: float | None) -> Told:
-        """Write it down."""
         self.call(frame.stream, "opened", deadline)
         return Told(self, frame.stream)
 
     def on_drain(self, message: str) -> None:
-        """Write it down."""
         self.call(0, "drains", message)
 
     def on_fault(self, error: Exception) -> None:
-        """Keep it."""
         self.faults.append(error)
 
     def on_closed(self, reason: str, message: str) -> None:
-        """Write it down."""
         self.call(0, "closed", (reason, message))
 
 
 class Told:
-    """A stream's receiver."""
-
     def __init__(self, side: Side, stream: int) -> None:
         self.side = side
         self.stream = stream
 
     def took(self, message: bytes) -> None:
-        """Write it down."""
         self.side.call(self.stream, "took", message)
 
     def ended(self, status: Status) -> None:
-        """Write it down."""
         self.side.call(self.stream, "ended", status)
 
     def failed(self, error: Exception) -> None:
-        """Write it down."""
         self.side.call(self.stream, "failed", error)
 
     def left(self) -> None:
-        """Write it down."""
         self.side.call(self.stream, "left")
 
     def released(self, delivered: bool) -> None:  # as in `Receiver`
-        """Write it down."""
         self.side.call(self.stream, "released", delivered)
 
     def writable(self) -> None:
-        """Write it down."""
         self.side.call(self.stream, "writable")
 
 

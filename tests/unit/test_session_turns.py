@@ -61,7 +61,6 @@ def test_large_streams_of_one_priority_share_the_link_evenly() -> None:
 
 
 def chunks_of(session: RecordedSession, most: int) -> Counter[int]:
-    """How many chunks each stream sends among the next ones."""
     count: Counter[int] = Counter()
     while count.total() < most:
         for frame in decode(session.to_send()):

@@ -47,7 +47,6 @@ class FakeLink:
 
 
 async def use(stream: Any) -> None:
-    """Wait for the stream's end."""
     stream.status = await stream.over
 
 

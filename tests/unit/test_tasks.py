@@ -15,18 +15,19 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
+async def work(ended: list[str]) -> None:
+    try:
+        await forever()
+    finally:
+        ended.append("work")
+
+
 async def test_tasks_end_with_their_block(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    ended = []
-
-    async def work() -> None:
-        try:
-            await forever()
-        finally:
-            ended.append("work")
+    ended: list[str] = []
 
     async with supervised() as tasks:
-        tasks.start(work(), name="work")
+        tasks.start(work(ended), name="work")
         await asyncio.sleep(0)
     assert ended == ["work"]
     assert "task work was stopped" in caplog.messages
@@ -35,26 +36,20 @@ async def test_tasks_end_with_their_block(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_task_that_fails_ends_the_block_with_its_error_and_stops_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ended = []
-
-    async def other() -> None:
-        try:
-            await forever()
-        finally:
-            ended.append("other")
+    ended: list[str] = []
 
     async def fail() -> None:
         raise ValueError("it broke")
 
     async def own() -> None:
         async with supervised() as tasks:
-            tasks.start(other(), name="other")
+            tasks.start(work(ended), name="other")
             tasks.start(fail(), name="fail")
             await forever()
 
     with pytest.raises(ValueError, match="it broke"):
         await own()
-    assert ended == ["other"]
+    assert ended == ["work"]
     assert "task fail failed" in caplog.messages
 
 
@@ -86,17 +81,11 @@ async def test_a_task_that_ends_by_itself_is_logged_and_ends_nothing_else(caplog
 
 
 async def test_an_error_of_the_block_itself_stops_the_tasks() -> None:
-    ended = []
-
-    async def work() -> None:
-        try:
-            await forever()
-        finally:
-            ended.append("work")
+    ended: list[str] = []
 
     async def own() -> None:
         async with supervised() as tasks:
-            tasks.start(work(), name="work")
+            tasks.start(work(ended), name="work")
             await asyncio.sleep(0)
             raise KeyError("mine")
 

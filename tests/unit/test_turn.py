@@ -8,8 +8,6 @@ from common.turn import Turn, turn_of
 
 
 class Connection:
-    """Writes down when it writes."""
-
     def __init__(self, turn: Turn, log: list[str], name: str) -> None:
         self.turn = turn
         self.log = log
@@ -17,7 +15,6 @@ class Connection:
         self.wakes: list[Connection] = []
 
     def flush(self) -> None:
-        """Write, or join the turn."""
         if self.turn.is_on:
             self.turn.add(self)
         else:

@@ -109,18 +109,12 @@ def test_another_object_of_the_same_name_is_told_as_an_end_and_a_beginning() -> 
     assert world.copy.objects[pod("a").ref].stamp.uid == "new"
 
 
-def test_what_came_and_went_before_it_was_told_is_not_told() -> None:
+@pytest.mark.parametrize("tell", [True, False], ids=["known to be gone", "gone when it is read"])
+def test_what_came_and_went_before_it_was_told_is_not_told(tell: bool) -> None:
     world = synced()
     world.put(pod("a"))
-    world.drop(pod("a").ref)
+    world.drop(pod("a").ref, tell=tell)
     assert told(world) == []
-
-
-def test_what_is_gone_when_it_is_read_is_not_told() -> None:
-    world = synced()
-    world.put(pod("a"))
-    world.drop(pod("a").ref, tell=False)
-    assert [type(said) for said in told(world)] == []
 
 
 # ---- in step ---------------------------------------------------------------------------------------------------------

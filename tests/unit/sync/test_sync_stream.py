@@ -26,7 +26,6 @@ POD = Object(Ref("Pod", "ns", "a"), Stamp("u", "1"), b"{}")
 
 
 async def fail() -> None:
-    """Work that fails."""
     raise OSError("the disk is gone")
 
 
@@ -58,7 +57,6 @@ class Broken:
 
 
 async def opened(peer: Peer) -> Stream:
-    """A stream to this peer."""
     _, link = link_pair(peer, Peer(accepts=False))
     await settle()
     return link.open(Kind.SYNC)

@@ -61,17 +61,14 @@ class Side:
         return fresh
 
     def all(self, kind: type[E]) -> list[E]:
-        """All events of one class so far."""
         self.events()
         return [event for event in self.seen if isinstance(event, kind)]
 
     def one(self, kind: type[E]) -> E:
-        """The only event of its class so far."""
         (event,) = self.all(kind)
         return event
 
     def payloads(self, stream: int) -> list[bytes]:
-        """The messages of a stream so far."""
         return [event.payload for event in self.all(Message) if event.stream == stream]
 
     def consume(self) -> None:
@@ -84,7 +81,6 @@ class Side:
 
     @property
     def closed(self) -> tuple[str, str] | None:
-        """Reason and message of the end, if it has come."""
         ends = self.all(Closed)
         return (ends[0].reason, ends[0].message) if ends else None
 
@@ -106,7 +102,6 @@ class SessionPair:
             assert (self.hub.session.state, self.edge.session.state) == (State.OPEN, State.OPEN)
 
     def other(self, side: Side) -> Side:
-        """The peer of a side."""
         return self.edge if side is self.hub else self.hub
 
     def carry(self, side: Side, most: int = 1_000_000) -> list[bytes]:
@@ -131,7 +126,6 @@ class SessionPair:
                 return
 
     def wait(self, seconds: float) -> None:
-        """Let time pass and tell both sides."""
         self.now += seconds
         self.hub.session.tick(self.now)
         self.edge.session.tick(self.now)

@@ -100,7 +100,6 @@ class Traffic:
         self.connect()
 
     def connect(self) -> None:
-        """A new link, after the old one is gone from both ends."""
         for name in self.parties:
             self.lose(name)
         for call in self.calls.values():
@@ -172,7 +171,6 @@ class Traffic:
         self._hear(party)
 
     def cancel(self, call: Call) -> None:
-        """The opener gives up, at any time."""
         if call.ended is not None and call.acknowledged is None:
             call.acknowledged = False
         call.given_up = call.given_up or not call.over
@@ -202,7 +200,6 @@ class Traffic:
         self._hear(self.parties[name])
 
     def goodbye(self, name: str) -> None:
-        """End the session in order."""
         self.parties[name].session.goodbye("model", "model")
         self._hear(self.parties[name])
 
@@ -236,7 +233,6 @@ class Traffic:
         self._hear(self.parties[name])
 
     def wait(self, seconds: float) -> None:
-        """Let time pass on both sides."""
         self.now += seconds
         for name, party in self.parties.items():
             party.session.tick(self._clock(name))
@@ -262,7 +258,6 @@ class Traffic:
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def consume_all(self) -> None:
-        """Consume and carry until nothing moves."""
         while True:
             for name, party in self.parties.items():
                 while party.held:
