@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Object = dict[str, Any]
 
@@ -44,6 +45,25 @@ def with_components(directory: Path, of: str, *components: str) -> Path:
         made[key] = [os.path.relpath((DEPLOY / name).resolve(), directory.resolve()) for name in made[key]]
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(made))
     return directory
+
+
+def kustomized(kubectl: Path, folder: Path) -> list[Object]:
+    """Return the objects of a kustomization."""
+    command = [str(kubectl), "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def granted(manifests: Iterable[Object]) -> set[tuple[str, str, str]]:
+    """Return what the roles among them allow: verb, API group, resource."""
+    return {
+        (verb, group, resource)
+        for rule in (rule for it in manifests for rule in it.get("rules", ()))
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
 
 
 def objects(path: Path) -> list[Object]:

@@ -18,12 +18,11 @@ from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.earlier_objects import EarlierObjects
-from tests.kit.peers.mock_driver import start_mock_driver
 from tests.kit.peers.sanity import SanityReport, run_sanity
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import RunningDriver, start_testdriver
 from tests.kit.peers.tunnel import Tunnel
-from tests.kit.processes import Process, Supervisor
+from tests.kit.processes import Supervisor
 from tests.peers import build
 from tests.peers.kubelet.kubelet_node import KubeletNode
 
@@ -102,6 +101,13 @@ def control_plane(running_control_plane: tuple[ControlPlane, EarlierObjects]) ->
 
 
 @pytest.fixture
+def scheduler(control_plane: ControlPlane) -> Iterator[None]:
+    control_plane.start_scheduler()
+    yield
+    control_plane.scheduler.stop()
+
+
+@pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace for one test. Its deletion at the end is asked for, not waited for."""
     name = control_plane.new_namespace()
@@ -113,16 +119,6 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 def sidecars(control_plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> Sidecars:
     """Starts stock sidecars on CSI sockets."""
     return Sidecars(control_plane=control_plane, supervisor=supervisor, peer=peer)
-
-
-@pytest.fixture
-def mock_driver(supervisor: Supervisor, peer: Callable[[str], Path]) -> Callable[..., Process]:
-    """Starts Kubernetes' mock driver on a socket; takes the arguments of `start_mock_driver` from the socket on."""
-
-    def start(socket: Path, **settings: object) -> Process:
-        return start_mock_driver(supervisor, peer("mockdriver"), socket, **settings)  # type: ignore[arg-type]  # passed on
-
-    return start
 
 
 @pytest.fixture

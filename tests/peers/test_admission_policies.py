@@ -11,6 +11,7 @@ import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from tests.kit.deployed import DEPLOY, objects
+from tests.kit.peers.manifests import node, pod
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
 _EFFECTIVE_S = 60.0
-
-
-def node(name: str, **metadata: Any) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
 
 
 class User:
@@ -127,7 +124,7 @@ def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
     told: dict[str, Any] = {"status": {"conditions": [{"type": "csi-bridge.io/Mounted", "status": "True"}]}}
     taken: dict[str, Any] = {"status": {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}}
     for name in ("waiting", "running", "kept"):
-        api.create(_pod(name, namespace))
+        api.create(pod(name, namespace=namespace, nodeName="k1"))
     api.patch_status("Pod", "running", taken, namespace=namespace)
     for name in ("waiting", "running"):
         api.delete("Pod", name, namespace=namespace)  # each has a grace period
@@ -169,20 +166,20 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
     for where in (edges, namespace):
         api.wait_until("ServiceAccount", "default", bool, what="of pods", namespace=where)
     admin, tag, pinned = User(api), "registry.example/x:1", f"registry.example/x:1@sha256:{'5' * 64}"
-    assert admin.create(_pod("older", edges, image=tag)) == ""
+    assert admin.create(pod("older", namespace=edges, nodeName="k1", image=tag)) == ""
     policies = objects(DEPLOY / "cloud/digests/digests.yaml")
     for each in policies:
         api.create(each)
     try:
-        tags = (_pod(f"look-{number}", edges, image=tag) for number in count())
+        tags = (pod(f"look-{number}", namespace=edges, nodeName="k1", image=tag) for number in count())
         wait_for(lambda: admin.create(next(tags)), what="effective policy", timeout_s=_EFFECTIVE_S)
 
-        assert admin.create(_pod("pinned", edges, image=pinned)) == ""
-        assert admin.create(_pod("elsewhere", namespace, image=tag)) == ""
+        assert admin.create(pod("pinned", namespace=edges, nodeName="k1", image=pinned)) == ""
+        assert admin.create(pod("elsewhere", namespace=namespace, nodeName="k1", image=tag)) == ""
         refusal = f"name these images by their digests: {tag}"
-        assert refusal in admin.create(_pod("tag", edges, image=tag))
+        assert refusal in admin.create(pod("tag", namespace=edges, nodeName="k1", image=tag))
         init = {"initContainers": [{"name": "i", "image": tag}]}
-        assert refusal in admin.create(_pod("init", edges, image=pinned, **init))
+        assert refusal in admin.create(pod("init", namespace=edges, nodeName="k1", image=pinned, **init))
         assert admin.patch("Pod", "older", {"metadata": {"labels": {"a": "b"}}}, edges) == ""
         change = {"spec": {"containers": [{"name": "c", "image": tag}]}}
         assert refusal in admin.patch("Pod", "pinned", change, edges)
@@ -191,12 +188,3 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
             api.delete(each["kind"], each["metadata"]["name"])
         for each in api.all("Pod", namespace=edges):
             api.delete_now("Pod", each["metadata"]["name"], namespace=edges)
-
-
-def _pod(name: str, namespace: str, *, image: str = "none", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {"nodeName": "k1", "containers": [{"name": "c", "image": image}], **spec},
-    }

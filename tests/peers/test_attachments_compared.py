@@ -9,7 +9,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge
 from tests.kit.peers import manifests
-from tests.kit.peers.testdriver import RunningDriver, make_on, start_testdriver
+from tests.kit.peers.testdriver import RunningDriver, make_on, start_on_each
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 
@@ -77,11 +77,8 @@ def site(
     control_plane: ControlPlane,
     sidecars: Sidecars,
 ) -> Iterator[Site]:
-    api, name, vendors = control_plane.api, f"{namespace}.csi", {}
-    for node in ("n1", "n2"):
-        directory = short_dir / node
-        directory.mkdir()
-        vendors[node] = start_testdriver(supervisor, directory, name=name, node_id=node)
+    api, name = control_plane.api, f"{namespace}.csi"
+    vendors = start_on_each(("n1", "n2"), supervisor, short_dir, name=name)
     with Bridge(short_dir, supervisor.directory) as bridge:
         bridge.start_hub()
         agents = {node: bridge.start_agent(node, vendor.socket) for node, vendor in vendors.items()}
@@ -97,15 +94,6 @@ def site(
             api.wait_status("VolumeAttachment", f"{node}-{namespace}", "attached")
         site.wait_compared()
         yield site
-        for agent in agents.values():
-            if not agent.process.running:
-                agent.start()
-        for node in vendors:
-            api.delete("VolumeAttachment", f"{node}-{namespace}")
-            api.wait_gone("VolumeAttachment", f"{node}-{namespace}")
-            api.delete("PersistentVolume", f"{node}-{namespace}")
-            api.delete("CSINode", f"{node}-{namespace}")
-            api.delete("Node", f"{node}-{namespace}")
 
 
 def test_a_lost_attachment_is_made_again_and_no_other_also_while_a_node_is_away(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge
-from tests.kit.deployed import DEPLOY, arguments, with_components, with_flags
+from tests.kit.deployed import DEPLOY, granted, kustomized, with_components
 from tests.kit.peers import manifests
 from tests.kit.peers.manifests import GIB
-from tests.kit.peers.testdriver import RunningDriver, start_testdriver
-from tests.kit.ports import free_ports
-from tests.kit.processes import listens_on
+from tests.kit.peers.testdriver import RunningDriver, start_on_each
 from tests.kit.requests import create
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
@@ -28,6 +24,7 @@ if TYPE_CHECKING:
     from tests.kit.bridge import Proxy
     from tests.kit.peers.claims import Claims
     from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
     from tests.kit.processes import Process, Supervisor
 
 pytestmark = pytest.mark.slow
@@ -45,9 +42,7 @@ _LIMIT_S = 120.0
 @pytest.fixture
 def overlay(peer: Callable[[str], Path], control_plane: ControlPlane, tmp_path: Path) -> Iterator[list[Object]]:
     """The objects of cloud/driver with cloud/capacity, of which those that the provisioner needs are in the cluster."""
-    path = with_components(tmp_path, "cloud/driver", "cloud/capacity")
-    text = subprocess.run([peer("kubectl"), "kustomize", path], check=True, capture_output=True, text=True).stdout
-    made = [it for it in yaml.safe_load_all(text) if it]
+    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/capacity"))
     control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
     for each in made:
         if each["kind"] != "NetworkPolicy":
@@ -61,21 +56,10 @@ _POD = "csi-bridge-driver-0"
 
 
 @pytest.fixture
-def scheduler(control_plane: ControlPlane) -> Iterator[None]:
-    control_plane.start_scheduler()
-    yield
-    control_plane.scheduler.stop()
-
-
-@pytest.fixture
 def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str, RunningDriver]:
     """By node: a driver with room for its pods; on one node a volume has it all."""
-    found = {}
-    for node in (_FULL, _AWAY, _FREE):
-        directory = short_dir / node
-        directory.mkdir()
-        flags = ("--no-attach", f"--capacity={2 * _PODS * GIB}")
-        found[node] = start_testdriver(supervisor, directory, name=claims.storage_class, node_id=node, flags=flags)
+    flags = ("--no-attach", f"--capacity={2 * _PODS * GIB}")
+    found = start_on_each((_FULL, _AWAY, _FREE), supervisor, short_dir, name=claims.storage_class, flags=flags)
     with Sidecar(found[_FULL].socket, patient=True) as sidecar:
         mount = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
         room = csi.CapacityRange(required_bytes=2 * _PODS * GIB)
@@ -91,8 +75,7 @@ def nodes(control_plane: ControlPlane, claims: Claims, vendors: dict[str, Runnin
     names = {node: f"{node}-{claims.namespace}" for node in vendors}
     room = {"cpu": "8", "memory": "8Gi", "pods": "110"}
     for node, name in names.items():
-        api.create(manifests.node(name))
-        api.patch("Node", name, {"metadata": {"labels": {key: node}}})
+        api.create(manifests.node(name, labels={key: node}))
         api.patch_status("Node", name, {"status": {"capacity": room, "allocatable": room}})
         api.create(manifests.csi_node(name, drivers={claims.storage_class: node}, topology_keys=[key]))
     yield names
@@ -130,35 +113,13 @@ def proxy(short_dir: Path, supervisor: Supervisor, vendors: dict[str, RunningDri
 
 
 @pytest.fixture
-def provisioner(
-    proxy: Proxy,
-    overlay: list[Object],
-    control_plane: ControlPlane,
-    supervisor: Supervisor,
-    peer: Callable[[str], Path],
-) -> Process:
+def provisioner(proxy: Proxy, overlay: list[Object], sidecars: Sidecars) -> Process:
     """The provisioner of the overlay, with its flags, environment and ServiceAccount."""
     (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
     (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-provisioner")
     of_pod = {"metadata.namespace": "csi-bridge", "metadata.name": _POD}
     variables = os.environ | {it["name"]: of_pod[it["valueFrom"]["fieldRef"]["fieldPath"]] for it in container["env"]}
-    (port,) = free_ports(1)
-    command = [
-        peer("csi-provisioner"),
-        *with_flags(arguments(container), csi_address=proxy.socket),
-        f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', 'csi-bridge-driver')}",
-        "--leader-election-namespace=csi-bridge",
-        f"--http-endpoint=127.0.0.1:{port}",
-        "--capacity-poll-interval=5s",
-        "--v=5",
-    ]
-    return supervisor.start(
-        "csi-provisioner",
-        command,
-        ready=lambda: listens_on(port),
-        timeout_s=_LIMIT_S,
-        environment=variables,
-    )
+    return sidecars.start_deployed(container, proxy.socket, "--capacity-poll-interval=5s", environment=variables)
 
 
 @pytest.mark.usefixtures("scheduler")
@@ -172,7 +133,7 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
 ) -> None:
     api, name = control_plane.api, f"{claims.storage_class}-wait"
     waiting = claims.of_class(name)
-    api.create(_csi_driver(claims.storage_class))
+    api.create(manifests.csi_driver(claims.storage_class, attachRequired=False, storageCapacity=True))
     api.create(manifests.storage_class(claims.storage_class, name=name, wait_for_consumer=True))
 
     def room() -> dict[str, Object]:
@@ -188,7 +149,7 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
     pods = [f"pod-{number}" for number in range(_PODS)]
     for pod in pods:
         waiting.ask(pod)
-        api.create(_pod(pod, claims.namespace))
+        api.create(manifests.pod(pod, namespace=claims.namespace, claim=pod))
     for pod in pods:
         placed = api.wait_until(
             "Pod",
@@ -208,39 +169,7 @@ def test_pods_go_past_a_full_node_and_one_that_is_away_to_the_one_with_room(
     wait_for(lambda: not room(), what="end of the capacities", timeout_s=_LIMIT_S, instead=room)
     assert not [line for line in provisioner.output().splitlines() if "forbidden" in line]
     asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver")}
-    (role,) = (it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-capacity" and it["kind"] == "Role")
-    granted = {
-        (verb, group, resource)
-        for rule in role["rules"]
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+    role = [it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-capacity" and it["kind"] == "Role"]
     # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
-    assert granted - asked <= {("list", "storage.k8s.io", "csistoragecapacities")}
+    assert granted(role) - asked <= {("list", "storage.k8s.io", "csistoragecapacities")}
     api.delete("CSIDriver", claims.storage_class)
-
-
-def _csi_driver(name: str) -> Object:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "CSIDriver",
-        "metadata": {"name": name},
-        "spec": {"attachRequired": False, "storageCapacity": True},
-    }
-
-
-def _pod(name: str, namespace: str) -> Object:
-    """A pod with the claim of its name. No kubelet runs it, so it takes any taint."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": {
-            "containers": [
-                {"name": "c", "image": "none", "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
-            ],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
-            "tolerations": [{"operator": "Exists"}],
-        },
-    }

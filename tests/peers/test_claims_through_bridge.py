@@ -13,7 +13,7 @@ from tests.kit.peers import manifests
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.kit.peers.claims import Claims
@@ -152,19 +152,16 @@ def placed(
     control_plane: ControlPlane,
     claims: Claims,
     sidecars: Sidecars,
-) -> Iterator[RunningDriver]:
+) -> RunningDriver:
     """A driver with topology behind a bridge with a provisioner, on a node that the cluster knows."""
     api, driver = control_plane.api, testdriver(name=claims.storage_class, node_id=_NODE)
     key, node = f"topology.{driver.name}/node", f"{_NODE}-{claims.namespace}"
     tunnel = tunnel_to(driver.socket, driver.name)
     # What the registration at the edge would write.
-    api.create(manifests.node(node))
-    api.patch("Node", node, {"metadata": {"labels": {key: _NODE}}})
+    api.create(manifests.node(node, labels={key: _NODE}))
     api.create(manifests.csi_node(node, drivers={driver.name: _NODE}, topology_keys=[key]))
     sidecars.start("csi-provisioner", tunnel.socket, *_FLAGS)
-    yield driver
-    api.delete("CSINode", node)
-    api.delete("Node", node)
+    return driver
 
 
 def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(

@@ -29,11 +29,8 @@ Body = dict[str, Any]
 _LIMIT_S = 60.0
 
 
-def pod(namespace: str, name: str, *, node: str = "n1", claim: str = "data") -> Body:
-    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]
-    containers = [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}]
-    spec = {**({"nodeName": node} if node else {}), "containers": containers, "volumes": volumes}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+def pod(namespace: str, name: str, **spec: Any) -> Body:
+    return manifests.pod(name, namespace=namespace, claim="data", **spec or {"nodeName": "n1"})
 
 
 @asynccontextmanager
@@ -60,7 +57,7 @@ async def test_objects_are_followed_from_the_first_list_on(control_plane: Contro
         first = cluster.stamp(one)
         assert first is not None
         await asyncio.to_thread(api.create, pod(namespace, "two"))
-        await asyncio.to_thread(api.create, pod(namespace, "unscheduled", node=""))
+        await asyncio.to_thread(api.create, pod(namespace, "unscheduled", hostname="unscheduled"))
         await until(lambda: cluster.body(two) is not None, "a new pod", within_s=_LIMIT_S)
         status = {"status": {"phase": "Failed"}}
         await asyncio.to_thread(api.patch_status, "Pod", "one", status, namespace=namespace)

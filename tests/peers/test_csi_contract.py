@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc_tools  # type: ignore[import-untyped]  # it has no types
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.json_format import MessageToDict
 from grpc_tools import protoc
 
 from common.csi import csi_pb2
-from tests.kit.peers.wire_contract import contract_of, differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+_DECLARED = ("messageType", "enumType", "service", "extension")
+
+_MATURITY = "alpha_"
+"""Extensions that begin so say how mature something is. Nothing on the wire depends on them."""
+
+
+def contract_of(file: FileDescriptorProto) -> set[str]:
+    """What of a file is a contract on the wire, a line for each part: no comments, order or options of languages."""
+    declared = MessageToDict(file)
+    return {line for kind in _DECLARED for line in _lines(kind, declared.get(kind, []))}
+
+
+def _lines(path: str, found: Any) -> Iterator[str]:
+    if isinstance(found, dict):
+        for key, value in found.items():
+            if key != "jsonName" and _MATURITY not in key:
+                yield from _lines(f"{path} {key}", value)
+    elif isinstance(found, list):
+        for each in found:
+            named = isinstance(each, dict) and "name" in each
+            if not (named and each["name"].startswith(_MATURITY)):
+                yield from _lines(f"{path} {each['name']}" if named else path, each)
+    else:
+        yield f"{path}: {found}"
 
 
 @pytest.fixture(scope="module")
@@ -51,82 +76,19 @@ def published(peer: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
 def test_our_messages_enums_and_services_are_the_published_ones(
     ours: FileDescriptorProto, published: FileDescriptorProto
 ) -> None:
-    found = differences(contract_of(ours), contract_of(published))
-
-    assert found == [], "\n".join(found)
+    assert contract_of(ours) ^ contract_of(published) == set()
 
 
 def test_the_published_contract_is_seen_whole(published: FileDescriptorProto) -> None:
-    contract = contract_of(published)
-
-    assert contract["service csi.v1.Controller"]["ControllerListVolumeHealth"] == {
-        "request": ".csi.v1.ControllerListVolumeHealthRequest",
-        "response": ".csi.v1.ControllerListVolumeHealthResponse",
-        "streams": (False, False),
+    name, secrets = (f"messageType CreateVolumeRequest field {field}" for field in ("name", "secrets"))
+    kinds = "messageType PluginCapability nestedType Service enumType Type"
+    assert contract_of(published) >= {
+        "service Controller method ControllerListVolumeHealth inputType: .csi.v1.ControllerListVolumeHealthRequest",
+        "service SnapshotMetadata method GetMetadataAllocated serverStreaming: True",
+        f"{name} number: 1",
+        f"{name} type: TYPE_STRING",
+        f"{secrets} options [csi.v1.csi_secret]: True",
+        "messageType VolumeCapability field mount oneofIndex: 0",
+        f"{kinds} value SNAPSHOT_ACCESSIBILITY_CONSTRAINTS number: 5",
     }
-    assert contract["service csi.v1.SnapshotMetadata"]["GetMetadataAllocated"]["streams"] == (False, True)
-    assert contract["message csi.v1.CreateVolumeRequest"]["field secrets"]["secret"] is True
-    assert contract["message csi.v1.CreateVolumeRequest"]["field name"]["secret"] is False
-    assert contract["message csi.v1.VolumeCapability"]["field mount"]["oneof"] == "access_type"
-    assert contract["enum csi.v1.PluginCapability.Service.Type"]["SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"] == 5
-
-
-def _rename_field(file: FileDescriptorProto) -> None:
-    _message(file, "CreateVolumeRequest").field[0].name = "label"
-
-
-def _renumber_field(file: FileDescriptorProto) -> None:
-    _message(file, "CreateVolumeRequest").field[0].number = 99
-
-
-def _retype_field(file: FileDescriptorProto) -> None:
-    _message(file, "CreateVolumeRequest").field[0].type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
-
-
-def _show_secret(file: FileDescriptorProto) -> None:
-    fields = _message(file, "CreateVolumeRequest").field
-    next(field for field in fields if field.name == "secrets").ClearField("options")
-
-
-def _drop_message(file: FileDescriptorProto) -> None:
-    del file.message_type[-1]
-
-
-def _drop_method(file: FileDescriptorProto) -> None:
-    del file.service[0].method[-1]
-
-
-def _stop_streaming(file: FileDescriptorProto) -> None:
-    service = next(service for service in file.service if service.name == "SnapshotMetadata")
-    service.method[0].server_streaming = False
-
-
-def _free_reserved_number(file: FileDescriptorProto) -> None:
-    next(message for message in file.message_type if message.reserved_range).ClearField("reserved_range")
-
-
-def _message(file: FileDescriptorProto, name: str) -> descriptor_pb2.DescriptorProto:
-    return next(message for message in file.message_type if message.name == name)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        _rename_field,
-        _renumber_field,
-        _retype_field,
-        _show_secret,
-        _drop_message,
-        _drop_method,
-        _stop_streaming,
-        _free_reserved_number,
-    ],
-)
-def test_a_drift_on_either_side_is_reported(published: FileDescriptorProto, change: Callable[..., None]) -> None:
-    drifted = descriptor_pb2.FileDescriptorProto()
-    drifted.CopyFrom(published)
-    change(drifted)
-    one, other = contract_of(drifted), contract_of(published)
-
-    assert differences(one, other) != []
-    assert differences(other, one) != []
+    assert any(" reservedRange " in line for line in contract_of(published))

@@ -20,7 +20,9 @@ from tests.kit.deployed import (
     ROOT,
     arguments,
     container,
+    granted,
     kustomizations,
+    kustomized,
     objects,
     pod_spec,
     with_components,
@@ -62,20 +64,12 @@ STEP_BY_STEP = {
 """Files that kubectl does not read, and who does."""
 
 
-def folder(path: Path) -> str:
-    return str(path.relative_to(DEPLOY))
-
-
 # ---- on the API server -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def rendered(peer: Callable[[str], Path]) -> dict[str, list[Object]]:
-    found = {}
-    for path in kustomizations():
-        text = _output(peer("kubectl"), "kustomize", path)
-        found[str(path.relative_to(DEPLOY))] = [it for it in yaml.safe_load_all(text) if it]
-    return found
+    return {str(path.relative_to(DEPLOY)): kustomized(peer("kubectl"), path) for path in kustomizations()}
 
 
 @pytest.fixture
@@ -189,8 +183,7 @@ def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Pat
     folder = with_components(
         tmp_path, "cloud/another-driver" if suffix else "cloud/driver", "cloud/capacity", "cloud/group-snapshots"
     )
-    text = _output(peer("kubectl"), "kustomize", folder)
-    made = [it for it in yaml.safe_load_all(text) if it]
+    made = kustomized(peer("kubectl"), folder)
     (driver,) = (it for it in made if it["kind"] == "StatefulSet")
     flags = {it["name"]: it.get("args", ()) for it in driver["spec"]["template"]["spec"]["containers"]}
     assert "--enable-capacity" in flags["csi-provisioner"]
@@ -337,19 +330,17 @@ def wait_routed(socket: Path) -> None:
 
 
 class Cloud:
-    """The sidecars of cloud/driver, with the ServiceAccount that it gives them.
+    """The cloud's part of deploy/.
 
     Attributes:
-        account: its name.
+        account: the name of the sidecars' ServiceAccount.
         hub: the hub's container.
         serves: the driver that the hub serves itself; empty: none.
     """
 
-    def __init__(
-        self, plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path], pod: Object | None = None
-    ) -> None:
+    def __init__(self, plane: ControlPlane, pod: Object | None = None) -> None:
         """The sidecars of a pod of their own, or those of the hub's `pod`."""
-        self._plane, self._supervisor, self._peer = plane, supervisor, peer
+        self._plane = plane
         if pod is None:
             plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
             plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
@@ -362,26 +353,6 @@ class Cloud:
     def hub_kubeconfig(self) -> Path:
         return self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
 
-    def start_sidecars(self, socket: Path) -> list[Process]:
-        """Start the four, each the leader of its kind when it is ready."""
-        kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", self.account)
-        found = []
-        for name in _STOCK:
-            (port,) = free_ports(1)
-            found.append(self._start(name, socket, port, kubeconfig))
-        return found
-
-    def _start(self, name: str, socket: Path, port: int, kubeconfig: Path) -> Process:
-        command = [
-            self._peer(name),
-            *with_flags(arguments(container("cloud/driver/driver.yaml", name)), csi_address=socket),
-            f"--kubeconfig={kubeconfig}",
-            "--leader-election-namespace=csi-bridge",  # inside, it is that of the pod
-            f"--http-endpoint=127.0.0.1:{port}",
-            "--v=5",
-        ]
-        return self._supervisor.start(name, command, ready=lambda: listens_on(port), timeout_s=_READY_S)
-
 
 _OF_DRIVER = "csi-bridge.io/driver"
 
@@ -389,7 +360,6 @@ _OF_DRIVER = "csi-bridge.io/driver"
 @pytest.fixture
 def cloud(
     control_plane: ControlPlane,
-    supervisor: Supervisor,
     peer: Callable[[str], Path],
     rendered: dict[str, list[Object]],
     *,
@@ -397,14 +367,14 @@ def cloud(
 ) -> Iterator[Cloud]:
     """The cloud's part of deploy/. In one pod it is the whole overlay, applied."""
     if not in_hub:
-        yield Cloud(control_plane, supervisor, peer)
+        yield Cloud(control_plane)
         return
     made = yaml.safe_dump_all(rendered["cloud/overlays/one-pod"])
     kubectl = (peer("kubectl"), f"--kubeconfig={control_plane.admin_kubeconfig()}")
     _output(*kubectl, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", "-", text=made)
     hub = control_plane.api.get("StatefulSet", "csi-bridge-hub", namespace="csi-bridge")
     assert hub is not None
-    yield Cloud(control_plane, supervisor, peer, hub["spec"]["template"])
+    yield Cloud(control_plane, hub["spec"]["template"])
     # Other tests have this namespace, too.
     rest = yaml.safe_dump_all(it for it in rendered["cloud/overlays/one-pod"] if it["kind"] != "Namespace")
     _output(*kubectl, "delete", "--wait=false", "-f", "-", text=rest)
@@ -418,15 +388,12 @@ def test_a_sidecar_knows_its_flags(name: str, peer: Callable[[str], Path]) -> No
 
 
 @pytest.fixture
-def edge_1(control_plane: ControlPlane) -> Iterator[str]:
+def edge_1(control_plane: ControlPlane) -> str:
     """The node, as its kubelet and the driver's registration leave it in the cluster."""
     api, key = control_plane.api, "topology.dirdriver.csi/node"
-    api.create(manifests.node(_NODE))
-    api.patch("Node", _NODE, {"metadata": {"labels": {key: _NODE, "csi-bridge.io/edge": "kubelet"}}})
+    api.create(manifests.node(_NODE, labels={key: _NODE, "csi-bridge.io/edge": "kubelet"}))
     api.create(manifests.csi_node(_NODE, drivers={"dirdriver.csi": _NODE}, topology_keys=[key]))
-    yield _NODE
-    api.delete("CSINode", _NODE)
-    api.delete("Node", _NODE)
+    return _NODE
 
 
 @pytest.fixture
@@ -454,7 +421,10 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     if not cloud.serves:
         deployed.start_driver("dirdriver.csi")
     wait_routed(deployed.csi)
-    stock = cloud.start_sidecars(deployed.csi)
+    stock = [
+        sidecars.start_deployed(container("cloud/driver/driver.yaml", name), deployed.csi, account=cloud.account)
+        for name in _STOCK
+    ]
 
     api.create(_ATTRIBUTES)
     claims.ask("data", annotations=of_node, volumeAttributesClassName="gold")
@@ -480,26 +450,11 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
         assert process.running
         assert not re.findall(r"^.*forbidden.*$", process.output(), re.MULTILINE)
     asked = control_plane.asked_by(cloud.account, since=before)
-    assert _granted() - {(it.verb, it.group, it.resource) for it in asked} - _NOT_ALWAYS == set()
+    unused = granted(objects(DEPLOY / "cloud/driver/rbac.yaml")) - {(it.verb, it.group, it.resource) for it in asked}
+    # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first. An
+    # event is patched if it comes again.
+    assert {it for it in unused if it[0] != "list"} <= {("patch", "", "events")}
 
-
-def _granted() -> set[tuple[str, str, str]]:
-    """What the roles of cloud/driver allow: verb, API group, resource."""
-    rules = [rule for it in objects(DEPLOY / "cloud/driver/rbac.yaml") for rule in it.get("rules", ())]
-    return {
-        (verb, group, resource)
-        for rule in rules
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-
-
-_NOT_ALWAYS = {
-    # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
-    *(it for it in _granted() if it[0] == "list"),
-    ("patch", "", "events"),  # an event that comes again
-}
 
 _ATTRIBUTES: Object = {
     "apiVersion": "storage.k8s.io/v1",

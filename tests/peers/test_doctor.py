@@ -10,6 +10,7 @@ from cli.doctor import cluster, permissions
 from cli.doctor.finding import Level, perform
 from cloud.kube import connect
 from tests.kit.pages import node
+from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
     from common.pages.hub import NodeStatus
@@ -26,15 +27,7 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     there, lacking = f"{namespace}.csi", f"{namespace}.other"
-    for manifest in (
-        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": there}},
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "CSINode",
-            "metadata": {"name": f"{namespace}-n1"},
-            "spec": {"drivers": [{"name": there, "nodeID": "n1", "topologyKeys": []}]},
-        },
-    ):
+    for manifest in (manifests.csi_driver(there), manifests.csi_node(f"{namespace}-n1", drivers={there: "n1"})):
         await asyncio.to_thread(control_plane.api.create, manifest)
     await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))

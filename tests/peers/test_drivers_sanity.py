@@ -40,7 +40,7 @@ def test_the_example_driver_passes_every_spec_of_what_it_can(
     report = sanity(endpoint=socket, flags=(f"--csi.testvolumeaccesstype={access}",))
 
     assert report.failed == {}
-    assert len(report.passed) >= 60
+    assert report.counts["passed"] >= 60
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_with_every_switch_on_all_specs_but_one_run_and_pass(
     )
 
     assert report.failed == {}
-    assert report.counts == {"passed": 101, "failed": 0, "skipped": 1, "pending": 1}
+    assert report.counts == {"passed": 101, "skipped": 1, "pending": 1}
     assert report.skipped == {_SNAPSHOT_TOPOLOGY}
 
 
@@ -81,7 +81,7 @@ def test_a_topology_of_snapshots_fails_the_one_spec_that_compares_cached_sizes(
 ) -> None:
     report = run(*_ALL_ON)
 
-    assert report.counts == {"passed": 101, "failed": 1, "skipped": 0, "pending": 1}
+    assert report.counts == {"passed": 101, "failed": 1, "pending": 1}
     assert "sizeCache: 0" in report.failed[_SNAPSHOT_TOPOLOGY]
 
 

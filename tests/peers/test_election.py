@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kit.bridge import Bridge
-from tests.kit.edge_node import csi_driver
 from tests.kit.operator import by_hand, hub_state
+from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.peers.election_trial import FAULTS, TAKEOVER_S, Figures, Trial
 from tests.kit.vendor import Vendor
@@ -77,7 +77,7 @@ def test_an_election_is_an_event_of_the_csidriver_and_of_the_node_and_goes_by_th
 ) -> None:
     api, name, label = control_plane.api, f"{namespace}.csi", "node-restriction.kubernetes.io/storage"
     control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
-    api.create({**csi_driver(attach=False), "metadata": {"name": name}})
+    api.create(manifests.csi_driver(name, attachRequired=False))
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
     with Bridge(short_dir, supervisor.directory) as bridge, Vendor(short_dir / "v.sock", name=name) as vendor:
         hub = bridge.start_hub(f"--kubeconfig={kubeconfig}", f"--candidates={name}=label:{label}=nfs")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from tests.kit.bridge import Bridge
-from tests.kit.deployed import DEPLOY, arguments, with_components, with_flags
+from tests.kit.deployed import DEPLOY, arguments, granted, kustomized, with_components
 from tests.kit.peers import manifests
-from tests.kit.peers.testdriver import RunningDriver, start_testdriver
-from tests.kit.ports import free_ports
-from tests.kit.processes import listens_on
+from tests.kit.peers.testdriver import RunningDriver, start_on_each
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 
@@ -46,9 +42,7 @@ def overlay(
     peer: Callable[[str], Path], control_plane: ControlPlane, sidecars: Sidecars, tmp_path: Path
 ) -> list[Object]:
     """The objects of cloud/driver with cloud/group-snapshots, of which the permissions are in the cluster."""
-    path = with_components(tmp_path, "cloud/driver", "cloud/group-snapshots")
-    text = subprocess.run([peer("kubectl"), "kustomize", path], check=True, capture_output=True, text=True).stdout
-    made = [it for it in yaml.safe_load_all(text) if it]
+    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/group-snapshots"))
     control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")  # with the namespace
     for each in made:
         if each["kind"] not in {"NetworkPolicy", "StatefulSet"}:
@@ -59,14 +53,7 @@ def overlay(
 
 @pytest.fixture
 def vendors(claims: Claims, short_dir: Path, supervisor: Supervisor) -> dict[str, RunningDriver]:
-    found = {}
-    for node in _NODES:
-        directory = short_dir / node
-        directory.mkdir()
-        found[node] = start_testdriver(
-            supervisor, directory, name=claims.storage_class, node_id=node, flags=("--no-attach",)
-        )
-    return found
+    return start_on_each(_NODES, supervisor, short_dir, name=claims.storage_class, flags=("--no-attach",))
 
 
 @pytest.fixture
@@ -75,8 +62,7 @@ def names(control_plane: ControlPlane, claims: Claims) -> dict[str, str]:
     api, key = control_plane.api, f"topology.{claims.storage_class}/node"
     found = {node: f"{node}-{claims.namespace}" for node in _NODES}
     for node, name in found.items():
-        api.create(manifests.node(name))
-        api.patch("Node", name, {"metadata": {"labels": {key: node}}})
+        api.create(manifests.node(name, labels={key: node}))
         api.create(manifests.csi_node(name, drivers={claims.storage_class: node}, topology_keys=[key]))
     return found
 
@@ -99,10 +85,7 @@ def snapshotter(
     agents: dict[str, Agent],
     claims: Claims,
     overlay: list[Object],
-    control_plane: ControlPlane,
     sidecars: Sidecars,
-    supervisor: Supervisor,
-    peer: Callable[[str], Path],
 ) -> Process:
     """The overlay's snapshotter with its flags and ServiceAccount, beside a provisioner and the snapshot-controller."""
     proxy = bridge.start_proxy(claims.storage_class, "--placement=local")
@@ -111,17 +94,8 @@ def snapshotter(
     sidecars.start_snapshot_controller(_GATE)
     (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
     (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-snapshotter")
-    (port,) = free_ports(1)
-    command = [
-        peer("csi-snapshotter"),
-        *with_flags(arguments(container), csi_address=proxy.socket, retry_interval_max="5s"),
-        f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', 'csi-bridge-driver')}",
-        "--leader-election-namespace=csi-bridge",
-        f"--http-endpoint=127.0.0.1:{port}",
-        "--v=5",
-    ]
-    assert _GATE in command
-    return supervisor.start("csi-snapshotter", command, ready=lambda: listens_on(port), timeout_s=_LIMIT_S)
+    assert _GATE in arguments(container)
+    return sidecars.start_deployed(container, proxy.socket, retry_interval_max="5s")
 
 
 def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_good(
@@ -222,13 +196,6 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
         claims.let_go(name)
     assert not [line for line in snapshotter.output().splitlines() if "forbidden" in line]
     asked = {(it.verb, it.group, it.resource) for it in control_plane.asked_by("csi-bridge-driver")}
-    role = next(it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-group-snapshotter")
-    granted = {
-        (verb, group, resource)
-        for rule in role["rules"]
-        for verb in rule["verbs"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+    roles = [it for it in overlay if it["metadata"]["name"] == "csi-bridge-driver-group-snapshotter"]
     # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
-    assert {it for it in granted - asked if it[0] != "list"} == set()
+    assert {it for it in granted(roles) - asked if it[0] != "list"} == set()

@@ -15,7 +15,7 @@ from common.csi import csi_pb2 as csi
 from tests.kit.bridge import Bridge
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
-from tests.kit.peers.testdriver import RunningDriver, make_on, start_testdriver
+from tests.kit.peers.testdriver import RunningDriver, make_on, start_on_each
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
 from tests.kit.testdriver.health import VOLUME_CONDITION
@@ -70,12 +70,8 @@ class Site:
 
 @pytest.fixture
 def site(short_dir: Path, supervisor: Supervisor) -> Iterator[Site]:
-    vendors = {}
-    for node in _NODES:
-        directory = short_dir / node
-        directory.mkdir()
-        flags = ("--no-attach", "--volume-condition")
-        vendors[node] = start_testdriver(supervisor, directory, name="condition.csi", node_id=node, flags=flags)
+    flags = ("--no-attach", "--volume-condition")
+    vendors = start_on_each(_NODES, supervisor, short_dir, name="condition.csi", flags=flags)
     with Bridge(short_dir, supervisor.directory) as bridge:
         yield Site(bridge, vendors)
 

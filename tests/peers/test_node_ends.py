@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.edge_node import NODE, pod, volume
+from tests.kit.leftovers import clear
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers import manifests
@@ -21,6 +21,7 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.kit.peers.claims import Claims
     from tests.kit.peers.control_plane import ControlPlane
@@ -54,9 +55,7 @@ class Site:
         directory.mkdir()
         vendor = start_testdriver(self._supervisor, directory, name=self.driver, node_id=node, flags=("--no-topology",))
         agent = self.bridge.start_agent(node, vendor.socket)
-        self.api.wait_until(
-            "CSINode", node, lambda it: bool(it["spec"].get("drivers")), what="with its driver", timeout_s=_LIMIT_S
-        )
+        self.plane.wait_registered(self.driver, node)
         return agent
 
     def start_set(self) -> None:
@@ -105,7 +104,7 @@ def site(
     api = control_plane.api
     control_plane.apply(DEPLOY / "base/hub-rbac.yaml")
     kubeconfig = control_plane.service_account_kubeconfig("csi-bridge", HUB)
-    api.create({**_csi_driver(claims.storage_class)})
+    api.create(manifests.csi_driver(claims.storage_class, attachRequired=True))
     control_plane.start_scheduler()
     with Bridge(short_dir, supervisor.directory) as bridge:
         bridge.start_hub(f"--kubeconfig={kubeconfig}")
@@ -119,7 +118,7 @@ def site(
             yield site
         finally:
             control_plane.scheduler.stop()
-    _unmount(short_dir)
+    clear(short_dir)
 
 
 def test_a_stateful_set_moves_on_after_its_node_is_abandoned(site: Site, control_plane: ControlPlane) -> None:
@@ -261,22 +260,6 @@ def test_a_hub_without_its_state_finds_the_volumes_of_the_hub_before(
 
 def _events(api: KubeApi, namespace: str) -> list[Object]:
     return [it for it in api.all("Event", namespace=namespace) if it["reason"] == "NodeAbandoned"]
-
-
-def _unmount(directory: Path) -> None:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    paths = [path for line in lines if (path := line.split(" ")[4]).startswith(f"{directory}/")]
-    if paths:
-        subprocess.run(["umount", "--lazy", *reversed(paths)], check=False)
-
-
-def _csi_driver(name: str) -> Object:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "CSIDriver",
-        "metadata": {"name": name},
-        "spec": {"attachRequired": True},
-    }
 
 
 def _stateful_set(namespace: str, storage_class: str) -> Object:

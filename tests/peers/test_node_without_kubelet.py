@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.csi import csi_pb2 as csi
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
 from tests.kit.edge_node import DRIVER, NODE, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.peers.cluster_node import DEPLOY, HUB, ClusterNode
-from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -32,20 +30,11 @@ Object = dict[str, Any]
 
 pytestmark = [needs_mounts, pytest.mark.slow]
 
-_KEY = "kubernetes.io/csi/" + DRIVER
-
 
 @pytest.fixture
 def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterator[ClusterNode]:
     with ClusterNode(short_dir, tmp_path, control_plane) as node:
         yield node
-
-
-@pytest.fixture
-def scheduler(control_plane: ControlPlane) -> Iterator[None]:
-    control_plane.start_scheduler()
-    yield
-    control_plane.scheduler.stop()
 
 
 def create(plane: ControlPlane, *objects: Object) -> None:
@@ -107,48 +96,6 @@ def test_an_event_tells_once_why_a_pod_whose_volumes_are_mounted_stays_pending(
     assert told("web") == [event]
 
 
-def test_a_driver_without_a_topology_is_tied_to_its_node_and_mounts_what_is_bound_to_it(
-    node: ClusterNode, control_plane: ControlPlane
-) -> None:
-    api = control_plane.api
-    node.start(driver_flags=("--no-attach", "--no-topology"))
-    here = {"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}
-    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
-    bound = volume("data", node.make_volume("data"), nodeAffinity=affinity)
-    create(control_plane, *bound, pod("web", "data"))
-
-    node.wait_published("web")
-    csi_node = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
-    assert [(it["name"], it["topologyKeys"]) for it in csi_node["spec"]["drivers"]] == [(DRIVER, [here["key"]])]
-    api.wait_until("Node", NODE, lambda it: it["metadata"]["labels"].get(here["key"]) == NODE, what="with its segment")
-
-
-def test_a_volume_that_is_attached_stands_in_volumes_in_use_before_it_is_staged(
-    node: ClusterNode, control_plane: ControlPlane
-) -> None:
-    api = control_plane.api
-    node.start(driver_flags=())
-    handle = node.make_volume("data")
-    create(control_plane, *volume("data", handle), pod("web", "data"))
-
-    # The controller-manager makes the attachment, because the hub's Node asks for that; here the test attaches.
-    made = wait_for(lambda: api.all("VolumeAttachment"), what="VolumeAttachment", timeout_s=60.0, instead=node.tell)
-    assert [it.method for it in node.calls()] == []
-    with Sidecar(node.driver.socket) as attacher:
-        mode = csi.VolumeCapability(access_mode={"mode": "SINGLE_NODE_WRITER"}, mount={})
-        request = csi.ControllerPublishVolumeRequest(volume_id=handle, node_id=NODE, volume_capability=mode)
-        assert attacher.call("ControllerPublishVolume", request).ok
-    api.patch_status("VolumeAttachment", made[0]["metadata"]["name"], {"status": {"attached": True}})
-    node.wait_published("web")
-    known = api.get("Node", NODE)
-    assert known is not None
-    assert known["status"]["volumesInUse"] == [f"{_KEY}^{handle}"]
-
-    api.delete_now("Pod", "web", namespace="default")
-    node.wait_clean()
-    api.wait_until("Node", NODE, lambda it: not it["status"].get("volumesInUse"), what="without volumes in use")
-
-
 def test_a_secret_is_read_by_name_and_one_that_may_not_be_read_is_named(
     node: ClusterNode, control_plane: ControlPlane
 ) -> None:
@@ -189,46 +136,6 @@ def test_while_the_api_server_is_away_a_node_that_knows_its_pods_goes_on(
     wait_for(lambda: not node.problems(), what="end of the trouble", timeout_s=60.0, instead=node.tell)
     create(control_plane, *volume("more", node.make_volume("more")), pod("other", "more"))
     node.wait_published("other", timeout_s=60.0)
-
-
-def test_a_pod_that_is_deleted_ends_when_nothing_of_its_volumes_is_left(
-    node: ClusterNode, control_plane: ControlPlane
-) -> None:
-    api = control_plane.api
-    node.start()
-    web = pod("web", "data", terminationGracePeriodSeconds=2)
-    create(control_plane, *volume("data", node.make_volume("data")), web)
-    node.wait_published("web")
-    api.wait_until("Pod", "web", _has_volumes, what="with its volumes", namespace="default")
-
-    api.delete("Pod", "web", namespace="default")
-    wait_for(lambda: api.get("Pod", "web", namespace="default") is None, what="end of the pod", instead=node.tell)
-    node.wait_clean()
-
-
-def test_an_expansion_that_the_node_finishes_stands_in_the_claim(
-    node: ClusterNode, control_plane: ControlPlane
-) -> None:
-    api = control_plane.api
-    node.start()
-    handle = node.make_volume("data")
-    create(control_plane, *volume("data", handle), pod("web", "data"))
-    node.wait_published("web")
-
-    with Sidecar(node.driver.socket) as resizer:
-        request = csi.ControllerExpandVolumeRequest(volume_id=handle, capacity_range={"required_bytes": 32 << 20})
-        assert resizer.call("ControllerExpandVolume", request).ok
-    api.patch("PersistentVolume", "pv-data", {"spec": {"capacity": {"storage": "32Mi"}}})
-    waits = {
-        "allocatedResources": {"storage": "32Mi"},
-        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-        "conditions": [{"type": "FileSystemResizePending", "status": "True"}],
-    }
-    api.patch_status("PersistentVolumeClaim", "data", {"status": waits}, namespace="default")
-
-    done = api.wait_until("PersistentVolumeClaim", "data", _is_large, what="of 32 MiB", namespace="default")
-    assert "allocatedResourceStatuses" not in done["status"]
-    assert not done["status"].get("conditions")
 
 
 def test_a_driver_that_asks_for_tokens_gets_those_of_the_pods_service_account(
@@ -374,12 +281,3 @@ def stands_in_clear(node: ClusterNode, *tokens: str) -> list[str]:
     places = (node.directory / NODE, node.directory / "hub", node.logs)
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     return [str(path) for path in files for token in tokens if token.encode() in path.read_bytes()]
-
-
-def _has_volumes(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any((it["type"], it["status"]) == ("csi-bridge.io/VolumesMounted", "True") for it in conditions)
-
-
-def _is_large(claim: Object) -> bool:
-    return bool(claim["status"]["capacity"]["storage"] == "32Mi")

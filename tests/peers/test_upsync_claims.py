@@ -10,6 +10,7 @@ from cloud.kube import connect
 from cloud.upsync.claim_writer import ClaimWriter
 from cloud.upsync.event_writer import EventWriter
 from common.objects import Ref
+from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,14 +53,9 @@ async def bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
 
 
 def _bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
-    api, modes, volume = control_plane.api, ["ReadWriteOnce"], f"pv-{namespace}"
-    csi = {"driver": "d.csi", "volumeHandle": "h"}
-    spec = {"capacity": {"storage": "1Gi"}, "accessModes": modes, "csi": csi, "storageClassName": "none"}
-    api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec})
-    asked = {"accessModes": modes, "storageClassName": "none", "volumeName": volume}
-    metadata = {"name": "data", "namespace": namespace}
-    spec = {**asked, "resources": {"requests": {"storage": "1Gi"}}}
-    api.create({"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": spec})
+    api, volume = control_plane.api, f"pv-{namespace}"
+    api.create(manifests.persistent_volume(volume, driver="d.csi", handle="h", storageClassName="none"))
+    api.create(manifests.claim("data", namespace=namespace, storage_class="none", volumeName=volume))
     api.wait_until(CLAIM, "data", lambda it: it["status"].get("phase") == "Bound", what="bound", namespace=namespace)
     return resized(control_plane, namespace, "2Gi", "NodeResizePending")
 
@@ -140,9 +136,6 @@ async def test_a_claim_made_anew_or_gone_is_left_alone(control_plane: ControlPla
     assert (await claim_now(control_plane, namespace))["metadata"]["resourceVersion"] == claim["metadata"][
         "resourceVersion"
     ]
-
-
-# -------------------- events --------------------
 
 
 def event(about: Body, *, count: int = 1, minute: int = 0) -> Body:

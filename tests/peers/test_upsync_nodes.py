@@ -228,57 +228,6 @@ async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(k
     await until(lambda: is_missing(kube, CSI_NODES, node), "the end of the CSINode", within_s=_LIMIT_S)
 
 
-async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
-    kube: Kube, control_plane: ControlPlane, namespace: str, node: str
-) -> None:
-    name, api = f"{namespace}.csi", control_plane.api
-    await write(NodeWriter(kube, InUse()), node, "Node", node_fact(ids={name: "id"}))
-    await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": [driver(name, "id")]}})
-    csi = {"driver": name, "volumeHandle": "handle"}
-    size = {"storage": "1Gi"}
-    volume_spec = {
-        "capacity": size,
-        "accessModes": ["ReadWriteOnce"],
-        "csi": csi,
-        "storageClassName": "",
-        "claimRef": {"namespace": namespace, "name": "data"},
-    }
-    claim_spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": size},
-        "storageClassName": "",
-        "volumeName": namespace,
-    }
-    pod_spec = {
-        "nodeName": node,
-        "containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}],
-        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
-    }
-    placed = {"name": "data", "namespace": namespace}
-    objects: list[Body] = [
-        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": {}},
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume_spec},
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": placed, "spec": claim_spec},
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {**placed, "name": "web"}, "spec": pod_spec},
-    ]
-    for made in objects:
-        await asyncio.to_thread(api.create, made)
-
-    def attachments() -> list[Body]:
-        return [it for it in api.all("VolumeAttachment") if it["spec"]["nodeName"] == node]
-
-    async def is_attached() -> bool:
-        return bool(await asyncio.to_thread(attachments))
-
-    try:
-        await until(is_attached, "a VolumeAttachment", within_s=_LIMIT_S)
-    finally:
-        for kind, which in (("CSIDriver", name), ("PersistentVolume", namespace)):
-            await asyncio.to_thread(api.delete, kind, which)
-        for found in await asyncio.to_thread(attachments):
-            await asyncio.to_thread(api.delete, "VolumeAttachment", found["metadata"]["name"])
-
-
 @pytest.mark.slow
 async def test_a_node_is_lost_some_time_after_its_end_and_ready_when_it_is_back(kube: Kube, node: str) -> None:
     await write(NodeWriter(kube, InUse()), node, "Node", {})

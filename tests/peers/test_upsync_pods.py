@@ -10,10 +10,9 @@ import pytest
 from cloud.kube import connect
 from cloud.upsync.pod_writer import PodWriter
 from common.objects import Ref
+from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.kit.peers.control_plane import ControlPlane
 
 Body = dict[str, Any]
@@ -25,22 +24,16 @@ RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason":
 
 
 @pytest.fixture
-def node(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
+def node(control_plane: ControlPlane, namespace: str) -> str:
     name = f"node-{namespace}"
-    metadata = {"name": name, "annotations": {"csi-bridge.io/made-by": "hub"}}
-    control_plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    yield name
-    control_plane.api.delete("Node", name)
+    control_plane.api.create(manifests.node(name, annotations={"csi-bridge.io/made-by": "hub"}))
+    return name
 
 
 def create(control_plane: ControlPlane, namespace: str, node: str, **metadata: Any) -> Body:
-    spec = {
-        "nodeName": node,
-        "containers": [{"name": "c", "image": "none"}],
-        "tolerations": [{"operator": "Exists"}],
-    }
-    named = {"name": "web", "namespace": namespace, **metadata}
-    return control_plane.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec})
+    pod = manifests.pod("web", namespace=namespace, nodeName=node)
+    pod["metadata"] |= metadata
+    return control_plane.api.create(pod)
 
 
 def told(pod: Body, *conditions: Body) -> Body:

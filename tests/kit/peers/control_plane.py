@@ -100,7 +100,7 @@ class ControlPlane:
         self._write_credentials()
         self._start_etcd()
         self._start_api_server()
-        self.api = self._api(self._admin_token)
+        self.api = self._api()
         self._start_controller_manager()
 
     def start_scheduler(self) -> None:
@@ -167,19 +167,23 @@ class ControlPlane:
         """
         self.api.ensure({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
 
+    def wait_registered(self, driver: str, node: str) -> None:
+        """Wait until the CSINode of a node has a driver."""
+        self.api.wait_until(
+            "CSINode",
+            node,
+            lambda it: any(each["name"] == driver for each in it["spec"].get("drivers") or ()),
+            what=f"with driver {driver}",
+            timeout_s=120.0,
+        )
+
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
         """A kubeconfig file for a ServiceAccount that exists, with a token that the API server made."""
         return self.kubeconfig(f"{namespace}-{name}", self.api.token_for(namespace, name))
 
-    def api_as(self, namespace: str, service_account: str) -> KubeApi:
-        """What a ServiceAccount sees, by its roles. The caller closes it."""
-        token = self.api.token_for(namespace, service_account)
-        return self._api(token)
-
     def api_for(self, user: str, group: str) -> KubeApi:
         """What another user may do, by the administrator's impersonation. The caller closes it."""
-        discovery = self.directory / "api-discovery.json"
-        return KubeApi(self.url, token=self._admin_token, ca=self.ca, discovery=discovery, instead=(user, group))
+        return self._api(instead=(user, group))
 
     def apply(self, path: Path) -> None:
         """Create what a YAML file, or every YAML file of a folder, holds; what exists is left as it is.
@@ -209,8 +213,9 @@ class ControlPlane:
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return name
 
-    def _api(self, token: str) -> KubeApi:
-        return KubeApi(self.url, token=token, ca=self.ca, discovery=self.directory / "api-discovery.json")
+    def _api(self, *, instead: tuple[str, str] | None = None) -> KubeApi:
+        discovery = self.directory / "api-discovery.json"
+        return KubeApi(self.url, token=self._admin_token, ca=self.ca, discovery=discovery, instead=instead)
 
     def _write_credentials(self) -> None:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)

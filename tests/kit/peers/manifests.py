@@ -71,8 +71,29 @@ def persistent_volume(name: str, *, driver: str, handle: str, **spec: Any) -> Ob
     }
 
 
-def node(name: str) -> Object:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+def node(name: str, **metadata: Any) -> Object:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
+
+
+def pod(name: str, *, namespace: str, claim: str = "", image: str = "none", **spec: Any) -> Object:
+    """A pod that may have a claim. No kubelet runs it, so it takes any taint; further fields go to its spec."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}] if claim else []
+    mounts = [{"name": it["name"], "mountPath": "/data"} for it in volumes]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "containers": [{"name": "c", "image": image, "volumeMounts": mounts}],
+            "volumes": volumes,
+            "tolerations": [{"operator": "Exists"}],
+            **spec,
+        },
+    }
+
+
+def csi_driver(name: str, **spec: Any) -> Object:
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec}
 
 
 def csi_node(name: str, *, drivers: dict[str, str], topology_keys: list[str] | None = None) -> Object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,47 +12,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+_OUTCOMES = frozenset({"passed", "failed", "skipped", "pending"})
+"""Ginkgo's other outcomes (panicked, timedout, interrupted, aborted) are failures, too."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SanityReport:
-    """The full names of csi-sanity's specs, by outcome.
+    """The outcome of each of csi-sanity's specs.
 
     Attributes:
-        passed, skipped, pending: names alone.
-        failed: name → what the spec found wrong (also of a spec that panicked or timed out).
+        outcomes: the spec's full name → passed, failed, skipped or pending.
+        failed: name → what the spec found wrong.
     """
 
-    passed: frozenset[str]
+    outcomes: Mapping[str, str]
     failed: Mapping[str, str]
-    skipped: frozenset[str]
-    pending: frozenset[str]
 
     @property
     def counts(self) -> dict[str, int]:
-        return {
-            "passed": len(self.passed),
-            "failed": len(self.failed),
-            "skipped": len(self.skipped),
-            "pending": len(self.pending),
-        }
+        return Counter(self.outcomes.values())
+
+    @property
+    def skipped(self) -> set[str]:
+        return {name for name, outcome in self.outcomes.items() if outcome == "skipped"}
 
     def differences(self, other: SanityReport) -> list[str]:
         """One line for each spec that came out otherwise in the other report; empty where they are equal."""
-        ours, theirs = self._outcomes(), other._outcomes()
+        ours, theirs = self.outcomes, other.outcomes
         return [
-            f"{name}: {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}"
-            + (f" ({other.failed[name]})" if name in other.failed else "")
+            f"{name}: {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')} ({other.failed.get(name, '')})"
             for name in sorted(ours.keys() | theirs.keys())
             if ours.get(name) != theirs.get(name)
         ]
-
-    def _outcomes(self) -> dict[str, str]:
-        return {
-            **dict.fromkeys(self.passed, "passed"),
-            **dict.fromkeys(self.failed, "failed"),
-            **dict.fromkeys(self.skipped, "skipped"),
-            **dict.fromkeys(self.pending, "pending"),
-        }
 
 
 def run_sanity(
@@ -97,27 +89,19 @@ def run_sanity(
             raise AssertionError(f"csi-sanity still ran after {timeout_s:g} s\n{_tail(output)}") from None
     if not report.exists():
         raise AssertionError(f"csi-sanity left no report\n{_tail(output)}")
-    return read_report(json.loads(report.read_text()))
+    return _read(json.loads(report.read_text()))
 
 
-def read_report(suites: list[dict[str, Any]]) -> SanityReport:
-    """Sort the specs of a Ginkgo JSON report by outcome."""
-    outcomes: dict[str, dict[str, str]] = {"passed": {}, "failed": {}, "skipped": {}, "pending": {}}
-    for spec in (spec for suite in suites for spec in suite["SpecReports"]):
-        if spec["LeafNodeType"] != "It":
-            continue
+def _read(suites: list[dict[str, Any]]) -> SanityReport:
+    outcomes: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for spec in (spec for suite in suites for spec in suite["SpecReports"] if spec["LeafNodeType"] == "It"):
         name = " ".join([*(spec["ContainerHierarchyTexts"] or []), spec["LeafNodeText"]])
-        if any(name in names for names in outcomes.values()):
-            raise AssertionError(f"two specs of csi-sanity are called {name!r}")
-        # Ginkgo's other outcomes (panicked, timedout, interrupted, aborted) are failures, too.
-        outcome = spec["State"] if spec["State"] in outcomes else "failed"
-        outcomes[outcome][name] = spec.get("Failure", {}).get("Message", "")
-    return SanityReport(
-        passed=frozenset(outcomes["passed"]),
-        failed=outcomes["failed"],
-        skipped=frozenset(outcomes["skipped"]),
-        pending=frozenset(outcomes["pending"]),
-    )
+        assert name not in outcomes, f"two specs of csi-sanity are called {name!r}"
+        outcomes[name] = spec["State"] if spec["State"] in _OUTCOMES else "failed"
+        if outcomes[name] == "failed":
+            failed[name] = spec.get("Failure", {}).get("Message", "")
+    return SanityReport(outcomes=outcomes, failed=failed)
 
 
 def _tail(output: Path) -> str:

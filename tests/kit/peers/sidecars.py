@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tests.kit.deployed import arguments, with_flags
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
 
@@ -63,6 +64,39 @@ class Sidecars:
             log_name=log_name or name,
             ready=ready,
             environment={**os.environ, **variables},
+        )
+
+    def start_deployed(
+        self,
+        container: Mapping[str, Any],
+        socket: Path,
+        *flags: str,
+        account: str = "csi-bridge-driver",
+        environment: Mapping[str, str] | None = None,
+        **changed: object,
+    ) -> Process:
+        """Start a sidecar as deploy/ does; when it is ready it is the leader of its kind.
+
+        Args:
+            container: that of the sidecar in a manifest.
+            socket: the CSI socket it calls.
+            flags: further flags.
+            account: its ServiceAccount in the namespace csi-bridge.
+            environment: the whole environment, if not the test run's own.
+            changed: flags of the container with other values.
+        """
+        (port,) = free_ports(1)
+        command = [
+            self.peer(container["name"]),
+            *with_flags(arguments(dict(container)), csi_address=socket, **changed),
+            f"--kubeconfig={self.control_plane.service_account_kubeconfig('csi-bridge', account)}",
+            "--leader-election-namespace=csi-bridge",  # in a pod it is that of the pod
+            f"--http-endpoint=127.0.0.1:{port}",
+            "--v=5",
+            *flags,
+        ]
+        return self.supervisor.start(
+            container["name"], command, ready=lambda: listens_on(port), timeout_s=120.0, environment=environment
         )
 
     def start_snapshot_controller(self, *flags: str) -> Process:

@@ -14,6 +14,7 @@ from tests.kit.testdriver.call_log import Call, read_calls
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.kit.processes import Process, Supervisor
@@ -92,6 +93,17 @@ def start_testdriver(
     ]
     process = supervisor.start("testdriver", command, ready=lambda: listens_on(socket))
     return RunningDriver(name=name, socket=socket, state=state, own=own, process=process)
+
+
+def start_on_each(
+    nodes: Iterable[str], supervisor: Supervisor, directory: Path, *, name: str, flags: tuple[str, ...] = ()
+) -> dict[str, RunningDriver]:
+    """Start a test driver for each node, in a directory of the node's name. Returns them by node."""
+    found = {}
+    for node in nodes:
+        (directory / node).mkdir()
+        found[node] = start_testdriver(supervisor, directory / node, name=name, node_id=node, flags=flags)
+    return found
 
 
 def make_on(node: str, sidecar: Sidecar, *, driver: str) -> str:

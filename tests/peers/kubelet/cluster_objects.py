@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as pb
+from tests.kit.peers import manifests
 from tests.peers.kubelet.kubelet_process import IMAGE
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Driver:
             spec["tokenRequests"] = [{"audience": audience} for audience in self.audiences]
         if self.tokens_in_secrets is not None:
             spec["serviceAccountTokenInSecrets"] = self.tokens_in_secrets
-        return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec}
+        return manifests.csi_driver(name, **spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ class Volume:
             "volumeMode": "Block" if self.block else "Filesystem",
             "persistentVolumeReclaimPolicy": "Retain",
             "storageClassName": claim["spec"]["storageClassName"],
-            "claimRef": {"kind": "PersistentVolumeClaim", **_named(claim)},
+            "claimRef": {"kind": "PersistentVolumeClaim", "name": claim["metadata"]["name"], "namespace": namespace},
             "csi": source,
         }
         if self.mount_options:
@@ -129,18 +130,15 @@ class Volume:
         return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
 
     def claim(self, *, namespace: str, volume: str, storage_class: str) -> Object:
-        return {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": self.name, "namespace": namespace},
-            "spec": {
-                "storageClassName": storage_class if self.grows else "",
-                "accessModes": list(self.modes),
-                "volumeMode": "Block" if self.block else "Filesystem",
-                "volumeName": volume,
-                "resources": {"requests": {"storage": self.size}},
-            },
-        }
+        return manifests.claim(
+            self.name,
+            namespace=namespace,
+            storage_class=storage_class if self.grows else "",
+            volume_mode="Block" if self.block else "Filesystem",
+            accessModes=list(self.modes),
+            volumeName=volume,
+            resources={"requests": {"storage": self.size}},
+        )
 
     def secret_name(self, purpose: str) -> str:
         return f"{self.name}-{purpose}"
@@ -169,7 +167,6 @@ class Use:
 class Inline:
     name: str = "scratch"
     attributes: Mapping[str, str] = field(default_factory=dict)
-    fs_type: str = ""
     read_only: bool = False
     secret: Mapping[str, str] = field(default_factory=dict)
 
@@ -179,8 +176,6 @@ class Inline:
 
     def source(self, driver: str) -> Object:
         source: Object = {"driver": driver, "volumeAttributes": dict(self.attributes), "readOnly": self.read_only}
-        if self.fs_type:
-            source["fsType"] = self.fs_type
         if self.secret:
             source["nodePublishSecretRef"] = {"name": self.secret_name}
         return {"name": self.name, "csi": source}
@@ -238,16 +233,6 @@ def secret(name: str, content: Mapping[str, str], *, namespace: str) -> Object:
     }
 
 
-def storage_class(driver: str) -> Object:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": driver},
-        "provisioner": driver,
-        "allowVolumeExpansion": True,
-    }
-
-
 def attachment_name(*, handle: str, driver: str, node: str) -> str:
     """The name of a volume's VolumeAttachment on a node (docs/csi-contract.md#fields-of-node-calls)."""
     return f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
@@ -255,13 +240,4 @@ def attachment_name(*, handle: str, driver: str, node: str) -> str:
 
 def attachment(*, handle: str, driver: str, node: str, volume: str) -> Object:
     name = attachment_name(handle=handle, driver=driver, node=node)
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": name},
-        "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}},
-    }
-
-
-def _named(manifest: Object) -> Object:
-    return {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    return manifests.volume_attachment(name, driver=driver, node=node, volume=volume)

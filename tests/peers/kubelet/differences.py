@@ -181,20 +181,19 @@ ACCEPTED: tuple[Accepted, ...] = (
 )
 
 
-def unwanted(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[Difference]:
-    known = list(accepted)
-    return [difference for difference in found if not any(it.covers(difference) for it in known)]
+def unwanted(found: Iterable[Difference]) -> list[Difference]:
+    return [difference for difference in found if not any(it.covers(difference) for it in ACCEPTED)]
 
 
-def rules(scenario: str, found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[str]:
+def rules(scenario: str, found: Iterable[Difference]) -> list[str]:
     """The names of the rules that want what was found in a scenario, or is found there in some runs, in order."""
     differences = list(found)
     return sorted(
-        {it.rule.name for it in accepted if (it.passing and it.concerns(scenario)) or any(map(it.covers, differences))}
+        {it.rule.name for it in ACCEPTED if (it.passing and it.concerns(scenario)) or any(map(it.covers, differences))}
     )
 
 
-def unseen(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[Accepted]:
+def unseen(found: Iterable[Difference]) -> list[Accepted]:
     """Entries of the table that cover nothing: the kubelet or we have changed."""
     differences = list(found)
-    return [it for it in accepted if not any(it.covers(difference) for difference in differences)]
+    return [it for it in ACCEPTED if not any(map(it.covers, differences))]

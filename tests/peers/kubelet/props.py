@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.csi import csi_pb2 as pb
 from tests.kit.leftovers import clear
+from tests.kit.peers import manifests
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.processes import Supervisor
 from tests.kit.sidecar import Sidecar
@@ -71,7 +72,7 @@ class Props:
         """Make the volumes, and all objects but pods."""
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         self.create(self._scenario.driver.manifest(self.driver))
-        self.create(objects.storage_class(self.driver))
+        self.create(manifests.storage_class(self.driver, allowVolumeExpansion=True))
         for volume in self.volumes.values():
             self._make(volume)
 
