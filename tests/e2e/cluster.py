@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as csi
 from tests.e2e import container_image
-from tests.e2e.deployment import SIDECARS, Deployment
+from tests.e2e.deployment import QUICKER, SIDECARS, Deployment
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.vendors import KUBELETS, OWN
 from tests.kit.bridge import UnforeseenError
+from tests.kit.deployed import container
 from tests.kit.peers import csi_client, manifests
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.sidecars import Sidecars
@@ -118,7 +119,7 @@ class Cluster:
         plane = directory / "plane"
         plane.mkdir()
         self.plane = ControlPlane(plane, peer=peer, nodes=KUBELETS)
-        self.bridge = Deployment(directory, self._logs, plane=self.plane, peer=peer)
+        self.bridge = Deployment(directory, self._logs, plane=self.plane)
         self._nodes: dict[str, KubeletNode | OwnNode] = {}
         self._drivers: dict[str, Driver] = {}
         self._keepers: list[KeepingSupervisor] = []
@@ -131,7 +132,7 @@ class Cluster:
         self.plane.start()
         self.plane.start_scheduler()
         self.api = self.plane.api
-        sidecars = Sidecars(control_plane=self.plane, supervisor=self._keeper("cluster"), peer=self._peer)
+        sidecars = self._sidecars(self._keeper("cluster"))
         sidecars.install_snapshot_kinds()
         sidecars.start_snapshot_controller()
         self.bridge.install()
@@ -198,23 +199,19 @@ class Cluster:
             state.mkdir(parents=True)
         processes = {name: self.node(name).add_vendor(vendor, state=state) for name in vendor.nodes}
         for name in vendor.nodes:
-            self._wait_registered(vendor, name)
+            self.plane.wait_registered(vendor.name, name)
         proxy = self.bridge.start_proxy(vendor.name, *vendor.proxy_flags, node=vendor.pinned)
         proxy.process.wait_until(
             lambda: csi_client.is_ready(csi_client.probe(proxy.socket)), what="Identity of the vendor's driver"
         )
         keeper = self._keeper(vendor.name)
-        self.bridge.start_sidecars(proxy.socket, keeper)
+        sidecars = self._sidecars(keeper)
+        for name in SIDECARS:
+            sidecars.start_deployed(container("cloud/driver/driver.yaml", name), proxy.socket, **QUICKER)
         return Driver(vendor=vendor, proxy=proxy, keeper=keeper, on=processes)
 
-    def _wait_registered(self, vendor: Vendor, node: str) -> None:
-        self.api.wait_until(
-            "CSINode",
-            node,
-            lambda it: any(driver["name"] == vendor.name for driver in it["spec"].get("drivers") or ()),
-            what=f"with driver {vendor.name}",
-            timeout_s=60.0,
-        )
+    def _sidecars(self, keeper: KeepingSupervisor) -> Sidecars:
+        return Sidecars(control_plane=self.plane, supervisor=keeper, peer=self._peer)
 
     def _keeper(self, name: str) -> KeepingSupervisor:
         keeper = KeepingSupervisor(self._logs / name)

@@ -7,10 +7,11 @@ fails them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -30,6 +31,8 @@ _HERE = Path(__file__).parent
 _CAP_SYS_ADMIN = 21
 _LIMIT_S = 600
 """Of one test. The first also starts the cluster."""
+
+C = TypeVar("C", Cluster, UpstreamCluster, Site)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,23 +60,26 @@ def _tool(name: str) -> Path:
     return found
 
 
-def _need_root() -> None:
+@contextlib.contextmanager
+def _running(kind: type[C], logs: Path) -> Iterator[C]:
+    """A cluster of a kind, from its start to its stop."""
     if missing := needs.capability(_CAP_SYS_ADMIN, "CAP_SYS_ADMIN"):
         # A run that requires the peers is one that wants these tests.
         (pytest.fail if os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1" else pytest.skip)(missing)
-
-
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    _need_root()
-    with tempfile.TemporaryDirectory(prefix="csi-e2e-", ignore_cleanup_errors=True) as directory:
-        # The logs stay where pytest keeps those of its last runs.
-        cluster = Cluster(Path(directory), tmp_path_factory.mktemp("e2e"), peer=_peer, tool=_tool)
+    with tempfile.TemporaryDirectory(prefix="csi-e-", ignore_cleanup_errors=True) as directory:
+        cluster = kind(Path(directory), logs, peer=_peer, tool=_tool)
         try:
             cluster.start()
             yield cluster
         finally:
             cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    # The logs stay where pytest keeps those of its last runs.
+    with _running(Cluster, tmp_path_factory.mktemp("e2e")) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -86,25 +92,13 @@ def tenant(cluster: Cluster) -> Iterator[Tenant]:
 
 @pytest.fixture
 def upstream_cluster(tmp_path: Path) -> Iterator[UpstreamCluster]:
-    _need_root()
-    with tempfile.TemporaryDirectory(prefix="csi-u-", ignore_cleanup_errors=True) as directory:
-        cluster = UpstreamCluster(Path(directory), tmp_path, peer=_peer, tool=_tool)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
+    with _running(UpstreamCluster, tmp_path) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     """A cluster on which the bridge is not installed yet, in a network of its own."""
-    _need_root()
     _tool("ip")
-    with own_network(), tempfile.TemporaryDirectory(prefix="csi-i-", ignore_cleanup_errors=True) as directory:
-        site = Site(Path(directory), tmp_path, peer=_peer, tool=_tool)
-        try:
-            site.start()
-            yield site
-        finally:
-            site.stop()
+    with own_network(), _running(Site, tmp_path) as site:
+        yield site

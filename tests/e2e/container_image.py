@@ -42,46 +42,64 @@ def write_archive(
         programs: what else is in ``/``, and needs none either.
         entrypoints: further names of the image, and the program that each begins with; empty for none.
     """
-    layer = _layer(busybox, programs)
+    layer = path.with_suffix(".layer")
+    _write_layer(layer, busybox, programs)
+    names = {IMAGE: "", **entrypoints}
+    cmd = {"Cmd": ["sh", "-c", _UNTIL_STOPPED]}
+    write_images(
+        path,
+        layer,
+        {
+            name: {"Env": ["PATH=/bin"], **({"Entrypoint": [entrypoint]} if entrypoint else cmd)}
+            for name, entrypoint in names.items()
+        },
+    )
+
+
+def write_images(path: Path, layer: Path, images: Mapping[str, Mapping[str, object]]) -> None:
+    """Write images of one layer to a file, and remove the layer.
+
+    Args:
+        path: the new file.
+        layer: the archive of their files.
+        images: each image's name, and the configuration of its containers.
+    """
+    with layer.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
     manifest = []
     with tarfile.open(path, "w") as archive:
-        _add(archive, "layer.tar", layer)
-        for number, (name, entrypoint) in enumerate({IMAGE: "", **entrypoints}.items()):
+        archive.add(layer, "layer.tar")
+        for number, (name, containers) in enumerate(images.items()):
             config = {
                 "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
                 "os": "linux",
-                "config": {"Env": ["PATH=/bin"], **_process(entrypoint)},
-                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+                "config": containers,
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             }
-            _add(archive, f"config{number}.json", json.dumps(config).encode())
+            add(archive, f"config{number}.json", json.dumps(config).encode())
             manifest.append({"Config": f"config{number}.json", "RepoTags": [name], "Layers": ["layer.tar"]})
-        _add(archive, "manifest.json", json.dumps(manifest).encode())
+        add(archive, "manifest.json", json.dumps(manifest).encode())
+    layer.unlink()
 
 
-def _process(entrypoint: str) -> dict[str, list[str]]:
-    return {"Entrypoint": [entrypoint]} if entrypoint else {"Cmd": ["sh", "-c", _UNTIL_STOPPED]}
-
-
-def _layer(busybox: Path, programs: Sequence[Path]) -> bytes:
+def _write_layer(path: Path, busybox: Path, programs: Sequence[Path]) -> None:
     listed = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as layer:
-        _add(layer, "bin/busybox", busybox.read_bytes(), mode=0o755)
+    with tarfile.open(path, "w") as layer:
+        add(layer, "bin/busybox", busybox.read_bytes(), mode=0o755)
         for applet in listed.stdout.split():
             if applet != "busybox":
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 layer.addfile(link)
         for program in programs:
-            _add(layer, program.name, program.read_bytes(), mode=0o755)
+            add(layer, program.name, program.read_bytes(), mode=0o755)
         for name in ("tmp", "etc"):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o777
             layer.addfile(folder)
-    return buffer.getvalue()
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
+def add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))

@@ -1,7 +1,7 @@
 """A deployment: the bridge and the stock sidecars as deploy/ starts them, on this machine.
 
 The arguments, the environment and the ServiceAccounts are those of the manifests. What differs is named here: paths,
-addresses and kubeconfigs (`_OUTSIDE`), and pauses that a test would wait for (`_QUICKER`, `NODE_PERIODS`).
+addresses and kubeconfigs, and pauses that a test would wait for (`QUICKER`, `NODE_PERIODS`).
 """
 
 from __future__ import annotations
@@ -16,27 +16,19 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.kit.bridge import Agent, Bridge, Hub, Proxy
 from tests.kit.deployed import DEPLOY, arguments, container, with_flags
 from tests.kit.ports import free_ports
-from tests.kit.processes import Supervisor, listens_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.kit.peers.control_plane import ControlPlane
-    from tests.kit.processes import Process
 
 SIDECARS: Final = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
 
 NODE_PERIODS: Final = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")
 """Of an agent: as short as those of the tests' kubelet."""
 
-_QUICKER: Final = {"retry_interval_max": "10s"}
+QUICKER: Final = {"retry_interval_max": "10s"}
 """Of every sidecar: after an outage a test waits this long."""
 
-_OUTSIDE: Final = ("--leader-election-namespace=csi-bridge", "--v=5")
-"""Of every sidecar: in a pod the namespace is the pod's."""
-
 _PROGRAM: Final = Path(sys.executable).with_name("csi-bridge")
-_READY_S: Final = 60.0
 
 
 class Deployment(Bridge):
@@ -46,13 +38,11 @@ class Deployment(Bridge):
         directory: for sockets, state and certificates; its path must be short.
         logs: for the members' logs.
         plane: the cluster, once it is started.
-        peer: finds a sidecar's binary by name.
     """
 
-    def __init__(self, directory: Path, logs: Path, *, plane: ControlPlane, peer: Callable[[str], Path]) -> None:
+    def __init__(self, directory: Path, logs: Path, *, plane: ControlPlane) -> None:
         super().__init__(directory, logs)
         self._plane = plane
-        self._peer = peer
 
     def install(self) -> None:
         """Give the hub and the sidecars their ServiceAccounts and roles, and start the hub."""
@@ -100,26 +90,6 @@ class Deployment(Bridge):
         self._proxies.append(proxy)
         self._start(proxy)
         return proxy
-
-    def start_sidecars(self, socket: Path, supervisor: Supervisor) -> None:
-        """Start the four on a proxy driver's socket; each is the leader of its kind when it is ready."""
-        kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-driver")
-        for name in SIDECARS:
-            self._start_sidecar(name, socket, kubeconfig, supervisor)
-
-    def _start_sidecar(self, name: str, socket: Path, kubeconfig: Path, supervisor: Supervisor) -> Process:
-        (port,) = free_ports(1)
-        args = arguments(container("cloud/driver/driver.yaml", name))
-        command = [
-            self._peer(name),
-            *with_flags(args, csi_address=socket, **_QUICKER),
-            f"--kubeconfig={kubeconfig}",
-            f"--http-endpoint=127.0.0.1:{port}",
-            *_OUTSIDE,
-        ]
-        return supervisor.start(name, command, ready=lambda: listens_on(port), timeout_s=_READY_S)
-
-    # ---- agents ------------------------------------------------------------------------------------------------------
 
     def new_agent(
         self, node: str, directory: Path, logs: Path, *, registration: str, hub: str, root: Path, flags: tuple[str, ...]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.containerd import Containerd
+from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
 from tests.kit.deployed import added_arguments, with_flags
-from tests.peers.kubelet.kubelet_process import Kubelet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.e2e.deployment import Deployment
-    from tests.e2e.supervisors import MachineSupervisor
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.peers.kube_api import Object
 
@@ -48,9 +46,8 @@ class KubeletNode(Node):
     ) -> None:
         super().__init__(name, directory, logs, bridge=bridge, peer=peer)
         self._plane = plane
-        self._image = image
         self._containerd = Containerd(directory, tool=tool, networked=networked)
-        self._kubelet = _Kubelet(
+        self._kubelet = ContainerdKubelet(
             directory,
             peer=peer,
             node=name,
@@ -87,9 +84,6 @@ class KubeletNode(Node):
     def read(self, pod: Object, name: str) -> str:
         return self.run(pod, "cat", f"/{name}")
 
-    def group(self, pod: Object, name: str) -> int:
-        return int(self.run(pod, "stat", "-c", "%g", f"/{name}"))
-
     def why(self, pod: Object) -> str:
         meta = pod["metadata"]
         return "\n".join(self._plane.api.events(meta["name"], namespace=meta["namespace"]))
@@ -106,32 +100,6 @@ class KubeletNode(Node):
 
     def tell(self) -> str:
         return f"{super().tell()}\n{self._kubelet.process.log_tail()}"
-
-
-class _Kubelet(Kubelet):
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        peer: Callable[[str], Path],
-        node: str,
-        kubeconfig: Path,
-        supervisor: MachineSupervisor,
-        containerd: Containerd,
-        image: Path,
-    ) -> None:
-        super().__init__(directory, peer=peer, node=node, kubeconfig=kubeconfig, supervisor=supervisor)
-        self._containerd = containerd
-        self._image = image
-
-    def _start_runtime(self) -> Path:
-        self._containerd.start(self._supervisor, image=self._image)
-        return self._containerd.socket
-
-    def _configuration(self, endpoint: str) -> dict[str, object]:
-        # Who runs a command in a pod comes by the API server, which has no certificate for its kubelets.
-        anybody = {"anonymous": {"enabled": True}, "webhook": {"enabled": False}}
-        return {**super()._configuration(endpoint), "authentication": anybody}
 
 
 def _container(pod: Object) -> str:

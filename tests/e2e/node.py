@@ -194,10 +194,6 @@ class Node(ABC):
         """Read such a file."""
 
     @abstractmethod
-    def group(self, pod: Object, name: str) -> int:
-        """The group that a file, or the root of a volume, belongs to."""
-
-    @abstractmethod
     def why(self, pod: Object) -> str:
         """Why a pod does not have its volumes, in the words of whoever is to mount them."""
 

@@ -75,9 +75,6 @@ class OwnNode(Node):
     def read(self, pod: Object, name: str) -> str:
         return self._path(pod, name).read_text()
 
-    def group(self, pod: Object, name: str) -> int:
-        return self._path(pod, name).stat().st_gid
-
     def why(self, pod: Object) -> str:
         return "\n".join(it["error"] for it in self.volumes() if it["uid"] == pod["metadata"]["uid"])
 

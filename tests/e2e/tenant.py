@@ -111,19 +111,8 @@ class Tenant:
     def static_claim(self, name: str, driver: Driver, handle: str, *, size_bytes: int = 64 * MIB) -> Object:
         """Write a PersistentVolume for a volume that exists at the edge and a claim for it; wait until it is bound."""
         volume = f"{self.namespace}-{name}"
-        self.create_own(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": volume},
-                "spec": {
-                    "capacity": {"storage": str(size_bytes)},
-                    "accessModes": ["ReadWriteOnce"],
-                    "persistentVolumeReclaimPolicy": "Retain",
-                    "csi": {"driver": driver.name, "volumeHandle": handle},
-                },
-            }
-        )
+        capacity = {"storage": str(size_bytes)}
+        self.create_own(manifests.persistent_volume(volume, driver=driver.name, handle=handle, capacity=capacity))
         claims = self.claims(driver).of_class("")
         claims.ask(name, size_bytes=size_bytes, volumeName=volume)
         return claims.wait_bound(name)
@@ -306,13 +295,8 @@ class Tenant:
         """Take a snapshot of a claim's volume, and wait until it can be used; the VolumeSnapshot."""
         asked = manifests.snapshot(name, namespace=self.namespace, snapshot_class=driver.name, claim=claim)
         self.api.create(asked)
-        return self.api.wait_until(
-            "VolumeSnapshot",
-            name,
-            lambda it: bool(it.get("status", {}).get("readyToUse")),
-            what="ready",
-            namespace=self.namespace,
-            timeout_s=_RUNNING_LIMIT_S,
+        return self.api.wait_status(
+            "VolumeSnapshot", name, "readyToUse", namespace=self.namespace, timeout_s=_RUNNING_LIMIT_S
         )
 
     # ---- the end -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Each field of a CSIDriver does on both kinds of node what its documentation says."""
+"""Fields of a CSIDriver do on both kinds of node what their documentation says; other tests show the others."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ if TYPE_CHECKING:
     from tests.kit.testdriver.call_log import Call
 
 SHOWN_ELSEWHERE = {
-    "seLinuxMount": "without SELinux it changes nothing, as the records of the real kubelet say (selinux-mount)",
+    "attachRequired": "in the records of the real kubelet, which the agent's are like (no-attach)",
+    "fsGroupPolicy": "there (fs-group-file, fs-group-none, fs-group-with-fs-type)",
+    "podInfoOnMount": "there (pod-info)",
+    "requiresRepublish": "there (republish)",
+    "seLinuxMount": "there: without SELinux it changes nothing (selinux-mount)",
     "storageCapacity": "the scheduler's and the provisioner's: it concerns topology",
     "preventPodSchedulingIfMissing": "the scheduler's, alpha and off: it looks at CSINode, which is written",
 }
 """Fields that this module leaves to others, and why."""
 
 SHOWN_HERE = {
-    "attachRequired",
-    "fsGroupPolicy",
     "nodeAllocatableUpdatePeriodSeconds",
-    "podInfoOnMount",
-    "requiresRepublish",
     "serviceAccountTokenInSecrets",
     "tokenRequests",
     "volumeLifecycleModes",
 }
 
-_GROUP = 4711
 _FOLLOWED_S = 2.0
 _REASON_LIMIT_S = 60.0
 _TWICE_S = 45.0
@@ -94,63 +93,6 @@ def test_every_field_of_this_kubernetes_is_shown_somewhere(cluster: Cluster) -> 
 
 
 @nodes
-def test_without_attach_required_nothing_is_attached(
-    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
-) -> None:
-    volume = tenant.claim("data", fields.driver)
-    tenant.start_pod("web", node, "data")
-
-    names = [it["spec"]["source"]["persistentVolumeName"] for it in tenant.api.all("VolumeAttachment")]
-    assert volume["metadata"]["name"] not in names
-    assert fields.driver.pinned.calls("ControllerPublishVolume") == []
-
-
-@nodes
-def test_pod_info_on_mount_tells_the_driver_whose_volume_it_is(
-    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
-) -> None:
-    fields.set(podInfoOnMount=True)
-    tenant.claim("data", fields.driver)
-    pod = tenant.start_pod("web", node, "data", serviceAccountName="default")
-
-    (request,) = publications(cluster, tenant, node, "web")
-    told = {key.removeprefix("csi.storage.k8s.io/"): value for key, value in request.volume_context.items()}
-    assert (told["pod.name"], told["pod.namespace"], told["pod.uid"]) == (
-        "web",
-        tenant.namespace,
-        pod["metadata"]["uid"],
-    )
-    assert (told["serviceAccount.name"], told["ephemeral"]) == ("default", "false")
-
-
-@nodes
-def test_without_pod_info_on_mount_the_driver_is_told_nothing_of_the_pod(
-    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
-) -> None:
-    tenant.claim("data", fields.driver)
-    tenant.start_pod("web", node, "data")
-
-    (request,) = publications(cluster, tenant, node, "web")
-    assert [key for key in request.volume_context if key.startswith("csi.storage.k8s.io/")] == []
-
-
-@nodes
-@pytest.mark.parametrize(
-    ("policy", "group"),
-    [("File", _GROUP), ("None", 0), ("ReadWriteOnceWithFSType", 0)],  # the volume has no file system type
-)
-def test_fs_group_policy_decides_whether_the_volume_gets_the_pods_group(
-    cluster: Cluster, tenant: Tenant, fields: Fields, node: str, policy: str, group: int
-) -> None:
-    fields.set(fsGroupPolicy=policy)
-    tenant.claim("data", fields.driver)
-    pod = tenant.start_pod("web", node, "data", securityContext={"fsGroup": _GROUP})
-    tenant.write("web", "data/file", "hello")
-
-    assert cluster.node(node).group(pod, "data") == group
-
-
-@nodes
 def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_the_reason(
     cluster: Cluster, tenant: Tenant, node: str
 ) -> None:
@@ -165,25 +107,6 @@ def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_t
         instead=lambda: tenant.tell("web"),
     )
     assert not any(pod["metadata"]["uid"] in call.fields["target_path"] for call in _published(driver, node))
-
-
-@nodes
-def test_requires_republish_publishes_the_volume_again_and_again(
-    cluster: Cluster, tenant: Tenant, fields: Fields, node: str
-) -> None:
-    fields.set(requiresRepublish=True)
-    tenant.claim("data", fields.driver)
-    tenant.start_pod("web", node, "data")
-    tenant.write("web", "data/file", "hello")
-
-    wait_for(
-        lambda: len(publications(cluster, tenant, node, "web")) >= len(["once", "again", "and again"]),
-        what="third publication",
-        timeout_s=120.0,
-        instead=lambda: tenant.tell("web"),
-    )
-    assert len({request.target_path for request in publications(cluster, tenant, node, "web")}) == 1
-    assert tenant.read("web", "data/file") == "hello"
 
 
 @nodes

@@ -73,11 +73,7 @@ NFS = Vendor(
     flags=("--fs=directory", "--no-topology", "--no-attach"),
     nodes=NODES,
     pinned=OWN,
-    csi_driver={
-        "attachRequired": False,
-        "podInfoOnMount": True,
-        "volumeLifecycleModes": ["Persistent", "Ephemeral"],
-    },
+    csi_driver={"attachRequired": False},
 )
 """Directories that every node reaches at any time. A node without a kubelet serves its calls."""
 

@@ -6,12 +6,8 @@ the programs that the example driver calls are where they are here, with their l
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import io
-import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -22,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+from tests.e2e.container_image import add, write_images
 from tests.kit.deployed import ROOT
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ OPT = Path("/opt/csi-bridge")
 TOOLS = ("mount", "umount", "losetup", "blockdev", "sync", "cp")
 """The programs that the example driver runs."""
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = f"{OPT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox"
 _SITE = OPT / "lib" / Path(sysconfig.get_path("purelib")).relative_to(BIN.parent / "lib")
 _SOURCES = ("cli", "cloud", "common", "edge", "examples")
@@ -65,25 +61,15 @@ def write_archive(path: Path, *, programs: Mapping[str, Path], busybox: Path, im
     layer = path.with_suffix(".layer")
     with tarfile.open(layer, "w", dereference=True) as tar:
         _fill(tar, programs, busybox)
-    with layer.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    with tarfile.open(path, "w") as archive:
-        archive.add(layer, "layer.tar")
-        manifest = []
-        for number, (name, command) in enumerate(images.items()):
-            config = {
-                "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
-                "os": "linux",
-                "config": {
-                    "Env": [f"PATH={_PATH}", "PYTHONDONTWRITEBYTECODE=1"],
-                    **({"Entrypoint": command} if command else {"Cmd": ["/bin/sh"]}),
-                },
-                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
-            }
-            _add(archive, f"config{number}.json", json.dumps(config).encode())
-            manifest.append({"Config": f"config{number}.json", "RepoTags": [name], "Layers": ["layer.tar"]})
-        _add(archive, "manifest.json", json.dumps(manifest).encode())
-    layer.unlink()
+    environment = {"Env": [f"PATH={_PATH}", "PYTHONDONTWRITEBYTECODE=1"]}
+    write_images(
+        path,
+        layer,
+        {
+            name: {**environment, **({"Entrypoint": command} if command else {"Cmd": ["/bin/sh"]})}
+            for name, command in images.items()
+        },
+    )
 
 
 def _fill(tar: tarfile.TarFile, programs: Mapping[str, Path], busybox: Path) -> None:
@@ -97,8 +83,8 @@ def _fill(tar: tarfile.TarFile, programs: Mapping[str, Path], busybox: Path) -> 
         entry = tarfile.TarInfo(folder)
         entry.type, entry.mode = tarfile.DIRTYPE, mode
         tar.addfile(entry)
-    _add(tar, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\ncsi:x:65532:65532:csi:/:/bin/sh\n")
-    _add(tar, "bin/sh", busybox.read_bytes(), mode=0o755)
+    add(tar, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\ncsi:x:65532:65532:csi:/:/bin/sh\n")
+    add(tar, "bin/sh", busybox.read_bytes(), mode=0o755)
     for applet in subprocess.check_output([busybox, "--list"], text=True).split():
         link = tarfile.TarInfo(f"busybox/{applet}")
         link.type, link.linkname = tarfile.SYMTYPE, "/bin/sh"
@@ -107,13 +93,13 @@ def _fill(tar: tarfile.TarFile, programs: Mapping[str, Path], busybox: Path) -> 
         tar.add(program, name)
     for place, file in sorted({**{it: it for it in files}, **ours}.items()):
         tar.add(file, str(place).lstrip("/"), recursive=False)
-    _add(tar, f"{str(OPT)[1:]}/pyvenv.cfg", f"home = {Path(sys.executable).resolve().parent}\n".encode())
+    add(tar, f"{str(OPT)[1:]}/pyvenv.cfg", f"home = {Path(sys.executable).resolve().parent}\n".encode())
     link = tarfile.TarInfo(f"{str(OPT)[1:]}/bin/python")
     link.type, link.linkname = tarfile.SYMTYPE, str(Path(sys.executable).resolve())
     tar.addfile(link)
     for name in ("csi-bridge", "dirdriver"):
         script = (BIN / name).read_text().replace(str(BIN), f"{OPT}/bin")
-        _add(tar, f"{str(OPT)[1:]}/bin/{name}", script.encode(), mode=0o755)
+        add(tar, f"{str(OPT)[1:]}/bin/{name}", script.encode(), mode=0o755)
 
 
 def _inside(file: Path) -> Path:
@@ -155,9 +141,3 @@ def _packages() -> Iterator[Path]:
 def _libraries(programs: Iterable[Path]) -> Iterator[Path]:
     done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
     yield from map(Path, set(re.findall(r"(/\S+) \(0x", done.stdout)))
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
-    archive.addfile(entry, io.BytesIO(content))

@@ -7,20 +7,19 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.e2e.containerd import Containerd
+from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.installed.images import BIN
 from tests.e2e.installed.network import add_address
 from tests.e2e.supervisors import MachineSupervisor
 from tests.kit import leftovers
 from tests.kit.machine import Machine
-from tests.peers.kubelet.kubelet_process import Kubelet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.processes import Process, Supervisor
+    from tests.kit.processes import Process
 
 _OWN = ("opt", "run", "var/lib")
 _ROOT = Path("/var/lib/kubelet")
@@ -122,32 +121,13 @@ class KubeletNode(Node):
         self.digests = self._containerd.name_by_digest()
 
 
-class _Kubelet(Kubelet):
+class _Kubelet(ContainerdKubelet):
     """A kubelet whose root directory is where everybody looks for it."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        peer: Callable[[str], Path],
-        node: str,
-        kubeconfig: Path,
-        supervisor: Supervisor,
-        containerd: Containerd,
-        image: Path,
-        address: str,
-        dns: str,
-        resolv_conf: Path,
-    ) -> None:
-        super().__init__(directory, peer=peer, node=node, kubeconfig=kubeconfig, supervisor=supervisor)
-        self._containerd = containerd
-        self._image = image
+    def __init__(self, directory: Path, *, address: str, dns: str, resolv_conf: Path, **kubelet: Any) -> None:
+        super().__init__(directory, **kubelet)
         self._address, self._dns, self._resolv_conf = address, dns, resolv_conf
         self.root = directory / "var/lib/kubelet"
-
-    def _start_runtime(self) -> Path:
-        self._containerd.start(self._supervisor, image=self._image)
-        return self._containerd.socket
 
     def _flags(self) -> list[str]:
         return [f"--root-dir={_ROOT}", f"--node-ip={self._address}"]
@@ -156,7 +136,6 @@ class _Kubelet(Kubelet):
         return {
             **super()._configuration(endpoint),
             "address": self._address,
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "clusterDNS": [self._dns],
             "clusterDomain": "cluster.local",
             "resolvConf": str(self._resolv_conf),

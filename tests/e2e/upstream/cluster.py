@@ -101,7 +101,7 @@ class UpstreamCluster:
         plane = directory / "plane"
         plane.mkdir()
         self._plane = ControlPlane(plane, peer=peer, nodes=[NODE])
-        self._bridge = Deployment(directory, logs, plane=self._plane, peer=peer)
+        self._bridge = Deployment(directory, logs, plane=self._plane)
         self._cluster = Supervisor(logs / "cluster")
         self._running = Supervisor(logs / "runs")
 
@@ -137,13 +137,7 @@ class UpstreamCluster:
         for manifest in _ATTRIBUTES:
             self._plane.api.create(manifest)
         self._node.add_vendor(DRIVER, state=None)
-        self._plane.api.wait_until(
-            "CSINode",
-            NODE,
-            lambda it: any(driver["name"] == DRIVER.name for driver in it["spec"].get("drivers") or ()),
-            what=f"with driver {DRIVER.name}",
-            timeout_s=60.0,
-        )
+        self._plane.wait_registered(DRIVER.name, NODE)
 
     @contextlib.contextmanager
     def direct(self) -> Iterator[None]:
