@@ -12,6 +12,7 @@ from cloud.election import ElectionRules, Seat
 from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import MOST_OPEN, Mode
+from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
@@ -271,6 +272,9 @@ class Placed:
 
     # what is asked of `cloud.edge_nodes.Nodes`
 
+    def drivers(self) -> list[str]:
+        return [DRIVER]
+
     def with_driver(self, driver: str) -> list[str]:
         return list(self.reports) if driver == DRIVER else []
 
@@ -397,6 +401,11 @@ class Placed:
         """The store has it that a node made a volume under a name."""
         self.store.record_later(DRIVER, node, Thing(VOLUME, volume), name)
 
+    def tell(self, *reports: DriverReport) -> None:
+        """Nodes report the driver, for the first time or anew."""
+        self.reports |= {each.node: each for each in reports}
+        self.placement.changed(DRIVER)
+
     def refuse(self, node: str, code: Code, origin: Origin = Origin.VENDOR) -> None:
         """The vendor of a node, or a hop on the way, answers with a code."""
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
@@ -425,6 +434,12 @@ class Reported:
         return ""
 
 
+def fleet(*reports: DriverReport) -> Fleet:
+    """The nodes that have reported a driver, all connected; there were no offers before."""
+    nodes = Reported({each.node: each for each in reports})
+    return Fleets(nodes, Offers(StoredOffers(), Metrics())).of(DRIVER)
+
+
 class StoredOffers:
     """A disk for offers (`cloud.store.Store`)."""
 
@@ -438,11 +453,6 @@ class StoredOffers:
         self.kept.pop(driver, None)
         if offer is not None:
             self.kept[driver] = offer
-
-
-def offers() -> Offers:
-    """Offers that begin without earlier ones."""
-    return Offers(StoredOffers(), Metrics())
 
 
 class Asked:

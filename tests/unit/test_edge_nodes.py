@@ -30,6 +30,7 @@ from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Ans
 from common.status import Code, Status
 from common.version import introduce
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.placed_nodes import Told
 from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle
 
@@ -61,42 +62,21 @@ RENEWED = "k-2"
 """The key of a certificate of n1 that begins later than the others."""
 
 
-class Asked:
-    """A call to a node, and what its caller is told (`cloud.node_call.Caller`).
+class Asked(Told):
+    """A call to a node, and what its caller is told.
 
     Attributes:
         reply: the hub's side of it.
-        messages: the answer's messages so far.
-        status: its status, once it has ended.
-        is_sent: whether the request has left.
+        messages: the answer's messages before its last one.
     """
 
     def __init__(self, nodes: Nodes, node: str, asked: Call) -> None:
+        super().__init__()
         self.messages: list[bytes] = []
-        self.status: Status | None = None
-        self.is_sent = False
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reply: Reply = nodes.call(node, asked, self)
-
-    async def read(self) -> list[bytes]:
-        """All messages of the answer."""
-        await self._over
-        return self.messages
-
-    def sent(self) -> None:
-        self.is_sent = True
 
     def answered(self, message: bytes) -> None:
         self.messages.append(message)
-
-    def ended(self, status: Status, message: bytes | None) -> None:
-        self.messages += [message] if message is not None else []
-        self.status = status
-        self._over.set_result(None)
-
-    def failed(self, error: Exception) -> None:
-        self._over.set_exception(error)
-        self._over.exception()
 
 
 class Known:
@@ -201,16 +181,6 @@ async def world(tmp_path: Path) -> AsyncIterator[Known]:
 # -------------------- coming and going --------------------
 
 
-async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: Known) -> None:
-    at_hub, _ = await world.connected()
-    assert world.nodes.disconnect("n1", at_hub)
-    assert world.described().connected is False
-    assert world.nodes.connected == 0
-    since = world.since
-    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(since)}"):
-        world.ask()
-
-
 async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: Known) -> None:
     await world.connected()
     other, _ = await world.links()
@@ -220,34 +190,6 @@ async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: K
 
 
 # -------------------- one name, one machine --------------------
-
-
-async def test_an_earlier_start_of_the_same_machine_is_refused(world: Known) -> None:
-    first = await world.come(hello(boot=5))
-    refusal = await world.refused(hello(boot=4))
-    assert (refusal.reason, str(refusal)) == (Reason.STALE, "a later start of this machine is connected as n1")
-    assert not first.over
-    assert world.described().boot == 5
-
-
-async def test_another_machine_of_the_name_is_refused_and_shown_until_the_first_one_is_gone(
-    world: Known,
-) -> None:
-    first, _ = await world.connected()
-    refusal = await world.refused(hello(instance="i-2", boot=9))
-    assert (refusal.reason, str(refusal)) == (
-        Reason.CONFLICT,
-        "another machine is connected as n1; give each --node a name of its own",
-    )
-    conflict = (
-        "two machines use the node name n1: instance i-1 at 10.0.0.1:7 stays, instance i-2 at 10.0.0.2:7 is refused"
-    )
-    assert world.described().conflict == refusal.shown == conflict
-    assert not first.over
-    assert world.nodes.connected == 1
-    world.nodes.disconnect("n1", first)
-    await world.come(hello(instance="i-2"))
-    assert (world.described().instance, world.described().conflict) == ("i-2", "")
 
 
 async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_the_first_one_stays(
@@ -276,23 +218,6 @@ async def fight(world: Known) -> tuple[Link, HandshakeRefused]:
     for _ in range(MOST_REPLACEMENTS):
         last = await world.come(hello())
     return last, await world.refused(hello())
-
-
-async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever(world: Known) -> None:
-    stays, refusal = await fight(world)
-    assert (refusal.reason, str(refusal)) == (
-        Reason.CONFLICT,
-        (
-            "another machine is connected as n1 with this one's identity; give each --node a name and a --state-dir "
-            "of its own, and never copy instance.json"
-        ),
-    )
-    conflict = (
-        "two machines use the node name n1: instance i-1 at 10.0.0.5:7 stays, instance i-1 at 10.0.0.6:7 is refused: "
-        "one is a copy of the other"
-    )
-    assert world.described().conflict == refusal.shown == conflict
-    assert not stays.over
 
 
 async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however_late_it_comes(
@@ -394,13 +319,11 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
     await settle()
     second, _ = await world.beside(quick)
     later = world.ask()
-    await later.read()
-    assert later.status == Status(Code.OK, "over the second")
+    assert (await later.end)[0] == Status(Code.OK, "over the second")
 
     assert not first.over
     gate.set()
-    await under_way.read()
-    assert under_way.status == Status(Code.OK, "over the first")
+    assert (await under_way.end)[0] == Status(Code.OK, "over the first")
     under_way.reply.acknowledge(delivered=True)
     await settle()
     assert first.over
@@ -434,8 +357,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     third = await world.come(hello(), key=RENEWED)
     assert not first.over
     gate.set()
-    await under_way.read()
-    assert under_way.status == Status(Code.OK)
+    assert (await under_way.end)[0] == Status(Code.OK)
     world.nodes.disconnect("n1", first)
     assert world.nodes.disconnect("n1", third)
 
@@ -618,8 +540,8 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: Known) -> 
 
     await world.connected(serve)
     asked = world.ask(timeout_s=9.0)
-    assert await asked.read() == [b"one", b"two"]
-    assert asked.status == Status(Code.NOT_FOUND, "no")
+    assert await asked.end == (Status(Code.NOT_FOUND, "no"), b"two")
+    assert asked.messages == [b"one"]
     ((opened, request),) = seen
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
     assert opened.timeout_ms == 9_000
@@ -673,7 +595,7 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
     now[0] = 3_000.0
     await world.come(hello())
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await asked.read()
+        await asked.end
 
 
 async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
@@ -689,4 +611,4 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     now[0] = 3_000.0
     world.nodes.disconnect("n1", newer)
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await asked.read()
+        await asked.end

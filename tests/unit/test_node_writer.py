@@ -118,17 +118,12 @@ async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(kube: 
 
 async def test_a_new_node_has_its_label_and_taint_from_its_first_moment(kube: NodeWrites) -> None:
     """A scheduler or a DaemonSet controller that saw it without them would put pods there that never start."""
-    made: list[Body] = []
-    create = kube.api.create
-
-    async def noting(resource: Any, body: Body, namespace: str = "") -> Body:
-        made.append(body)
-        return await create(resource, body, namespace)
-
-    kube.api.create = noting  # type: ignore[method-assign]  # the same server, with a witness
-    await kube.write(fact())
-    assert made[0]["metadata"]["labels"][EDGE] == "agent"
-    assert made[0]["spec"]["taints"] == [{"key": EDGE, "value": "agent", "effect": "NoSchedule"}]
+    kube.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
+    with pytest.raises(KubeError):
+        await kube.write(fact(labels={"d.example/zone": "a"}))
+    node = await kube.node()
+    assert node["metadata"]["labels"][EDGE] == "agent"
+    assert node["spec"]["taints"] == [{"key": EDGE, "value": "agent", "effect": "NoSchedule"}]
 
 
 async def test_marks_that_an_operator_changed_stay_changed(kube: NodeWrites) -> None:

@@ -203,18 +203,14 @@ async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(ta
 
 async def test_only_what_counts_is_kept_of_a_fact(tables: Tables) -> None:
     files = await tables()
-    body = {"spec": {"providerID": "x"}, "status": {"volumesInUse": [], "addresses": [{}]}, "metadata": {"name": "zzz"}}
-    await sink(files).store("n1", obj(NODE, body))
-    assert files.of("n1")[NODE].body == {}
-
-
-async def test_of_a_machine_its_own_resources_are_kept_and_no_others(tables: Tables) -> None:
-    files = await tables()
     status = {
+        "volumesInUse": [],
+        "addresses": [{}],
         "capacity": {"cpu": 4, "pods": "110", "example.com/lamp": "7"},
         "nodeInfo": {"architecture": "arm64", "secret": "x"},
     }
-    await sink(files).store("n1", obj(NODE, {"status": status}))
+    body = {"metadata": {"name": "zzz"}, "spec": {"providerID": "x"}, "status": status}
+    await sink(files).store("n1", obj(NODE, body))
     kept = {"status": {"capacity": {"cpu": "4", "pods": "110"}, "nodeInfo": {"architecture": "arm64"}}}
     assert files.of("n1")[NODE].body == kept
     assert (await tables()).of("n1")[NODE].body == kept

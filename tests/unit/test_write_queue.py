@@ -26,11 +26,15 @@ class QueuedWrites:
         self.written: dict[str, int] = {}
         self.writes: Counter[str] = Counter()
         self.failures: list[Exception] = []
+        self.errors: dict[str, Exception] = {}
+        """By key: why it cannot be written."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.busy: Counter[str] = Counter()
         self.most = 0
         self.pauses: list[float] = []
+        self.again = asyncio.Event()
+        self.again.set()
         self.again_s: float | None = None
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.queue = WriteQueue(self._write, pause=self._pause, later=lambda *due: self.later.append(due))
@@ -49,6 +53,8 @@ class QueuedWrites:
             await self.gate.wait()
             if self.failures:
                 raise self.failures.pop(0)
+            if key in self.errors:
+                raise self.errors[key]
             self.written[key] = value
             return self.again_s
         finally:
@@ -57,6 +63,13 @@ class QueuedWrites:
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         await asyncio.sleep(0)
+        await self.again.wait()
+
+    async def once_more(self) -> None:
+        """What has failed is tried once more."""
+        again, self.again = self.again, asyncio.Event()
+        again.set()
+        await settle()
 
 
 @pytest.fixture
@@ -172,32 +185,11 @@ async def test_a_queue_that_is_closed_looks_at_nothing_again(queued: QueuedWrite
     assert queued.writes["a"] == 1
 
 
-class Outage:
-    """An API server that fails by key, and tries that a test allows."""
-
-    def __init__(self) -> None:
-        self.errors: dict[str, Exception] = {}
-        self._again = asyncio.Event()
-        self.queue = WriteQueue(self._write, pause=self._pause)
-
-    async def once_more(self) -> None:
-        again, self._again = self._again, asyncio.Event()
-        again.set()
-        await settle()
-
-    async def _write(self, key: str) -> None:
-        if (error := self.errors.get(key)) is not None:
-            raise error
-
-    async def _pause(self, _seconds: float) -> None:
-        await self._again.wait()
-
-
 @pytest.fixture
-async def outage() -> AsyncIterator[Outage]:
-    made = Outage()
-    yield made
-    await made.queue.close()
+def outage(queued: QueuedWrites) -> QueuedWrites:
+    """Tries are made when a test allows them."""
+    queued.again.clear()
+    return queued
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -205,13 +197,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_of_many_that_fail_for_one_reason_the_first_and_their_number_are_told(
-    outage: Outage, caplog: pytest.LogCaptureFixture
+    outage: QueuedWrites, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     names = [f"n{number}" for number in range(40)]
     outage.errors = {name: KubeError(f"patch Node {name}", 0, "", "nobody answers") for name in names}
     for name in names:
-        outage.queue.add(name)
+        outage.put(name, 1)
     await settle()
     assert outage.queue.problems() == [
         "not written yet: 40 objects, the first: Kubernetes: patch Node n0: nobody answers"
@@ -229,12 +221,12 @@ async def test_of_many_that_fail_for_one_reason_the_first_and_their_number_are_t
 
 
 async def test_what_fails_for_another_reason_is_told_by_itself(
-    outage: Outage, caplog: pytest.LogCaptureFixture
+    outage: QueuedWrites, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = KubeError("patch Node b", 403, "Forbidden", "may not")
     outage.errors = {"a": KubeError("patch Node a", 503, "", "away"), "b": refused}
-    outage.queue.add("a")
-    outage.queue.add("b")
+    outage.put("a", 1)
+    outage.put("b", 1)
     await settle()
     assert outage.queue.problems() == ["Kubernetes: patch Node a: away", "Kubernetes: patch Node b: may not"]
     assert len(lines(caplog)) == 2
@@ -246,11 +238,11 @@ async def test_what_fails_for_another_reason_is_told_by_itself(
 
 
 async def test_each_object_that_kubernetes_refuses_for_what_stands_in_it_is_told_by_itself(
-    outage: Outage, caplog: pytest.LogCaptureFixture
+    outage: QueuedWrites, caplog: pytest.LogCaptureFixture
 ) -> None:
     outage.errors = {name: KubeError(f"patch Node {name}", 422, "Invalid", f"label of {name}") for name in ("a", "b")}
-    outage.queue.add("a")
-    outage.queue.add("b")
+    outage.put("a", 1)
+    outage.put("b", 1)
     await settle()
     told = ["Kubernetes: patch Node a: label of a", "Kubernetes: patch Node b: label of b"]
     assert outage.queue.problems() == told
@@ -261,11 +253,11 @@ async def test_each_object_that_kubernetes_refuses_for_what_stands_in_it_is_told
 
 
 async def test_of_one_bug_in_many_keys_one_traceback_is_logged(
-    outage: Outage, caplog: pytest.LogCaptureFixture
+    outage: QueuedWrites, caplog: pytest.LogCaptureFixture
 ) -> None:
     outage.errors = {name: ZeroDivisionError() for name in "abc"}
     for name in "abc":
-        outage.queue.add(name)
+        outage.put(name, 1)
     await settle()
     await outage.once_more()
     assert len([it for it in caplog.records if it.exc_info]) == 1

@@ -152,6 +152,12 @@ class WritingHub:
     async def tell(self, ref: Ref, version: str = "1") -> None:
         await self.facts.store("n1", Object(ref, Stamp("", version), json.dumps(BODIES[ref]).encode()))
 
+    async def has_written(self, *refs: Ref) -> None:
+        """The node has told these, and they are written."""
+        for ref in refs:
+            await self.tell(ref)
+        await self.settle()
+
     async def settle(self) -> list[tuple[Ref, bool]]:
         """What was written since the last time."""
         await settle()
@@ -200,9 +206,7 @@ async def test_anything_else_is_acknowledged_when_it_is_kept(hub: WritingHub, re
 
 
 async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(hub: WritingHub) -> None:
-    for ref in BODIES:
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(*BODIES)
     await hub.facts.close()
     hub.facts = hub.make()
     hub.facts.begin()
@@ -210,8 +214,7 @@ async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(hub:
 
 
 async def test_what_a_node_tells_no_more_is_written_as_nothing(hub: WritingHub) -> None:
-    await hub.tell(CLAIM)
-    await hub.settle()
+    await hub.has_written(CLAIM)
     await hub.facts.drop("n1", CLAIM, "")
     assert await hub.settle() == [(CLAIM, False)]
 
@@ -256,8 +259,7 @@ async def test_events_that_nobody_takes_hold_up_no_node(hub: WritingHub) -> None
 
 
 async def test_of_a_claim_that_is_gone_nobody_is_remembered(hub: WritingHub) -> None:
-    await hub.tell(CLAIM)
-    await hub.settle()
+    await hub.has_written(CLAIM)
     hub.facts.changed(CLAIM, None)
     hub.facts.changed(CLAIM, {})
     assert await hub.settle() == []
@@ -285,9 +287,7 @@ async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(hub: Writin
 
 
 async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub: WritingHub) -> None:
-    for ref in (NODE, CSI_NODE, POD):
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(NODE, CSI_NODE, POD)
     hub.facts.changed(NODE, a_node("1"))
     hub.facts.changed(NODE, a_node("1"))
     assert await hub.settle() == []
@@ -301,9 +301,7 @@ async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(hub
 
 async def test_a_node_that_was_made_anew_while_nobody_watched_is_written_again(hub: WritingHub) -> None:
     hub.facts.changed(NODE, a_node("1"))
-    for ref in (NODE, CSI_NODE, POD):
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(NODE, CSI_NODE, POD)
     hub.facts.changed(NODE, a_node("2"))
     assert NODE not in hub.facts.stamps("n1")
     assert sorted(ref.kind for ref, _ in await hub.settle()) == ["CSINode", "Node", "Pod"]
@@ -336,8 +334,7 @@ async def test_a_nodes_heart_beats_until_the_last_of_its_streams_has_ended(hub: 
 
 
 async def test_only_what_comes_into_use_is_waited_for(hub: WritingHub) -> None:
-    await hub.tell(NODE)
-    await hub.settle()
+    await hub.has_written(NODE)
     hub.down = True
     await asyncio.wait_for(hub.tell(NODE, version="2"), 5)  # in use is what stands there already
     await asyncio.wait_for(hub.tell(CLAIM), 5)
@@ -361,8 +358,7 @@ async def test_what_an_earlier_hub_kept_and_kubernetes_may_not_have_is_to_be_tol
 
 
 async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node_uses_it(hub: WritingHub) -> None:
-    await hub.tell(CLAIM)
-    await hub.settle()
+    await hub.has_written(CLAIM)
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
     metadata = {"name": "web", "namespace": "default"}
     pod = Ref("Pod", "default", "web")
@@ -381,9 +377,7 @@ FAREWELL = Ref("Farewell", "", "n1")
 
 
 async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(hub: WritingHub) -> None:
-    for ref in (NODE, CSI_NODE, CLAIM):
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(NODE, CSI_NODE, CLAIM)
     hub.down = True
     for ref in (CSI_NODE, EVENT):
         await hub.tell(ref, version="2")
@@ -405,9 +399,7 @@ async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_w
 async def test_of_a_node_of_which_nothing_is_written_any_more_no_writer_remembers_anything(
     hub: WritingHub, end: str
 ) -> None:
-    for ref in (NODE, CSI_NODE, POD):
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(NODE, CSI_NODE, POD)
     hub.writer.gate.clear()
     await hub.tell(POD, version="2")
     await hub.settle()
@@ -442,9 +434,7 @@ async def test_a_node_whose_kubelet_is_gone_is_written_again(hub: WritingHub) ->
 
 
 async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(hub: WritingHub) -> None:
-    for ref in (NODE, CSI_NODE, CLAIM):
-        await hub.tell(ref)
-    await hub.settle()
+    await hub.has_written(NODE, CSI_NODE, CLAIM)
     await hub.facts.forget("n1")
     written = await hub.settle()
     assert sorted((ref.kind, told) for ref, told in written) == [
@@ -459,8 +449,7 @@ async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(hub:
 async def test_a_node_that_is_deleted_while_the_hub_writes_it_is_no_problem(
     hub: WritingHub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await hub.tell(NODE)
-    await hub.settle()
+    await hub.has_written(NODE)
     hub.nodes.missing = 1
     await hub.facts.forget("n1")
     assert (NODE, False) in await hub.settle()

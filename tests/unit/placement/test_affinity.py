@@ -7,31 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.placement.affinity import Affinity
-from cloud.placement.fleet import Fleet, Fleets
 from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp
 from common.topology import NODE_SEGMENT
-from tests.kit.placed_nodes import DRIVER, Placed, offers, report
+from tests.kit.placed_nodes import DRIVER, fleet, report
 
 if TYPE_CHECKING:
-    from common.reports import DriverReport
+    from cloud.placement.fleet import Fleet
 
 REF = Ref("PersistentVolume", "", "pv-1")
 
 
-class Nodes(Placed):
-    """Nodes of whom nothing but their reports is asked."""
-
-    def __init__(self, *reports: DriverReport) -> None:
-        self.reports = {each.node: each for each in reports}
-        self.refused = {}
-
-
 @pytest.fixture
-def fleet() -> Fleet:
-    return Fleets(Nodes(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"})), offers()).of(
-        DRIVER
-    )
+def two() -> Fleet:
+    return fleet(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
 
 
 def volume(*terms: dict[str, Any], handle: str = "h", driver: str = DRIVER) -> Item:
@@ -77,11 +66,11 @@ def test_a_volumes_affinity_names_nodes_and_rules_none_out_of_whose_label_nothin
 ) -> None:
     """Of n3 the vendor has told no topology, and of racks nobody has told anything."""
     zones = [report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}), report("n3", segments={})]
-    fleet = Fleets(Nodes(*zones), offers()).of(DRIVER)
+    nodes = fleet(*zones)
     affinity = Affinity(source(volume(*terms)))
-    fit = affinity.fit("h", DRIVER, fleet)
+    fit = affinity.fit("h", DRIVER, nodes)
     assert (fit.named, fit.possible) == (named, possible)
-    assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == possible
+    assert [each.node for each in nodes if affinity.allows("h", DRIVER, each, nodes)] == possible
 
 
 def a_node(name: str, **labels: str) -> tuple[Ref, Item]:
@@ -89,33 +78,33 @@ def a_node(name: str, **labels: str) -> tuple[Ref, Item]:
     return Ref("Node", "", name), Item(Stamp(name, str(known)), {"metadata": {"name": name, "labels": known}})
 
 
-def test_the_labels_of_a_node_are_those_that_its_node_object_has(fleet: Fleet) -> None:
+def test_the_labels_of_a_node_are_those_that_its_node_object_has(two: Fleet) -> None:
     """A kubelet's hostname need not be the node's name (`--hostname-override`, cloud providers)."""
     objects = source(volume(term("kubernetes.io/hostname", "In", "n1.example")))
     affinity = Affinity(objects)
-    assert affinity.fit("h", DRIVER, fleet).possible == []
+    assert affinity.fit("h", DRIVER, two).possible == []
     objects.update(dict([a_node("n1", **{"kubernetes.io_hostname": "n1.example"}), a_node("n2")]))
-    assert affinity.fit("h", DRIVER, fleet).named == ["n1"]
-    assert affinity.fit("h", DRIVER, fleet).possible == ["n1", "n2"]  # which has yet to say what its hostname is
+    assert affinity.fit("h", DRIVER, two).named == ["n1"]
+    assert affinity.fit("h", DRIVER, two).possible == ["n1", "n2"]  # which has yet to say what its hostname is
     objects.update(dict([a_node("n2", **{"kubernetes.io_hostname": "n1"})]))
-    assert affinity.fit("h", DRIVER, fleet).possible == ["n1"]
+    assert affinity.fit("h", DRIVER, two).possible == ["n1"]
 
 
-def test_a_label_that_only_some_nodes_have_is_unknown_of_the_others(fleet: Fleet) -> None:
+def test_a_label_that_only_some_nodes_have_is_unknown_of_the_others(two: Fleet) -> None:
     objects = source(volume(term("rack", "In", "r1")))
     objects.update(dict([a_node("n1", rack="r1"), a_node("n2")]))
     affinity = Affinity(objects)
-    fit = affinity.fit("h", DRIVER, fleet)
+    fit = affinity.fit("h", DRIVER, two)
     assert (fit.named, fit.possible) == (["n1"], ["n1", "n2"])
-    assert affinity.unknown_labels("h", DRIVER, fleet, fit.possible) == {"n2": ["rack"]}
+    assert affinity.unknown_labels("h", DRIVER, two, fit.possible) == {"n2": ["rack"]}
 
 
-def test_the_nodes_of_several_volumes_of_a_handle_are_those_of_each(fleet: Fleet) -> None:
+def test_the_nodes_of_several_volumes_of_a_handle_are_those_of_each(two: Fleet) -> None:
     objects = source(volume(term("zone", "In", "b")))
     objects.update({Ref("PersistentVolume", "", "pv-2"): volume(term("zone", "In", "a"))})
-    assert Affinity(objects).fit("h", DRIVER, fleet).possible == ["n1", "n2"]
+    assert Affinity(objects).fit("h", DRIVER, two).possible == ["n1", "n2"]
     objects.update({Ref("PersistentVolume", "", "pv-2"): Item(Stamp("u", "2"), volume().body)})
-    fit = Affinity(objects).fit("h", DRIVER, fleet)
+    fit = Affinity(objects).fit("h", DRIVER, two)
     assert (fit.named, fit.possible) == (["n2"], ["n1", "n2"])
 
 
@@ -135,26 +124,26 @@ def test_only_nodes_that_a_volume_may_be_for_are_looked_at_and_each_once(key: st
     nodes = [report(f"n{i:02}", segments={"zone": f"n{i:02}"} if i < 99 else {}) for i in range(100)]
     objects = Counted()
     objects.update({REF: volume(term(key, "In", "n07"))})
-    fit = Affinity(objects).fit("h", DRIVER, Fleets(Nodes(*nodes), offers()).of(DRIVER))
+    fit = Affinity(objects).fit("h", DRIVER, fleet(*nodes))
     assert fit.named == ([] if key == "rack" else ["n07"])
     assert objects.looks == looks
 
 
-def test_volumes_of_other_drivers_and_handles_say_nothing(fleet: Fleet) -> None:
+def test_volumes_of_other_drivers_and_handles_say_nothing(two: Fleet) -> None:
     affinity = Affinity(source(volume(term("zone", "In", "b"))))
-    assert affinity.fit("other", DRIVER, fleet).named == []
-    assert affinity.fit("h", "other.example", fleet).possible == ["n1", "n2"]
+    assert affinity.fit("other", DRIVER, two).named == []
+    assert affinity.fit("h", "other.example", two).possible == ["n1", "n2"]
 
 
-def test_a_volume_that_comes_changes_and_goes_is_followed(fleet: Fleet) -> None:
+def test_a_volume_that_comes_changes_and_goes_is_followed(two: Fleet) -> None:
     objects = Objects()
     affinity = Affinity(objects)
     objects.update({REF: volume(term("zone", "In", "b"))})
-    assert affinity.fit("h", DRIVER, fleet).named == ["n2"]
+    assert affinity.fit("h", DRIVER, two).named == ["n2"]
     changed = volume(term("zone", "In", "a"), handle="h2")
     objects.update({REF: Item(Stamp("u", "2"), changed.body)})
-    assert affinity.fit("h", DRIVER, fleet).named == []
-    assert affinity.fit("h2", DRIVER, fleet).named == ["n1"]
+    assert affinity.fit("h", DRIVER, two).named == []
+    assert affinity.fit("h2", DRIVER, two).named == ["n1"]
     objects.update({REF: None})
-    assert affinity.fit("h2", DRIVER, fleet).named == []
+    assert affinity.fit("h2", DRIVER, two).named == []
     assert not affinity._by_handle

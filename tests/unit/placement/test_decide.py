@@ -9,16 +9,15 @@ import pytest
 from cloud.placement.claim_store import Hold, Holding, IdEntry, NameEntry, Standing
 from cloud.placement.decide import ask_for, decide
 from cloud.placement.decisions import AskForLists, Decision, Keeping, Mode, Refuse, Segment, Send, Snapshot
-from cloud.placement.fleet import Fleets
 from cloud.placement.requests import VOLUME, Thing
 from common.errors import NameElsewhere, NoPlace
-from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, Reported, create, delete, offers, on, report
+from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, create, delete, fleet, on, report
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
-FLEET = Fleets(Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")}), offers()).of(DRIVER)
+FLEET = fleet(*(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
 TWO = NameEntry({"a": Hold("n1", 1), "b": Hold("n2", 1)})
 """A name that two nodes hold, after two hubs used the exemption of pinned creates."""
 

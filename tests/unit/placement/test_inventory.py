@@ -11,6 +11,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
 from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, on, report
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,8 +111,7 @@ async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: Place
     world.vendors["n1"] = lambda call: answer if call.method.endswith("ListVolumes") else (b"", OK)
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete("unknown"))
-    while len(world.calls) < 3:  # noqa: ASYNC110  # both lists are asked for
-        await asyncio.sleep(0)
+    await until(lambda: len(world.calls) == 3)  # both lists are asked for
     world.now += 1.0
     await world.ask("DeleteVolume", delete("v"))
     answer.set_result((listing("v"), OK))
@@ -150,8 +150,7 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
     world.vendors["n1"] = lambda _: answer
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete("a"))
-    while len(world.calls) < 2:  # noqa: ASYNC110  # both lists are asked for
-        await asyncio.sleep(0)
+    await until(lambda: len(world.calls) == 2)  # both lists are asked for
     answer.set_result((listing("a"), OK))
     await world.placement.forget("n1")
     await world.placement.inventories.settled()

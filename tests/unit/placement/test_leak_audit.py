@@ -99,24 +99,12 @@ class Site:
         for each in found:
             self.reading.add(each)
 
-    def drivers(self) -> list[str]:
-        return [DRIVER]
-
-    def is_connected(self, name: str) -> bool:
-        return self.world.is_connected(name)
-
-    def check(self, name: str, driver: str) -> None:
-        self.world.check(name, driver)
-
-    def call(self, *call: Any) -> Any:
-        return self.world.call(*call)
-
     def make_audit(self, **more: Any) -> LeakAudit:
         facts = [
             (node, Fact(Stamp("u", "1"), {"status": status}) if status else None) for node, status in self.told.items()
         ]
         part = SyncPart(references=self if self.has_references else None, node_facts=lambda: facts)
-        return LeakAudit(self, self.world.placement, part, grace_s=GRACE_S, now=lambda: self.world.now, **more)
+        return LeakAudit(self.world, self.world.placement, part, grace_s=GRACE_S, now=lambda: self.world.now, **more)
 
     async def audit(self, driver: str = "") -> Audited:
         return await self.make_audit().order(Audit(driver=driver), "pid 1 uid 0")
@@ -226,8 +214,7 @@ async def test_a_volume_that_was_made_for_a_claim_without_a_volume_is_no_orphan(
 async def test_a_made_volume_of_a_driver_that_cannot_list_is_an_orphan_by_the_ledger(
     site: Site, tmp_path: Path
 ) -> None:
-    site.world.reports["n1"] = report("n1", segments=on("n1"), capabilities=CAN[:2])
-    site.world.placement.changed(DRIVER)
+    site.world.tell(report("n1", segments=on("n1"), capabilities=CAN[:2]))
     await made(site, "vol-1", "CreateVolume pvc-1")
     site.later()
     audited = await site.audit()

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.node_call import Call
-from cloud.placement.claim_store import NO_NAME, USUAL, Hold, NameEntry
+from cloud.placement.claim_store import NO_NAME, Hold, NameEntry
 from cloud.placement.decisions import Mode
 from cloud.placement.pending import Pending
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -30,20 +30,29 @@ from tests.kit.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from cloud.node_call import Reply
-    from cloud.placement.claim_store import Claimed, HeldBy, Standing, Terms
-    from cloud.placement.requests import Thing
+    from cloud.placement.claim_store import Standing
+    from tests.kit.placed_nodes import Asked
 
 GROUPS = "/csi.v1.GroupController/"
 
 
+async def under_way(
+    world: Placed, request: csi.CreateVolumeRequest | None = None, **how: str
+) -> tuple[asyncio.Future[tuple[bytes | None, Status]], asyncio.Task[Asked]]:
+    """A create that n1 has and does not answer before a test does. Returns the answer and the caller."""
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
+    asking = asyncio.create_task(world.ask("CreateVolume", request or create("pvc-1", on("n1")), **how))
+    await until_sent(world, 1)
+    return answer, asking
+
+
 async def until_sent(world: Placed, count: int) -> None:
     """So many calls have been sent."""
-    while len(world.calls) < count:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
+    await until(lambda: len(world.calls) == count)
 
 
 # -------------------- a name stays with its node --------------------
@@ -103,10 +112,7 @@ async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
 
 async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world: Placed) -> None:
     """The vendor may have ended the one before it began the other, which joins nothing then."""
-    first_ends = asyncio.get_running_loop().create_future()
-    world.vendors["n1"] = lambda _: first_ends
-    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await until_sent(world, 1)
+    first_ends, first = await under_way(world)
     world.refuse("n1", Code.UNAVAILABLE)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     first_ends.set_result((None, Status(Code.INTERNAL)))
@@ -117,9 +123,7 @@ async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world
 async def test_a_final_word_tells_of_an_attempt_that_was_sent_before_also_if_that_is_given_up_later(
     world: Placed,
 ) -> None:
-    world.vendors["n1"] = lambda _: asyncio.get_running_loop().create_future()
-    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await until_sent(world, 1)
+    _, first = await under_way(world)
     world.refuse("n1", Code.INTERNAL)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert world.holder() == "n1"  # as long as it is under way
@@ -204,8 +208,7 @@ async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: Plac
 
 async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world: Placed) -> None:
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    while not world.holder():  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
+    await until(world.holder)
     asking.cancel()
     await asyncio.wait([asking])
     assert not world.calls
@@ -222,33 +225,29 @@ async def test_creates_of_one_hub_under_one_name_begin_at_one_node_alone() -> No
     assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
 
 
-async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(tmp_path: Path) -> None:
-    shelf, is_written = Shelf(), asyncio.Event()
+async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(
+    world: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, is_written = world.store.claim, asyncio.Event()
 
-    class NeverReturns(MemoryClaims):
-        async def claim(
-            self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
-        ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
-            await super().claim(driver, name, node, expected, terms)
-            is_written.set()
-            return await asyncio.get_running_loop().create_future()
+    async def claim_and_wait(*args: Any) -> None:
+        await claim(*args)
+        is_written.set()
+        await asyncio.Event().wait()
 
-    world = Placed(tmp_path, report("n1"), store=lambda: NeverReturns(shelf, "x"))
+    monkeypatch.setattr(world.store, "claim", claim_and_wait)
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
     await is_written.wait()
-    assert shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    assert world.holder() == "n1"
     asking.cancel()
     await asyncio.wait([asking])
-    await world.placement.close()
+    await world.restart()
     assert not world.calls
-    assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
+    assert not world.holder()
 
 
 async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: Placed) -> None:
-    answer = asyncio.get_running_loop().create_future()
-    world.vendors["n1"] = lambda _: answer
-    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await until_sent(world, 1)
+    answer, asking = await under_way(world)
     with world.disk.slow():
         answer.set_result((csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString(), OK))
         await settle()
@@ -310,10 +309,7 @@ async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_a
 
 
 async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_be_making_it(zones: Placed) -> None:
-    answer = asyncio.get_running_loop().create_future()
-    zones.vendors["n1"] = lambda _: answer
-    first = asyncio.create_task(zones.ask("CreateVolume", create("pvc-1", {"zone": "a"})))
-    await until_sent(zones, 1)
+    answer, first = await under_way(zones, create("pvc-1", {"zone": "a"}))
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
     with pytest.raises(NameElsewhere):
         await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
@@ -393,8 +389,7 @@ async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Pl
     world = placed(report("n1"))
     world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)
-    world.reports = {node: report(node, segments={"zone": node}) for node in ("n1", "n2")}
-    world.placement.changed(DRIVER)
+    world.tell(*(report(node, segments={"zone": node}) for node in ("n1", "n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
 
 
@@ -541,19 +536,23 @@ async def test_a_doubt_that_the_disk_refused_does_not_stand_for_the_claim_of_a_c
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again(tmp_path: Path) -> None:
-    """The other hub would give the name to another node while the create runs."""
-    shelf, may_end, has_looked = Shelf((1,)), asyncio.Event(), asyncio.Event()
+async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again(
+    world: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another hub would give the name to another node while the create runs."""
+    look, may_end, has_looked = world.store.look, asyncio.Event(), asyncio.Event()
 
-    class SlowLook(MemoryClaims):
-        async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-            found = await super().look(driver, name, things)
-            if found.name.holds and not may_end.is_set():
-                has_looked.set()
-                await may_end.wait()
-            return found
+    async def slow_look(*args: Any) -> Standing:
+        found = await look(*args)
+        if found.name.holds and not may_end.is_set():
+            has_looked.set()
+            await may_end.wait()
+        return found
 
-    world = Placed(tmp_path, report("n1"), report("n2"), store=lambda: SlowLook(shelf, "x"))
+    async def stored() -> list[str]:
+        return (await look(DRIVER, "CreateVolume pvc-1", ())).name.nodes
+
+    monkeypatch.setattr(world.store, "look", slow_look)
     answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
     world.vendors["n1"] = lambda _: answers[len(world.calls) - 1]
     first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
@@ -562,23 +561,19 @@ async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again
     await has_looked.wait()
     answers[0].set_result((None, Status(Code.INTERNAL)))
     await first
-    await until(lambda: not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes)
+    assert not await stored()
     may_end.set()
     await until_sent(world, 2)
-    assert shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    assert await stored() == ["n1"]
     answers[1].set_result((None, Status(Code.INTERNAL)))
     await second
-    await world.placement.close()
-    assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
+    assert not await stored()
 
 
 async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(
     world: Placed,
 ) -> None:
-    answer = asyncio.get_running_loop().create_future()
-    world.vendors["n1"] = lambda _: answer
-    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1"))
-    await until_sent(world, 1)
+    answer, asking = await under_way(world, create("pvc-1"), mode=Mode.PINNED, wanted="n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
     answer.set_result((None, Status(Code.UNAVAILABLE)))

@@ -31,7 +31,6 @@ from hypothesis import strategies as st
 from cloud.placement.claim_store import Holding
 from cloud.placement.decisions import Mode, Snapshot
 from cloud.placement.find import ListsNeeded, find_thing
-from cloud.placement.fleet import Fleets
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_rows import SqliteRows
@@ -46,12 +45,11 @@ from tests.kit.placed_nodes import (
     OK,
     Asked,
     Placed,
-    Reported,
     affinity,
     at_once,
     create,
     delete,
-    offers,
+    fleet,
     on,
     report,
 )
@@ -616,9 +614,9 @@ def known(case: Case, thing: Thing) -> Standing:
 @given(cases())
 def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> None:
     thing, key = Thing(VOLUME, "vol-1"), "zone" if case.own else NODE_SEGMENT
-    nodes = Reported({node: told(node, own=case.own, hides=node in case.hides) for node in case.fleet})
+    nodes = fleet(*(told(node, own=case.own, hides=node in case.hides) for node in case.fleet))
     volumes = affinity(*case.named, handle="vol-1", key=key) if case.named else None
-    now = Snapshot(Fleets(nodes, offers()).of(DRIVER), case.fleet, known(case, thing), volumes)
+    now = Snapshot(nodes, case.fleet, known(case, thing), volumes)
     node_id = f"id-of-{case.home}" if case.node_id else ""
     refused: CallError | None = None
     try:

@@ -24,6 +24,7 @@ from common.errors import (
 )
 from common.status import Code, Origin, Status
 from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create, delete, report
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -503,8 +504,7 @@ async def test_a_caller_who_leaves_keeps_the_call_open_and_a_retry_settles_it(wo
     answer: asyncio.Future[tuple[bytes, Status]] = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
     asking = asyncio.create_task(ask(world, "DeleteVolume", delete()))
-    while not world.calls:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
+    await until(lambda: world.calls)
     asking.cancel()
     await asyncio.wait([asking])
     assert held(world, "DeleteVolume vol-1") == ["n1"]

@@ -214,13 +214,11 @@ async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_no
 async def test_a_tie_of_capabilities_keeps_the_earlier_ones_also_after_a_restart(placed: Placing) -> None:
     world = placed(zoned("n1"))
     assert told(world) == set(MORE)
-    world.reports["a-late"] = zoned("a-late", *BASIC)
-    world.placement.changed(DRIVER)
+    world.tell(zoned("a-late", *BASIC))
     assert told(world) == set(MORE)
     await world.restart()
     assert told(world) == set(MORE)
-    world.reports["a-late-2"] = zoned("a-late-2", *BASIC)
-    world.placement.changed(DRIVER)
+    world.tell(zoned("a-late-2", *BASIC))
     assert told(world) == set(BASIC)
 
 
@@ -242,8 +240,7 @@ async def test_a_refused_node_and_one_that_tells_its_name_alone_have_no_vote(zon
 async def test_one_node_does_not_change_how_a_drivers_volumes_are_placed(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("CreateVolume", create(), mode=Mode.AUTO)).node == "n1"
-    world.reports["a-liar"] = report("a-liar", segments=ZONE)
-    world.placement.changed(DRIVER)
+    world.tell(report("a-liar", segments=ZONE))
     with pytest.raises(NoRoute):
         await world.ask("CreateVolume", create("pvc-2", ZONE), mode=Mode.AUTO)
 
@@ -275,8 +272,7 @@ async def test_a_node_that_lacks_an_offered_capability_is_not_asked_for_it_and_t
     zone.refuse("n1", Code.UNAVAILABLE)
     if method == "CreateVolume":
         await zone.ask("CreateVolume", create("pvc-1", ZONE))  # n1 holds the name
-    zone.reports["n1"] = zoned("n1", *BASIC)
-    zone.placement.changed(DRIVER)
+    zone.tell(zoned("n1", *BASIC))
     before = len(zone.calls)
     with pytest.raises(CapabilityMissing, match=f"needs the capability {needed}, which driver d.example has"):
         await zone.ask(method, request_)
@@ -287,22 +283,19 @@ async def test_a_node_that_lacks_an_offered_capability_is_not_asked_for_it_and_t
 async def test_deletions_and_unpublications_always_reach_the_node(zone: Placed, method: str) -> None:
     zone.know("n1", "vol-1", "CreateVolume pvc-0")
     zone.store.record_later(DRIVER, "n1", Thing("snapshot", "s-1"), "CreateSnapshot s")
-    zone.reports["n1"] = report("n1", segments=ZONE, capabilities=())
-    zone.placement.changed(DRIVER)
+    zone.tell(report("n1", segments=ZONE, capabilities=()))
     about = {"snapshot_id": "s-1"} if method == "DeleteSnapshot" else {"volume_id": "vol-1"}
     request = getattr(csi, f"{method}Request")(**about)
     assert (await zone.ask(method, request)).node == "n1"
 
 
 async def test_a_create_goes_past_a_node_that_lacks_a_capability_for_it(zone: Placed) -> None:
-    zone.reports["n1"] = report("n1", segments=ZONE, capabilities=())
-    zone.placement.changed(DRIVER)
+    zone.tell(report("n1", segments=ZONE, capabilities=()))
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).node == "n2"
 
 
 async def test_a_pinned_call_is_sent_whatever_the_node_lacks(zone: Placed) -> None:
-    zone.reports["n1"] = zoned("n1", *BASIC)
-    zone.placement.changed(DRIVER)
+    zone.tell(zoned("n1", *BASIC))
     asked = csi.ControllerExpandVolumeRequest(volume_id="vol-1")
     for mode in (Mode.PINNED, ""):
         assert (await zone.ask("ControllerExpandVolume", asked, mode=mode, wanted="n1")).node == "n1"
