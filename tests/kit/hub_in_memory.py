@@ -76,11 +76,9 @@ class Hub:
         return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1), serve=serve)
 
     async def driver(self, name: str = DRIVER, **limits: int) -> Link:
-        """A proxy driver."""
         return await self.come(introduce("driver", name, instance="p"), **limits)
 
     async def operator(self) -> Link:
-        """An operator."""
         return await self.come(introduce("operator", "", instance="o"), SOCKET)
 
     async def forget(self, node: str) -> Status:
@@ -116,7 +114,6 @@ async def with_driver(world: Hub, serve: Callable[[Stream], Awaitable[None]] | N
 
 
 async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
-    """How a call ends."""
     stream = link.open(Kind.CALL, b"request", subject=driver, method=method, call="c-1")
     while await stream.receive() is not None:
         pass

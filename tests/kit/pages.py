@@ -34,7 +34,6 @@ def page(kind: type[T], **fields: Any) -> T:
 
 
 def at(seconds: float) -> datetime:
-    """A time of a page."""
     return time_of(seconds)
 
 

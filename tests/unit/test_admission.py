@@ -32,7 +32,6 @@ def with_uris(peer: Peer, *uris: str) -> Peer:
 
 
 def refusal_of(said: Hello, peer: Peer, *, insecure: bool = False) -> HandshakeRefused:
-    """How a hello is refused."""
     with pytest.raises(HandshakeRefused) as refusal:
         admit(said, peer, insecure=insecure)
     return refusal.value

@@ -117,31 +117,22 @@ def test_an_age_is_short(seconds: int, text: str) -> None:
     assert audit.age(NOW, NOW - timedelta(seconds=seconds)) == text
 
 
+@pytest.mark.parametrize(
+    ("answer", "then", "calls"),
+    [
+        (True, audited(leak()), [("DeleteVolume", "d.csi", "n1", "vol-1")]),
+        (True, audited(referring=["PersistentVolume pv-1 names volume vol-1 of driver d.csi"]), []),
+        (False, audited(leak()), []),
+    ],
+    ids=["a yes", "a yes after it got its object", "a no"],
+)
 def test_an_orphan_is_deleted_after_a_yes_if_it_is_still_one(
-    hub: Hub, settings: OperatorSettings, answers: list[bool]
+    hub: Hub, settings: OperatorSettings, answers: list[bool], answer: bool, then: Audited, calls: list[object]
 ) -> None:
-    hub.audits = [audited(leak()), audited(leak())]
-    answers.append(True)
-    assert audit.delete(settings, "vol-1", driver="", sure=False) == 0
-    assert hub.calls == [("DeleteVolume", "d.csi", "n1", "vol-1")]
-    assert hub.audits == []
-
-
-def test_an_orphan_that_got_its_object_during_the_question_is_kept(
-    hub: Hub, settings: OperatorSettings, answers: list[bool], capsys: pytest.CaptureFixture[str]
-) -> None:
-    hub.audits = [audited(leak()), audited(referring=["PersistentVolume pv-1 names volume vol-1 of driver d.csi"])]
-    answers.append(True)
-    assert audit.delete(settings, "vol-1", driver="", sure=False) == 1
-    assert hub.calls == []
-    assert "PersistentVolume pv-1 names volume vol-1" in capsys.readouterr().err
-
-
-def test_a_no_keeps_it(hub: Hub, settings: OperatorSettings, answers: list[bool]) -> None:
-    hub.audits = [audited(leak())]
-    answers.append(False)
-    assert audit.delete(settings, "vol-1", driver="", sure=False) == 1
-    assert hub.calls == []
+    hub.audits = [audited(leak()), then]
+    answers.append(answer)
+    assert audit.delete(settings, "vol-1", driver="", sure=False) == (0 if calls else 1)
+    assert hub.calls == calls
 
 
 def test_a_snapshot_is_deleted_as_one(hub: Hub, settings: OperatorSettings) -> None:

@@ -293,7 +293,6 @@ def strict(protocol: int, made: Path) -> ssl.SSLContext:
 
 
 def subject(certificate: Object | None) -> dict[str, str]:
-    """The names in a peer's certificate."""
     assert certificate is not None, "the handshake has not ended"
     return {name: value for ((name, value),) in certificate["subject"]}
 

@@ -430,20 +430,6 @@ async def looked_at(
     return dict(await perform(cluster_checks(cluster, nodes, proxies or {}, as_hub=as_hub), limit_s=5.0))
 
 
-async def test_a_cluster_with_all_that_the_drivers_need_is_well() -> None:
-    well = Cluster("d.example", classes={"fast": "d.example"}, n1={"d.example": ["k"]})
-    found = await looked_at(well, node(), proxies={"d.example": "local"}, as_hub=True)
-    assert {name: it.level for name, it in found.items()} == dict.fromkeys(
-        ("permissions", "CSIDriver", "CSINode", "StorageClass"), "ok"
-    )
-
-
-async def test_what_a_cluster_lacks_is_named() -> None:
-    found = await looked_at(Cluster(n1={"other": []}), node(), node("n2"))
-    assert found["CSIDriver"].what == "there is no CSIDriver d.example"
-    assert found["CSINode"].what.startswith("the CSINode has no entry for d.example on n1, d.example on n2: ")
-
-
 async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
     cluster = Cluster()
     for verb in ("list", "get", "create"):

@@ -363,7 +363,6 @@ async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_
 
 
 async def node_of(world: Hub, name: str = "n1") -> NodeStatus:
-    """What operators are told of a node."""
     return next(node for node in await world.pages.nodes() if node.node == name)
 
 

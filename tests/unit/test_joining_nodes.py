@@ -126,12 +126,10 @@ class EnrollingHub:
         return following
 
     def connect(self, node: NodeKey) -> None:
-        """Admit the node with its certificate."""
         self.generations.examine("n1", node.peer())
         self.generations.authenticated("n1", node.peer())
 
     async def refusal(self, request: Request, *, over: NodeKey | None = None) -> str:
-        """The reason of a refusal."""
         with audited() as lines:
             refused = await self.ask(request, over=over)
         assert isinstance(refused, Refused), refused

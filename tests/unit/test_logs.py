@@ -278,17 +278,6 @@ def test_a_line_that_cannot_be_written_is_counted_and_lost(
     assert handler.lost_lines == 2
 
 
-def test_a_stream_that_takes_lines_again_is_told_how_many_were_lost(lines: Lines) -> None:
-    assert logs._lines is not None
-    logs._lines._writer._refused = 4_311
-    LOGGER.info("here again")
-    here, lost = lines()
-    assert here["msg"] == "here again"
-    assert (lost["level"], lost["msg"]) == ("warning", "… and 4,311 more lines were lost")
-    LOGGER.info("once")
-    assert len(lines()) == 3
-
-
 def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
     now, stream = 0.0, Written()
     stream.handler = handler = logs.LineHandler(stream, logs.TextLines(), clock=lambda: now)
@@ -302,7 +291,7 @@ def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
     assert messages[BURST:] == ["no hello: 4411 % … and 4,311 more", "any line"]
 
 
-def test_no_character_of_a_json_line_steers_a_terminal(lines: Lines, text: Written) -> None:
+def test_no_character_of_a_json_line_steers_a_terminal() -> None:
     stream = configured("json")
     LOGGER.info("\x1b[2J\x9b2J\u202e")
     written = stream.getvalue()
@@ -355,19 +344,6 @@ def test_while_the_stream_takes_nothing_lines_wait_up_to_a_bound_and_the_rest_is
     gate.opened.set()
     lines.flush()
     assert gate.blocks == ["100\n", "50\n50\n50\n7 lost\n"]
-
-
-def test_a_flush_gives_a_stream_up_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_writer, "FLUSH_S", 0.0)
-    gate = Gate()
-    lines = writer(gate)
-    lines.add(1)
-    lines.flush()
-    gate.opened.set()
-    monkeypatch.undo()
-    lines.add(2)
-    lines.flush()
-    assert "".join(gate.blocks) == "100\n50\n"
 
 
 def test_a_line_that_cannot_be_formatted_costs_itself_only() -> None:

@@ -45,7 +45,6 @@ class ReadOnDemand:
             await asyncio.sleep(0)
 
     async def turn(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
         self.reader._woken.set()
         await settle()

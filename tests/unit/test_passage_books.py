@@ -32,7 +32,6 @@ CALLS = 60
 
 
 async def turns(count: int) -> None:
-    """Let others go on."""
     for _ in range(count):
         await asyncio.sleep(0)
 

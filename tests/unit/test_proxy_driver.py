@@ -59,7 +59,6 @@ class Sidecar:
         self._waiting: list[Taken] = []
 
     def call(self, method: str = CREATE) -> ServerCall:
-        """Make a call, as the server does."""
         call = ServerCall(self, 1, method=method, request=b"", timeout_s=None)
         try:
             call.callee = self._proxy.handle(call)
@@ -74,17 +73,14 @@ class Sidecar:
             each(taken)
 
     def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
-        """Remember."""
         self.messages.append(message)
         self._wait(taken)
 
     def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
-        """Remember."""
         self.told.append(status)
         self._wait(taken)
 
     def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
-        """The proxy driver's status."""
         return self._proxy.on_error(error)
 
     def _wait(self, taken: Taken) -> None:

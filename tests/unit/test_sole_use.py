@@ -89,17 +89,6 @@ async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     await hub.table.__aexit__()
 
 
-async def test_the_first_node_gets_the_volume_and_the_second_when_the_first_has_let_go(hub: Hub) -> None:
-    assert await hub.ask("n1") == ""
-    assert await hub.ask("n2") == (
-        "node n1 has the volume; one node at a time may have it (attachRequired: false): delete its pods that use it"
-    )
-    hub.end("a")
-    assert await hub.ask("n2") != ""
-    await hub.let_go("n1")
-    assert (await hub.ask("n2"), hub.having()) == ("", ["n2"])
-
-
 async def test_of_nodes_that_ask_at_the_same_time_one_gets_it(hub: Hub) -> None:
     hub.run("c", "n3")
     answers = await asyncio.gather(*(hub.ask(name) for name in ("n1", "n2", "n3")))

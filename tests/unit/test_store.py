@@ -96,7 +96,6 @@ async def test_a_forgotten_node_is_gone_after_a_restart_and_can_come_again(tmp_p
 
 
 def moved_aside(directory: Path) -> list[Path]:
-    """The damaged files."""
     return list(directory.glob("hub-*.corrupt"))
 
 
