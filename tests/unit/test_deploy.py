@@ -42,7 +42,7 @@ from tests.kit.deployed import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from common.settings import ProcessSettings
@@ -58,19 +58,19 @@ GO_MODULES = (ROOT / "tests/peers/go/sidecars/go.mod").read_text()
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[ProcessSettings]:
-    """The settings with which a process would have run."""
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ProcessSettings]:
+    """Gives the real command line some arguments, and returns the settings with which the process would have run."""
     found: list[ProcessSettings] = []
     monkeypatch.setattr(process, "run", lambda settings, _main, **_: found.append(settings))
-    return found
 
+    def run(*argv: str) -> ProcessSettings:
+        monkeypatch.setattr(sys, "argv", ["csi-bridge", *argv])
+        with pytest.raises(SystemExit) as exit_:
+            main.main()
+        assert not exit_.value.code, "it says itself what is wrong with them"
+        return found.pop()
 
-def run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
-    """Give the real command line some arguments; it says itself what is wrong with them."""
-    monkeypatch.setattr(sys, "argv", ["csi-bridge", *argv])
-    with pytest.raises(SystemExit) as exit_:
-        main.main()
-    assert not exit_.value.code
+    return run
 
 
 def named(it: tuple[Path, Object]) -> str:
@@ -79,19 +79,16 @@ def named(it: tuple[Path, Object]) -> str:
 
 @pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" not in it[1]["image"]], ids=named)
 def test_the_command_line_takes_every_containers_arguments(
-    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings], of: tuple[Path, Object]
+    settings_of: Callable[..., ProcessSettings], of: tuple[Path, Object]
 ) -> None:
-    run(monkeypatch, *arguments(of[1], **VALUES))
-    assert len(started) == 1
+    assert settings_of(*arguments(of[1], **VALUES))
 
 
 def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_one_path(
-    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
+    settings_of: Callable[..., ProcessSettings],
 ) -> None:
     agent = container("edge/base/agent.yaml", "agent")
-    run(monkeypatch, *arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
-
-    (settings,) = started
+    settings = settings_of(*arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
     assert isinstance(settings, AgentFlags)
     assert settings.relay_dir is not None
     spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
@@ -143,13 +140,11 @@ def test_in_one_pod_the_sidecars_are_those_of_a_pod_of_their_own() -> None:
 
 
 def test_in_one_pod_the_hub_serves_the_socket_that_the_sidecars_call(
-    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
+    settings_of: Callable[..., ProcessSettings],
 ) -> None:
     hub = container("cloud/base/hub.yaml", "hub")
     added = [it.replace("$(DRIVER_NAME)", "dirdriver.csi") for it in added_arguments("cloud/overlays/one-pod")]
-    run(monkeypatch, *arguments(hub, **VALUES), *added)
-
-    (settings,) = started
+    settings = settings_of(*arguments(hub, **VALUES), *added)
     assert isinstance(settings, HubSettings)
     (served,) = settings.serve
     assert served.name == "dirdriver.csi"
@@ -401,7 +396,7 @@ def environment() -> dict[str, str]:
 
 
 def test_the_units_settings_are_those_of_the_agent(
-    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
+    monkeypatch: pytest.MonkeyPatch, settings_of: Callable[..., ProcessSettings]
 ) -> None:
     told = environment()
     assert set(told) <= {option.envvar for option in EDGE_OPTIONS.all}
@@ -409,10 +404,7 @@ def test_the_units_settings_are_those_of_the_agent(
         monkeypatch.setenv(name, value)
     unit = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
     (command,) = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
-
-    run(monkeypatch, *shlex.split(command)[1:])
-
-    (settings,) = started
+    settings = settings_of(*shlex.split(command)[1:])
     assert isinstance(settings, AgentFlags)
     assert settings.registration == "own"
     assert f"StateDirectory={settings.state_dir.relative_to('/var/lib')}\n" in unit

@@ -59,22 +59,16 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
         await asyncio.Event().wait()
         raise AssertionError
 
-    checks = [known("a", ok("well")), Check("b", fail, ""), Check("c", hang, "look"), known("d", ok("well"))]
-    found = await perform(checks, limit_s=0.01)
-    assert [(name, finding.level) for name, finding in found] == [
-        ("a", Level.OK), ("b", Level.WRONG), ("c", Level.WRONG), ("d", Level.OK),
-    ]  # fmt: skip
-    assert found[1][1].what == "the check itself failed: ValueError('a bug')"
-    assert found[2][1] == wrong("there was no answer within 0.01 s; a longer --timeout may help", "look")
-
-
-async def test_an_error_of_the_bridges_own_is_the_finding_with_the_checks_advice() -> None:
-    async def fail() -> Finding:
+    async def refuse() -> Finding:
         raise BridgeError("nobody answers")
 
-    assert await perform([Check("a", fail, "look at it")], limit_s=5.0) == [
-        ("a", wrong("nobody answers", "look at it"))
-    ]
+    failing = [Check("b", fail, ""), Check("c", hang, "look"), Check("d", refuse, "look at it")]
+    found = await perform([known("a", ok("well")), *failing, known("e", ok("well"))], limit_s=0.01)
+    assert [name for name, _ in found] == ["a", "b", "c", "d", "e"]
+    assert (found[0][1], found[4][1]) == (ok("well"), ok("well"))
+    assert found[1][1].what == "the check itself failed: ValueError('a bug')"
+    assert found[2][1] == wrong("there was no answer within 0.01 s; a longer --timeout may help", "look")
+    assert found[3][1] == wrong("nobody answers", "look at it")
 
 
 def test_of_many_names_some_are_listed() -> None:

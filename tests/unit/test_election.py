@@ -116,16 +116,8 @@ def test_before_the_hub_has_read_the_labels_nothing_changes() -> None:
     assert chosen(None, n1=unread, n2=unread, now=9_999.0, rules=rules) is None
     assert why_nobody({"n1": unread}, rules) == "edge node n1 has labels that the hub has not read from the cluster yet"
     assert rules.unmatched({"n1": unread}) == []
-
-
-def test_labels_that_are_not_read_yet_do_not_matter_to_names() -> None:
-    unread = Seat(labels=None)
-    assert chosen(None, n1=unread, rules=ElectionRules(candidates=("n1",))) == Choice("n1", "first election")
-
-
-def test_preferred_nodes_may_have_a_label() -> None:
-    rules = ElectionRules(prefer=("label:zone=b",))
-    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=rules) == Choice("n2", "first election")
+    by_name = ElectionRules(candidates=("n1",))
+    assert chosen(None, n1=unread, rules=by_name) == Choice("n1", "first election")
 
 
 def test_patterns_that_fit_no_node_are_told() -> None:
@@ -145,6 +137,8 @@ def test_the_others_are_those_that_could_take_over_or_why_none_could() -> None:
 def test_the_first_pattern_of_the_preferred_ones_decides_then_the_name() -> None:
     rules = ElectionRules(prefer=("n3", "n2*"))
     assert chosen(None, n1=FIT, n2=FIT, n3=FIT, rules=rules) == Choice("n3", "first election")
+    by_label = ElectionRules(prefer=("label:zone=b",))
+    assert chosen(None, n1=FIT, n2=Seat(labels={"zone": "b"}), rules=by_label) == Choice("n2", "first election")
     assert chosen(N1, n0=FIT, n1=Seat("drains"), n2=FIT, n21=FIT, rules=rules) == Choice("n2", "edge node n1 drains")
 
 

@@ -62,10 +62,6 @@ async def world(tmp_path: Path) -> AsyncIterator[Hub]:
         yield world
 
 
-def messages(caplog: pytest.LogCaptureFixture) -> str:
-    return "\n".join(caplog.messages)
-
-
 # -------------------- links --------------------
 
 
@@ -161,7 +157,7 @@ async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_
     watch = (await world.driver(max_message_bytes=1_000)).open(Kind.WATCH, subject=DRIVER)
     reports = (await world.edge()).open(Kind.REPORT, encode_reports([report(version=b"x" * 2_000)]))
     await settle()
-    assert "proxy driver d.example cannot get the report of its driver on node n1: a CSI message of" in messages(caplog)
+    assert "proxy driver d.example cannot get the report of its driver on node n1: a CSI message of" in caplog.text
     await reports.send(encode_reports([report(version=b"2")]))
     assert decode_reports(await watch.receive() or b"") == [report(version=b"2")]
 
@@ -176,10 +172,8 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
     await reports.send(encode_reports([report(version=b"x" * MAX_REPORT_BYTES)]))
     await settle()
     assert world.nodes.find_report(DRIVER, "n1") == report()
-    assert (
-        "node n1 sent an unreadable report: 349663 bytes, and 262144 is the limit; the node's earlier report stays"
-        in (messages(caplog))
-    )
+    said = "node n1 sent an unreadable report: 349663 bytes, and 262144 is the limit; the node's earlier report stays"
+    assert said in caplog.text
     await reports.send(encode_reports([report(version=b"2")]))
     await until(lambda: world.nodes.find_report(DRIVER, "n1") == report(version=b"2"))
 
@@ -215,7 +209,7 @@ async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_unti
     assert told_of(world, "n2").problems == [
         "the newest report of edge node n2 does not count: not a list of driver reports (JSONDecodeError)"
     ]
-    assert messages(caplog).count("node n2 sent an unreadable report") == 1
+    assert caplog.text.count("node n2 sent an unreadable report") == 1
     assert world.store.losses.standing == ()
     assert await called(driver, CREATE) == Status(Code.OK)
     reports.queue(encode_reports([]))
@@ -458,8 +452,8 @@ async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: Hub, caplog: 
     object.__setattr__(said, "software", "s" * 60_000)
     await world.come(said)
     await world.come(introduce("r" * 60_000, "n" * 60_000, instance="i"))
-    assert "edge n1 is connected from 10.0.0.1:7 (sss" in messages(caplog)
-    assert "refused rrr" in messages(caplog)
+    assert "edge n1 is connected from 10.0.0.1:7 (sss" in caplog.text
+    assert "refused rrr" in caplog.text
     assert max(map(len, caplog.messages)) < 1_000
 
 

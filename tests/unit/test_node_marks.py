@@ -10,14 +10,6 @@ from common.errors import SettingsError
 from common.settings import as_texts
 
 
-def test_a_node_without_a_kubelet_is_marked_unless_the_operator_says_otherwise() -> None:
-    settings = HUB_OPTIONS.read({})
-    assert settings.node_labels.to_map() == {"csi-bridge.io/edge": "agent"}
-    assert settings.register_with_taints.to_list() == [
-        {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"}
-    ]
-
-
 def test_an_empty_flag_turns_the_marks_off() -> None:
     settings = HUB_OPTIONS.read({"node_labels": "", "register_with_taints": ""})
     assert settings.node_labels.to_map() == {}
