@@ -34,6 +34,12 @@ _CA_USAGE = x509.KeyUsage(
     decipher_only=False,
 )
 
+_ROLES = {
+    "node": ("system:node:", "system:nodes", "edge-"),
+    "driver": ("csi-bridge:driver:", "csi-bridge:drivers", "driver-"),
+}
+"""By role: what its common name begins with, its organization, and what its file's name begins with."""
+
 _LONGEST_CN_CHARS = 64
 """RFC 5280, appendix A: ub-common-name."""
 
@@ -119,30 +125,20 @@ class Authority:
 
     def edge(self, node: str, *, drivers: Iterable[str] = (), lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for the agent of a node, which may report these drivers; none: every driver."""
-        return self._issue_role("system:node:", node, "system:nodes", "node", f"edge-{node}", lifetime_s, drivers)
+        return self._issue_role("node", node, lifetime_s, drivers)
 
     def driver(self, name: str, *, lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for a proxy driver on another host."""
-        return self._issue_role(
-            "csi-bridge:driver:", name, "csi-bridge:drivers", "driver", f"driver-{name}", lifetime_s
-        )
+        return self._issue_role("driver", name, lifetime_s)
 
-    def _issue_role(
-        self,
-        prefix: str,
-        name: str,
-        organization: str,
-        role: str,
-        file: str,
-        lifetime_s: float,
-        drivers: Iterable[str] = (),
-    ) -> Pem:
+    def _issue_role(self, role: str, name: str, lifetime_s: float, drivers: Iterable[str] = ()) -> Pem:
+        prefix, organization, file = _ROLES[role]
         common_name = prefix + name
         self._issued += 1  # two certificates of one name have files of their own
         return self.issue(
             common_name if len(common_name) <= _LONGEST_CN_CHARS else f"csi-bridge {role}",
             organization,
-            file=f"{file[:200]}-{self._issued}",
+            file=f"{(file + name)[:200]}-{self._issued}",
             uris=[f"csi-bridge:{role}:{name}", *(f"csi-bridge:may-run:{driver}" for driver in drivers)],
             purposes=[CLIENT_AUTH],
             lifetime_s=lifetime_s,

@@ -81,13 +81,17 @@ class Hub:
     async def operator(self) -> Link:
         return await self.come(introduce("operator", "", instance="o"), SOCKET)
 
+    async def order(self, kind: Kind, arguments: bytes = b"", **about: str) -> tuple[list[bytes], Status]:
+        """An operator's order: what the hub says to it, and how it ends."""
+        stream = (await self.operator()).open(kind, arguments, **about)  # type: ignore[arg-type]  # node and method
+        said = [message async for message in stream]
+        assert stream.status is not None
+        return said, stream.status
+
     async def forget(self, node: str) -> Status:
         """How an operator's order to forget a node ends."""
-        stream = (await self.operator()).open(Kind.FORGET, node=node)
-        while await stream.receive() is not None:
-            pass
-        assert stream.status is not None
-        return stream.status
+        _, status = await self.order(Kind.FORGET, node=node)
+        return status
 
 
 @asynccontextmanager

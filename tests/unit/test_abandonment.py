@@ -62,9 +62,8 @@ class Site:
 
     async def order(self, name: str, **arguments: Any) -> tuple[dict[str, Any], str]:
         """The answer to an order, and its refusal."""
-        stream = (await self.world.operator()).open(Kind.ORDER, json.dumps(arguments).encode(), method=name)
-        said = b"".join([message async for message in stream])
-        return json.loads(said or b"{}"), stream.status.message
+        said, status = await self.world.order(Kind.ORDER, json.dumps(arguments).encode(), method=name)
+        return json.loads(b"".join(said) or b"{}"), status.message
 
     async def own_storage(self) -> tuple[dict[str, Any], str]:
         return await self.order("own-storage", node="n1")

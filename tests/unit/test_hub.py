@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.link import Stream
     from common.messages import Hello
     from common.pages.hub import NodeStatus, Refusal
     from tests.kit.audit import Line
@@ -223,12 +223,6 @@ def told_of(world: Hub, name: str) -> NodeStatus:
 # -------------------- the operator's orders --------------------
 
 
-async def order(link: Link, kind: Kind, **about: str) -> tuple[list[bytes], Status | None]:
-    """What the hub says to an order."""
-    stream = link.open(kind, **about)  # type: ignore[arg-type]  # node and subject
-    return [message async for message in stream], stream.status
-
-
 async def carry_out_deny(deny: Deny, by: str) -> Done:
     if deny.subject == "none":
         raise OperatorRefused("none is not denied", "there is no such node")
@@ -248,9 +242,8 @@ async def test_a_named_order_that_cannot_be_carried_out_is_refused_with_the_reas
     world: Hub, name: str, arguments: bytes, code: Code, said: str
 ) -> None:
     world.orders.add(Deny, carry_out_deny)
-    stream = (await world.operator()).open(Kind.ORDER, arguments, method=name)
-    assert [message async for message in stream] == []
-    assert (stream.status.code, stream.status.message[: len(said)]) == (code, said)
+    told, status = await world.order(Kind.ORDER, arguments, method=name)
+    assert (told, status.code, status.message[: len(said)]) == ([], code, said)
 
 
 async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_driver_and_a_watch_hears_of_it(
@@ -264,7 +257,7 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
     driver = await world.driver()
     watch = driver.open(Kind.WATCH, subject=DRIVER)
     assert "(n1; n2, which is offline)" in (await called(driver, CREATE)).message
-    assert await order(await world.operator(), Kind.FORGET, node="n2") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert await world.order(Kind.FORGET, node="n2") == ([], Status(Code.OK, origin=Origin.HUB))
     assert await called(driver, CREATE) == Status(Code.OK)
     assert decode_reports(await watch.receive() or b"") == [report()]
 
@@ -285,9 +278,9 @@ async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_u
     told: tuple[Hub, FactSink],
 ) -> None:
     world, facts = told
-    assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert await world.order(Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
     assert facts.stamps("n1") == {}
-    _, again = await order(await world.operator(), Kind.FORGET, node="n1")
+    _, again = await world.order(Kind.FORGET, node="n1")
     assert "n1" in again.message
 
 
@@ -300,7 +293,7 @@ async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
         await world.edge(node)
 
     monkeypatch.setattr(world.placement, "forget", slow_disk)
-    assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert await world.order(Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
     assert facts.stamps("n1")
 
 
@@ -312,7 +305,7 @@ async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watc
     driver = await world.driver()
     watch = driver.open(Kind.WATCH, subject=DRIVER)
     assert (await called(driver, CREATE)).code == Code.UNAVAILABLE
-    (told,), status = await order(await world.operator(), Kind.TRUST)
+    (told,), status = await world.order(Kind.TRUST)
     assert status == Status(Code.OK, origin=Origin.HUB)
     assert json.loads(told)["lost"][0].endswith("Z hub.db was damaged")
     assert await called(driver, CREATE) == Status(Code.OK)
@@ -324,7 +317,7 @@ async def test_a_trust_that_cannot_be_written_down_is_refused(world: Hub, monkey
         raise OSError("disk on fire")
 
     monkeypatch.setattr(world.store.losses, "clear", fail)
-    told = await order(await world.operator(), Kind.TRUST)
+    told = await world.order(Kind.TRUST)
     why = "csi-bridge trust has no effect: the decision cannot be written to the disk: disk on fire"
     assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
 
@@ -388,7 +381,7 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     failure = (await node_of(world)).last_error
     assert (failure.code, failure.by) == ("UNAVAILABLE", "hub")
     assert failure.message.startswith("edge node n1 is offline since ")
-    await order(await world.operator(), Kind.FORGET, node="n1")
+    await world.order(Kind.FORGET, node="n1")
     await world.edge()
     assert (await node_of(world)).last_error is None
 
@@ -430,8 +423,8 @@ async def test_the_audit_log_tells_admissions_refusals_and_what_operators_do(
     await world.come(introduce("edge", "", instance="i", boot=1))
     await called(await world.operator(), STAGE)
     await called(await world.driver(), CREATE)
-    await order(await world.operator(), Kind.TRUST)
-    await order(await world.operator(), Kind.FORGET, node="n9")
+    await world.order(Kind.TRUST)
+    await world.order(Kind.FORGET, node="n9")
     assert [(event, who) for event, who, _, _ in audit_lines] == [
         (Event.ADMISSION, "n1"),
         (Event.REFUSAL, ""),
@@ -530,7 +523,4 @@ async def test_allow_for_a_node_that_is_not_denied_is_refused(world: Hub) -> Non
 
 async def ordered(world: Hub, name: str, **arguments: str) -> tuple[list[bytes], Status]:
     """What the hub says to an order with a name."""
-    stream = (await world.operator()).open(Kind.ORDER, json.dumps(arguments).encode(), method=name)
-    said = [message async for message in stream]
-    assert stream.status is not None
-    return said, stream.status
+    return await world.order(Kind.ORDER, json.dumps(arguments).encode(), method=name)
