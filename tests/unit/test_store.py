@@ -145,9 +145,6 @@ async def test_reports_that_nobody_can_read_are_dropped_and_a_loss_once_and_the_
     assert await losses(tmp_path) == []
 
 
-# -------------------- writes that fail --------------------
-
-
 def fill_up(directory: Path) -> None:
     """Let every write fail from now on."""
     with database(directory) as other:
@@ -170,9 +167,6 @@ async def test_what_could_not_be_written_to_the_end_is_a_loss_for_the_next_hub(t
     empty(tmp_path)
     assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} could not be written to the end"]
     assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} could not be written to the end"]
-
-
-# -------------------- what is lost --------------------
 
 
 async def losses(directory: Path) -> list[str]:
