@@ -17,7 +17,7 @@ import pytest
 from tests.kit.deferring_node import DeferringNode, asking
 from tests.kit.edge_node import pod, volume
 from tests.kit.guest import folder, mount_info
-from tests.kit.needs import needs_loops, needs_xfs
+from tests.kit.needs import needs_loops
 from tests.kit.operator import by_hand
 from tests.kit.waiting import wait_for
 
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 pytestmark = needs_loops
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[DeferringNode]:
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeferringNode]:
+    """A node that the tests of this module share: each takes its volumes away."""
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as directory,
+        DeferringNode(Path(directory), tmp_path_factory.mktemp("logs")) as node,
+    ):
         node.start()
         yield node
 
@@ -58,6 +62,8 @@ def test_the_guest_gets_the_device_and_finds_its_data_again(node: DeferringNode)
     assert [file.name for file in folder(node.run_dir, target).iterdir()] == ["mountInfo.json"]
     (shown,) = node.volumes("data")
     assert (shown["state"], shown["mode"], shown["runtime"]) == ("published", "Filesystem", "kata, go")
+    told = by_hand("edge", "volumes", f"--status=unix://{node.agent.socket}").stdout
+    assert "published, deferred to the runtime (kata, go)" in told
     with node.guest("data") as inside:
         (inside / "file").write_text("written by the guest")
         assert inside.stat().st_gid == 4321
@@ -90,68 +96,51 @@ def test_the_runtime_knows_a_volume_by_its_path_without_symbolic_links(tmp_path:
         wait_for(lambda: node.volumes("data") == [], what="the end of the volume", instead=node.tell)
 
 
-def test_the_command_names_the_runtime_of_a_deferred_volume(node: DeferringNode) -> None:
-    node.add("data")
-    shown = by_hand("edge", "volumes", f"--status=unix://{node.agent.socket}").stdout
-    assert "published, deferred to the runtime (kata, go)" in shown
-
-
-def _partition_table(image: Path) -> None:
-    with image.open("r+b") as file:  # a DOS table with one partition of type 83
-        file.seek(446)
-        file.write(bytes((0, 0, 2, 0, 0x83, 0, 9, 0)) + (1).to_bytes(4, "little") + (8192).to_bytes(4, "little"))
-        file.seek(510)
-        file.write(b"\x55\xaa")
-
-
-def _unknown_data(image: Path) -> None:
-    with image.open("r+b") as file:
+def test_a_device_that_holds_something_else_is_never_formatted(node: DeferringNode) -> None:
+    node.handles["foreign"] = node.make_volume("foreign", size_bytes=32 << 20, block=True)
+    with node.image("foreign").open("r+b") as file:
         file.write(b"somebody's database")
-
-
-def _xfs(image: Path) -> None:
-    subprocess.run(["mkfs.xfs", "-q", image], check=True)
-
-
-@pytest.mark.parametrize(
-    ("fill", "says"),
-    [
-        (_partition_table, "a partition table"),
-        (_unknown_data, "data that is no known file system"),
-        pytest.param(_xfs, "the file system xfs", marks=needs_xfs),
-    ],
-    ids=["partition-table", "unknown-data", "another-file-system"],
-)
-def test_a_device_that_holds_something_else_is_never_formatted(
-    node: DeferringNode, fill: Callable[[Path], None], says: str
-) -> None:
-    size_bytes = (320 << 20) if fill is _xfs else (32 << 20)
-    node.handles["data"] = node.make_volume("data", size_bytes=size_bytes, block=True)
-    fill(node.image("data"))
-    before = node.image("data").read_bytes()[: 1 << 20]
-    node.put("data")
-    wait_for(lambda: says in str(node.volumes("data")), what="the refusal", instead=node.tell)
-    assert node.image("data").read_bytes()[: 1 << 20] == before
+    before = node.image("foreign").read_bytes()[: 1 << 20]
+    node.put("foreign")
+    says = "data that is no known file system"
+    wait_for(lambda: says in str(node.volumes("foreign")), what="the refusal", instead=node.tell)
+    assert node.image("foreign").read_bytes()[: 1 << 20] == before
     assert node.told() == []
     wait_for(lambda: says in node.events(), what="the event", instead=node.tell)
-    node.end("data")
+    node.end("foreign")
 
 
-def test_orphans_of_the_runtimes_directory_go_and_strangers_stay(node: DeferringNode) -> None:
+def test_orphans_in_the_directories_of_runtime_and_engines_go_strangers_stay_and_what_was_lost_is_written_again(
+    node: DeferringNode,
+) -> None:
     target = node.add("data")
+    [file] = node.cdi_files()
+    before = file.read_bytes()
     node.agent.kill()
     orphan = folder(node.run_dir, node.root / "pods/gone/volumes/kubernetes.io~csi/pv-x/mount")
     stranger = folder(node.run_dir, Path("/somebody/elses/volume"))
     for place in (orphan, stranger):
         shutil.copytree(folder(node.run_dir, target), place)
+    file.rename(file.with_name("csi-bridge.io-volume_gone-x.json"))
     node.restart_agent()
     wait_for(lambda: not orphan.exists(), what="the end of the orphan", instead=node.tell)
+    wait_for(lambda: node.cdi_files() == [file], what="the file", instead=node.tell)
+    assert file.read_bytes() == before
     assert stranger.exists()
     assert folder(node.run_dir, target).exists()
     shutil.rmtree(stranger)
+    node.end("data")
 
 
-def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(node: DeferringNode) -> None:
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[DeferringNode]:
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+        node.start()
+        yield node
+
+
+def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(own: DeferringNode) -> None:
+    node = own
     node.add("data")
     node.agent.kill()
     node.allow(allowed=False)
@@ -162,19 +151,18 @@ def test_an_agent_that_may_not_defer_any_more_still_takes_the_volume_back(node: 
     node.end("data")
 
 
-@pytest.mark.parametrize(("runtime", "kind"), [("kata", "bind"), ("kata-rs", "directvol")])
 def test_an_engine_gets_the_mount_of_each_container_by_a_name_while_the_volume_is_there(
-    node: DeferringNode, runtime: str, kind: str
+    node: DeferringNode,
 ) -> None:
     node.handles["data"] = node.make_volume("data", size_bytes=32 << 20, block=True)
-    asks = asking("data", "data", runtimeClassName=runtime)
+    asks = asking("data", "data", runtimeClassName="kata-rs")
     mount = {**asks["spec"]["containers"][0]["volumeMounts"][0], "readOnly": True}
     asks["spec"]["containers"].append({"name": "reader", "image": "none", "volumeMounts": [mount]})
     node.write(*volume("data", node.handles["data"]), asks, file="data")
     (target,) = node.wait_published("data")
     (shown,) = node.volumes("data")
     assert [(each["container"], each["path"]) for each in shown["devices"]] == [("c", "/data"), ("reader", "/data")]
-    place = {"hostPath": os.path.realpath(target), "containerPath": "/data", "type": kind}
+    place = {"hostPath": os.path.realpath(target), "containerPath": "/data", "type": "directvol"}
     assert node.cdi_edits("data") == [
         {"mounts": [{**place, "options": ["rbind", "rw"]}]},
         {"mounts": [{**place, "options": ["rbind", "ro"]}]},
@@ -197,21 +185,10 @@ def test_an_engine_gets_a_raw_block_volume_by_a_name(node: DeferringNode) -> Non
     node.wait_clean()
 
 
-def test_lost_files_for_engines_are_written_again_and_those_of_gone_pods_are_swept(node: DeferringNode) -> None:
-    node.add("data")
-    [file] = node.cdi_files()
-    before = file.read_bytes()
-    node.agent.kill()
-    file.rename(file.with_name("csi-bridge.io-volume_gone-x.json"))
-    node.restart_agent()
-    wait_for(lambda: node.cdi_files() == [file], what="the file", instead=node.tell)
-    assert file.read_bytes() == before
-
-
 def test_fifty_volumes_at_once_each_get_their_own_device(
     node: DeferringNode, record_property: Callable[[str, object], None]
 ) -> None:
-    names = [f"v{number}" for number in range(50)]
+    names, before = [f"v{number}" for number in range(50)], len(node.agent.logged("ready after"))
     objects = []
     for name in names:
         node.handles[name] = node.make_volume(name, size_bytes=16 << 20, block=True)
@@ -222,7 +199,8 @@ def test_fifty_volumes_at_once_each_get_their_own_device(
     assert len(set(devices)) == 50
     backing = [Path("/sys/block", Path(device).name, "loop/backing_file").read_text().strip() for device in devices]
     assert backing == [str(node.image(name)) for name in names]
-    took_ms = sorted(int(took) for took in re.findall(r"ready after (\d+) ms", str(node.agent.logged("ready after"))))
+    said = str(node.agent.logged("ready after")[before:])
+    took_ms = sorted(int(took) for took in re.findall(r"ready after (\d+) ms", said))
     assert len(took_ms) == 50
     record_property("handover_p95_ms", took_ms[47])
     node.remove("all")
@@ -238,7 +216,7 @@ def test_each_pod_gets_its_own_data_after_a_reboot_without_a_cloud_with_exchange
         before = {name: mount_info(node.run_dir, node.add(name))["device"] for name in ("one", "two")}
         for name in before:
             with node.guest(name) as inside:
-                write_inside(node, inside / "file", name)
+                node.seen(inside / "file").write_text(name)
         node.bridge.hub.kill()
         node.power_off()
         shutil.rmtree(node.run_dir)
@@ -249,12 +227,4 @@ def test_each_pod_gets_its_own_data_after_a_reboot_without_a_cloud_with_exchange
             target = node.wait_published(name)[0]
             assert mount_info(node.run_dir, target)["device"] == before[other]
             with node.guest(name) as inside:
-                assert read_inside(node, inside / "file") == name
-
-
-def write_inside(node: DeferringNode, file: Path, text: str) -> None:
-    node.seen(file).write_text(text)
-
-
-def read_inside(node: DeferringNode, file: Path) -> str:
-    return node.seen(file).read_text()
+                assert node.seen(inside / "file").read_text() == name

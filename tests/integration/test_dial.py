@@ -105,6 +105,8 @@ UPGRADED = (
     b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ACCEPT\r\n"
 )
 
+ACCEPTED = UPGRADED + b"Sec-WebSocket-Protocol: csi-bridge\r\n\r\n"
+
 
 # -------------------- what is no hub --------------------
 
@@ -145,24 +147,14 @@ async def test_what_answers_otherwise_than_a_hub_is_told_at_once(answer: bytes, 
         assert (await refusal_of(f"ws://{address}")).startswith(why)
 
 
-async def test_what_hangs_up_is_told_as_such() -> None:
-    async with server(b"") as address:
-        assert await refusal_of(f"ws://{address}") == "the peer closed the connection"
-
-
-async def test_what_upgrades_and_hangs_up_is_told_as_such() -> None:
-    async with server(UPGRADED + b"Sec-WebSocket-Protocol: csi-bridge\r\n\r\n") as address:
+@pytest.mark.parametrize("answer", [b"", ACCEPTED], ids=["no answer", "no hello"])
+async def test_what_does_not_go_on_is_given_up_after_the_hellos_time_and_what_hangs_up_is_told_as_such(
+    answer: bytes,
+) -> None:
+    async with server(answer, leaves=False) as address:
+        assert await refusal_of(f"ws://{address}", limits=SOON) == "no answer within 0.3 s"
+    async with server(answer) as address:
         assert "the peer" in await refusal_of(f"ws://{address}")
-
-
-async def test_what_never_answers_is_given_up_after_the_hellos_time() -> None:
-    async with server(b"", leaves=False) as address:
-        assert await refusal_of(f"ws://{address}", limits=SOON) == "no answer within 0.3 s"
-
-
-async def test_what_upgrades_and_never_says_hello_is_given_up_after_the_hellos_time() -> None:
-    async with server(UPGRADED + b"Sec-WebSocket-Protocol: csi-bridge\r\n\r\n", leaves=False) as address:
-        assert await refusal_of(f"ws://{address}", limits=SOON) == "no answer within 0.3 s"
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])

@@ -34,7 +34,7 @@ def test_a_command_whose_extra_is_not_installed_names_it(bare: dict[str, str], w
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("command", ["hub", "driver", "edge", "call", "status", "demo"])
+@pytest.mark.parametrize("command", ["hub", "edge", "demo"])
 def test_the_help_of_the_bridge_s_own_commands_needs_no_extra(bare: dict[str, str], command: str) -> None:
     ended = run(bare, "csi-bridge", command, "--help")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -98,19 +98,28 @@ async def test_a_watch_that_is_left_leaves_no_connection_to_a_server_that_says_n
         over.set()
 
 
-async def answer_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer each request of a connection with an empty object."""
-    with contextlib.suppress(asyncio.IncompleteReadError):
-        while await reader.readuntil(b"\r\n\r\n"):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-    writer.close()
+def answering(answer: bytes) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Serve a connection: each of its requests gets this answer, after which the connection may end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(answer)
+                if b"close" in answer:
+                    break
+        writer.close()
+
+    return serve
+
+
+_NOTHING = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 async def test_a_request_on_an_open_connection_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    async with api_server(tmp_path, answer_nothing) as kubeconfig, connect(kubeconfig) as kube:
+    async with api_server(tmp_path, answering(_NOTHING)) as kubeconfig, connect(kubeconfig) as kube:
         await kube.get(RESOURCES["Node"], "n1")
 
         def refuse(*_: Any) -> None:
@@ -123,7 +132,7 @@ async def test_a_request_on_an_open_connection_needs_no_thread(tmp_path: Path, m
 def renamed_server(kubeconfig: str, url: str) -> str:
     """Give a kubeconfig's server another address. Returns the present one."""
     settings = json.loads(Path(kubeconfig).read_text())
-    (cluster,) = (entry["cluster"] for entry in settings["clusters"])
+    cluster = settings["clusters"][0]["cluster"]
     before, cluster["server"] = cluster["server"], url
     Path(kubeconfig).write_text(json.dumps(settings))
     return str(before)
@@ -134,9 +143,7 @@ async def test_a_proxy_that_the_environment_names_is_asked(tmp_path: Path, monke
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked.append(await reader.readuntil(b"\r\n"))
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-        writer.close()
+        await answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")(reader, writer)
 
     async with api_server(tmp_path, proxy) as kubeconfig:
         monkeypatch.setenv("http_proxy", renamed_server(kubeconfig, "http://kubernetes.invalid"))
@@ -151,24 +158,16 @@ async def test_a_proxy_that_the_environment_names_is_asked(tmp_path: Path, monke
 
 @pytest.mark.parametrize("kind", ["without extensions", "of an intermediate CA", "with all extensions"])
 async def test_a_certificate_that_kubectl_trusts_is_trusted_on_every_python(kind: str, tmp_path: Path) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-        writer.close()
-
     parent = Authority(tmp_path, name="root") if kind == "of an intermediate CA" else None
     authority = Authority(tmp_path, strict=kind != "without extensions", parent=parent)
-    async with api_server(tmp_path, serve, authority=authority) as kubeconfig, connect(kubeconfig) as kube:
+    server = api_server(tmp_path, answering(_NOTHING), authority=authority)
+    async with server as kubeconfig, connect(kubeconfig) as kube:
         assert not await kube.get(RESOURCES["Node"], "n1")
 
 
 async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
-        writer.close()
-
-    async with api_server(tmp_path, serve) as kubeconfig, connect(kubeconfig) as kube:
+    away = answering(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+    async with api_server(tmp_path, away) as kubeconfig, connect(kubeconfig) as kube:
         with pytest.raises(KubeError) as caught:
             async with asyncio.timeout(30):
                 await kube.list(RESOURCES["Node"], limit=1)
@@ -297,30 +296,20 @@ def test_patches_one_after_another_share_a_connection(
     assert b"\r\nauthorization: Bearer t\r\n" in server.heads[0]
 
 
-async def test_patches_at_once_have_connections_of_their_own(tmp_path: Path) -> None:
-    async with patched(tmp_path) as (server, kube):
-        await asyncio.gather(*(patch(kube) for _ in range(3)))
-        await asyncio.gather(*(patch(kube) for _ in range(3)))
-        assert server.asked == [2, 2, 2]
-
-
-async def test_a_connection_that_the_server_has_ended_carries_no_further_patch(tmp_path: Path) -> None:
-    async with patched(tmp_path) as (server, kube):
-        server.ends = True
-        await patch(kube)
-        await asyncio.sleep(0.05)  # the end of the connection is on its way
-        await patch(kube)
-        assert server.asked == [1, 1]
-
-
-async def test_a_connection_that_has_been_idle_for_long_carries_no_further_patch(
+async def test_a_connection_that_has_been_idle_for_long_or_that_the_server_has_ended_carries_no_further_patch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with patched(tmp_path) as (server, kube):
         await patch(kube)
-        monkeypatch.setattr(kept_connections, "_IDLE_S", -1.0)
-        await patch(kube)
+        with monkeypatch.context() as patience:
+            patience.setattr(kept_connections, "_IDLE_S", -1.0)
+            await patch(kube)
         assert server.asked == [1, 1]
+        server.ends = True
+        await patch(kube)
+        await asyncio.sleep(0.05)  # the end of the connection is on its way
+        await patch(kube)
+        assert server.asked == [1, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -354,9 +343,12 @@ async def test_a_refused_patch_says_why(tmp_path: Path) -> None:
         assert server.asked == [2]
 
 
-async def test_after_refused_credentials_no_connection_is_used_again(tmp_path: Path) -> None:
+async def test_patches_at_once_have_connections_of_their_own_and_after_refused_credentials_none_is_used_again(
+    tmp_path: Path,
+) -> None:
     async with patched(tmp_path) as (server, kube):
-        await asyncio.gather(patch(kube), patch(kube))
+        await asyncio.gather(*(patch(kube) for _ in range(2)))
+        assert server.asked == [1, 1]
         server.answers = [b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\n{}"]
         with pytest.raises(KubeError, match="are refused"):
             await patch(kube)

@@ -196,37 +196,33 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plu
     assert await found.call(PUBLISH, b"", timeout_s=5.0) == (Status(Code.OK), b"")
 
 
-async def test_the_registry_directory_is_made_with_the_kubelets_mode(node: Node) -> None:
+async def test_a_registry_directory_is_made_with_the_kubelets_mode_and_a_socket_in_a_new_one_below_is_registered(
+    node: Node, vendor: Vendor
+) -> None:
     before = os.umask(0o022)
     try:
         await node.start()
     finally:
         os.umask(before)
     assert stat.S_IMODE(node.sockets.stat().st_mode) == 0o755
-
-
-async def test_a_socket_in_a_new_directory_is_registered(node: Node, vendor: Vendor) -> None:
-    await node.start()
     (node.sockets / "deep" / "er").mkdir(parents=True)
-    with another(node, "deep/er/reg.sock", endpoint=vendor.socket) as plugin:
+    with another(node, "deep/er/reg.sock", endpoint=f"unix://{vendor.socket}") as plugin:
         assert await told(plugin) == (True, "")
 
 
-async def test_a_registry_directory_that_is_made_again_is_served_again(
+async def test_a_registry_directory_that_is_made_again_is_served_again_and_asks_its_drivers_anew(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
     await node.start_with(plugin)
+    await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver by name")
+    vendor.on("NodeGetInfo", node_info(node_id="id-2"))
     plugin.stop()
     node.sockets.rmdir()
     await node.away()
     await until(node.sockets.is_dir, "the directory again")
     plugin.start()
     assert await told(plugin, 2) == (True, "")
-
-
-async def test_the_agent_sees_the_driver_as_soon_as_it_says_who_it_is(node: Node, plugin: Plugin) -> None:
-    await node.start_with(plugin)
-    await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver by name")
+    assert node.facts() == {"vendor.test": "id-2"}
 
 
 async def test_names_that_begin_with_a_dot_are_left_alone(node: Node, vendor: Vendor) -> None:
@@ -241,30 +237,19 @@ async def test_names_that_begin_with_a_dot_are_left_alone(node: Node, vendor: Ve
     assert (dotted.asked, hidden.asked) == (0, 0)
 
 
-async def test_an_endpoint_with_a_scheme_is_taken(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    await node.start()
-    with another(node, "s.sock", endpoint=f"unix://{vendor.socket}") as schemed:
-        assert await told(schemed) == (True, "")
-
-
 # -------------------- leaving and coming back --------------------
 
 
-async def test_a_re_created_socket_is_a_new_registration(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+async def test_a_driver_that_left_is_known_for_a_while_also_after_a_restart_and_then_forgotten(
+    node: Node, plugin: Plugin
+) -> None:
     await node.start_with(plugin)
-    vendor.on("NodeGetInfo", node_info(node_id="id-2"))
-    plugin.stop()
-    plugin.start()
-    assert await told(plugin, 2) == (True, "")
-    assert node.facts() == {"vendor.test": "id-2"}
-
-
-async def test_a_driver_that_left_is_known_for_a_while_and_then_forgotten(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start(grace_s=1.0)
-    await told(plugin)
     plugin.stop()
     await node.away()
+    assert node.facts() == {"vendor.test": "node-id"}
+    await until(lambda: node.kept()[0]["gone"], "gone on disk")
+    await node.stop()
+    await node.start(grace_s=0.5)
     assert node.facts() == {"vendor.test": "node-id"}
     await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
     assert node.registry.drivers == []
@@ -334,17 +319,6 @@ async def test_how_many_volumes_a_driver_takes_is_asked_as_often_as_wanted(
     assert found.driver.ask_every_s == ASK_AGAIN_S
 
 
-async def test_a_driver_that_left_before_a_restart_is_forgotten_after_it(node: Node, plugin: Plugin) -> None:
-    await node.start_with(plugin)
-    plugin.stop()
-    await node.away()
-    await until(lambda: node.kept()[0]["gone"], "gone on disk")
-    await node.stop()
-    await node.start(grace_s=0.5)
-    assert node.facts() == {"vendor.test": "node-id"}
-    await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
-
-
 async def test_a_socket_that_goes_while_its_driver_is_asked_is_not_registered(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
@@ -397,9 +371,38 @@ async def refusal(node: Node, **settings: Any) -> str:
     return error
 
 
-async def test_a_plugin_of_another_type_is_told_so(node: Node, vendor: Vendor) -> None:
-    error = await refusal(node, endpoint=vendor.socket, kind="DRAPlugin")
-    assert error == "plugins of type 'DRAPlugin' are not taken, only CSIPlugin"
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"kind": "DRAPlugin"}, "plugins of type 'DRAPlugin' are not taken, only CSIPlugin"),
+        ({"endpoint": "csi.sock"}, "is not the absolute path of a UNIX socket"),
+        ({"endpoint": "/" + "a" * 200}, "is not the absolute path of a UNIX socket"),
+        ({"endpoint": "/a\0b"}, "is not the absolute path of a UNIX socket"),
+        ({"endpoint": ""}, "refused.sock: it does not give its name: it answered GetPluginInfo with UNIMPLEMENTED"),
+        ({"name": "other.test"}, "now belongs to driver vendor.test"),
+    ],
+    ids=["another type", "no path", "a long path", "a zero", "its own socket", "another name"],
+)
+async def test_a_plugin_that_cannot_be_taken_is_told_why(
+    node: Node, vendor: Vendor, settings: dict[str, Any], why: str
+) -> None:
+    assert why in await refusal(node, **({"endpoint": vendor.socket} | settings))
+
+
+@pytest.mark.parametrize(
+    ("length", "why"),
+    [
+        (5_000, "it answered NodeGetInfo with FAILED_PRECONDITION: no metadata xxx"),
+        (3_000_000, "the driver broke HTTP/2 during the call: it sent a header block without an end"),
+    ],
+)
+async def test_a_driver_that_refuses_to_say_its_node_is_refused_in_its_own_words_cut_short(
+    node: Node, vendor: Vendor, length: int, why: str
+) -> None:
+    vendor.refuse("NodeGetInfo", Code.FAILED_PRECONDITION, "no metadata\n" + "x" * length)
+    error = await refusal(node, endpoint=vendor.socket)
+    assert why in error
+    assert len(error) < 1000
 
 
 async def test_a_plugin_that_answers_with_100_kb_is_not_registered(
@@ -409,36 +412,6 @@ async def test_a_plugin_that_answers_with_100_kb_is_not_registered(
     with another(node, "large.sock", endpoint=vendor.socket, versions=("1.0.0", "1." + "0" * 100_000)):
         await until(lambda: "is larger than the limit of 65536 bytes" in caplog.text, "refusal in the log")
     assert not node.registry.drivers
-
-
-@pytest.mark.parametrize("endpoint", ["csi.sock", "/" + "a" * 200, "/a\0b"])
-async def test_an_endpoint_that_is_no_sockets_path_is_refused(node: Node, endpoint: str) -> None:
-    assert "is not the absolute path of a UNIX socket" in await refusal(node, endpoint=endpoint)
-
-
-async def test_without_an_endpoint_the_registration_socket_is_the_drivers(node: Node) -> None:
-    error = await refusal(node)
-    assert "refused.sock" in error
-    assert "answered GetPluginInfo with UNIMPLEMENTED" in error
-
-
-async def test_a_driver_that_calls_itself_otherwise_is_refused(node: Node, vendor: Vendor) -> None:
-    error = await refusal(node, endpoint=vendor.socket, name="other.test")
-    assert "now belongs to driver vendor.test" in error
-
-
-async def test_a_driver_that_refuses_to_say_its_node_is_refused_in_its_own_words_cut_short(
-    node: Node, vendor: Vendor
-) -> None:
-    vendor.refuse("NodeGetInfo", Code.FAILED_PRECONDITION, "no metadata\n" + "x" * 5000)
-    error = await refusal(node, endpoint=vendor.socket)
-    assert error.startswith("it answered NodeGetInfo with FAILED_PRECONDITION: no metadata xxx")
-    assert len(error) < 1000
-
-
-async def test_a_driver_with_an_error_of_three_megabytes_is_refused(node: Node, vendor: Vendor) -> None:
-    vendor.refuse("NodeGetInfo", Code.INTERNAL, "x" * 3_000_000)
-    assert len(await refusal(node, endpoint=vendor.socket)) < 1000
 
 
 async def test_a_driver_that_hangs_is_refused_after_the_limit(
@@ -493,23 +466,23 @@ async def test_a_second_driver_of_one_name_is_refused_until_the_first_one_left(
         assert [driver.socket for driver in node.registry.drivers] == [second.socket]
 
 
-async def test_a_name_whose_driver_answers_no_more_is_taken_over(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+@pytest.mark.parametrize("killed", ["driver", "registrar"])
+async def test_a_name_whose_driver_or_registrar_answers_no_more_is_taken_over(
+    node: Node, plugin: Plugin, vendor: Vendor, killed: str
+) -> None:
     await node.start_with(plugin)
-    vendor.stop()
+    if killed == "driver":
+        vendor.stop()
+    else:
+        await asyncio.to_thread(plugin.stop, leave_file=True)
     with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
-        assert await told(two) == (True, "")
-        plugin.stop()
+        await until(lambda: two.told and two.told[-1].plugin_registered, "the second one")
+        if killed == "driver":
+            plugin.stop()
         with another(node, "x.sock", kind="Other") as later:
             await told(later)  # by now the first one's end was seen, and is nothing to the second one
         await node.registered()
         assert [driver.socket for driver in node.registry.drivers] == [second.socket]
-
-
-async def test_a_killed_registrars_socket_keeps_no_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
-    await node.start_with(plugin)
-    await asyncio.to_thread(plugin.stop, leave_file=True)
-    with another(node, "new-reg.sock", endpoint=vendor.socket) as two:
-        await until(lambda: two.told and two.told[-1].plugin_registered, "the second one")
 
 
 async def test_a_higher_version_takes_the_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
@@ -661,32 +634,22 @@ def _trouble(caplog: pytest.LogCaptureFixture, name: str) -> str:
 # -------------------- the node's segment --------------------
 
 
-async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_is_told_and_kept(
+async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_kubernetes_is_told_and_the_hub_its_bytes(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
-    vendor.on("NodeGetInfo", node_info(node_id="id-1", topology={"zone": "a"}))
+    info = node_info(node_id="id-1", topology={"zone": "a"})
+    vendor.on("NodeGetInfo", info)
     await node.start_with(plugin)
     assert node.registry.csi_node() == [
         {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["csi-bridge.io/node", "zone"]}
     ]
     assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
     assert node.registry.problems == []
+    await until(lambda: node.registry.drivers[0].report is not None, "the report")
+    assert _node_info_of(node.registry.drivers[0]) == info(None).SerializeToString()
     vendor.stop()
     await node.restart()
     assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
-
-
-async def test_what_the_hub_is_told_of_a_driver_stays_the_drivers_own_bytes(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    plugin.start()
-    await node.start()
-    await node.registered()
-    await until(lambda: [driver.report for driver in node.registry.drivers if driver.report], "the report")
-    (driver,) = node.registry.drivers
-    assert driver.report is not None
-    said = driver.report.answers["/csi.v1.Node/NodeGetInfo"].body
-    assert said == csi_pb2.NodeGetInfoResponse(node_id="node-id").SerializeToString()
 
 
 @pytest.mark.parametrize("who", ["controller", "node plugin"])
@@ -760,11 +723,11 @@ async def test_a_state_directory_that_takes_no_file_keeps_no_driver_from_registe
 # -------------------- observing --------------------
 
 
-async def test_an_observer_finds_a_driver_by_its_registration_and_tells_it_nothing(
+async def test_an_observer_finds_a_driver_by_its_registration_tells_it_nothing_and_forgets_it_a_while_after_it_left(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
     plugin.start()
-    await node.start(own=False)
+    await node.start(own=False, grace_s=0.5)
     await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver")
     assert (await node.registry.drivers[0].unary("/csi.v1.Controller/GetCapacity", b"", timeout_s=5.0))[0].ok
     assert (plugin.asked, plugin.told) == (1, [])
@@ -772,6 +735,8 @@ async def test_an_observer_finds_a_driver_by_its_registration_and_tells_it_nothi
     assert (node.registry.csi_node(), node.registry.node_annotations(), node.registry.node_labels()) == ([], {}, {})
     await until((node.state / "observed.json").exists, "where its node plugin is")
     assert not (node.state / "drivers.json").exists()
+    plugin.stop()
+    await until(lambda: not node.registry.drivers, "its end")
 
 
 async def test_an_observer_finds_a_driver_by_its_socket_and_counts_it_once(node: Node) -> None:
@@ -783,14 +748,6 @@ async def test_an_observer_finds_a_driver_by_its_socket_and_counts_it_once(node:
         with another(node, "v.sock", endpoint=vendor.socket) as plugin:
             await until(lambda: plugin.asked, "GetInfo")
             assert len(node.registry.drivers) == 1
-
-
-async def test_an_observer_forgets_a_driver_that_left_after_a_while(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start(own=False, grace_s=0.5)
-    await until(lambda: node.registry.drivers, "the driver")
-    plugin.stop()
-    await until(lambda: not node.registry.drivers, "its end")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -76,14 +76,24 @@ async def test_a_device_that_the_runtime_cannot_be_asked_about_is_not_asked_abou
     assert go.asked == []
 
 
-async def test_an_abnormal_condition_is_told(client: ShimClient, go: FakeShim) -> None:
-    go.usage = {DEVICE: {"usage": [], "volume_condition": {"abnormal": True, "message": "I/O error"}}}
-    assert await client.stats(["s"], DEVICE) == VolumeStats(abnormal=True, message="I/O error")
-
-
-async def test_a_missing_condition_says_nothing_about_health(client: ShimClient, go: FakeShim) -> None:
-    go.usage = {DEVICE: {"usage": [{"total": 7, "unit": 1}, {"total": 9}]}}
-    assert await client.stats(["s"], DEVICE) == VolumeStats(capacity_bytes=7)
+@pytest.mark.parametrize(
+    ("usage", "stats"),
+    [
+        (
+            {"usage": [], "volume_condition": {"abnormal": True, "message": "I/O error"}},
+            VolumeStats(abnormal=True, message="I/O error"),
+        ),
+        ({"usage": [{"total": 7, "unit": 1}, {"total": 9}]}, VolumeStats(capacity_bytes=7)),
+    ],
+    ids=["abnormal", "missing"],
+)
+async def test_an_abnormal_condition_is_told_and_a_missing_one_says_nothing_about_health(
+    client: ShimClient, go: FakeShim, usage: dict[str, Any], stats: VolumeStats
+) -> None:
+    go.usage = {DEVICE: usage}
+    assert await client.stats(["s"], DEVICE) == stats
+    with pytest.raises(ShimRefused, match="answered with 500: mount /dev/sdg not found in sandbox"):
+        await client.stats(["s"], "/dev/sdg")
 
 
 async def test_the_text_of_runtime_rs_is_not_taken_for_numbers(client: ShimClient, rust: FakeShim) -> None:
@@ -125,62 +135,33 @@ async def test_runtime_rs_fails_without_a_word(client: ShimClient, rust: FakeShi
         await client.resize(["s"], DEVICE, 2048)
 
 
-async def test_an_error_of_the_shim_is_told_in_its_words(client: ShimClient, go: FakeShim) -> None:
-    with pytest.raises(ShimRefused, match="answered with 500: mount /dev/sdg not found in sandbox"):
-        await client.stats(["s"], "/dev/sdg")
+BAD_ANSWERS: dict[str, tuple[bytes, type[ShimError]]] = {
+    "empty": (b"", ShimGone),
+    "404": (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Unsupported),
+    "501": (b"HTTP/1.1 501 Not Implemented\r\n\r\n", Unsupported),
+    "500": (b"HTTP/1.1 500 Internal Server Error\r\n\r\nno", ShimRefused),
+    "302": (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\n\r\n", ShimRefused),
+    "no body": (b"HTTP/1.1 200 OK\r\n\r\n", BadReply),
+    "half a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", BadReply),
+    "no chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", BadReply),
+    "half a head": (b"HTTP/1.1 200 OK\r\nConte", BadReply),
+    "many headers": (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n{}", BadReply),
+    "not HTTP": (b"SSH-2.0-x\r\n", BadReply),
+    "10 MiB": (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (10 << 20), BadReply),
+    "a list": (b"HTTP/1.1 200 OK\r\n\r\n[]", BadReply),
+    "negative": (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":-1,"unit":1}]}', BadReply),
+    "text": (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":"1","unit":1}]}', BadReply),
+    "bool": (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":true,"unit":1}]}', BadReply),
+    "2**63": (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":9223372036854775808,"unit":1}]}', BadReply),
+    "no list": (b'HTTP/1.1 200 OK\r\n\r\n{"usage":7}', BadReply),
+    "half a pair": (b'HTTP/1.1 200 OK\r\n\r\n{"volume_condition":{"message":"\\ud800"}}', BadReply),
+    "a huge length": (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n{}", BadReply),
+    "a huge chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"F" * 30 + b"\r\n", BadReply),
+    "deep": (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 60_000, BadReply),
+}
 
 
-@pytest.mark.parametrize(
-    ("raw", "error"),
-    [
-        (b"", ShimGone),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Unsupported),
-        (b"HTTP/1.1 501 Not Implemented\r\n\r\n", Unsupported),
-        (b"HTTP/1.1 500 Internal Server Error\r\n\r\nno", ShimRefused),
-        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\n\r\n", ShimRefused),
-        (b"HTTP/1.1 200 OK\r\n\r\n", BadReply),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", BadReply),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", BadReply),
-        (b"HTTP/1.1 200 OK\r\nConte", BadReply),
-        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n{}", BadReply),
-        (b"SSH-2.0-x\r\n", BadReply),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (10 << 20), BadReply),
-        (b"HTTP/1.1 200 OK\r\n\r\n[]", BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":-1,"unit":1}]}', BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":"1","unit":1}]}', BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":true,"unit":1}]}', BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"usage":[{"total":9223372036854775808,"unit":1}]}', BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"usage":7}', BadReply),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"volume_condition":{"message":"\\ud800"}}', BadReply),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n{}", BadReply),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"F" * 30 + b"\r\n", BadReply),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 60_000, BadReply),
-    ],
-    ids=[
-        "empty",
-        "404",
-        "501",
-        "500",
-        "302",
-        "no body",
-        "half a body",
-        "no chunk",
-        "half a head",
-        "many headers",
-        "not HTTP",
-        "10 MiB",
-        "a list",
-        "negative",
-        "text",
-        "bool",
-        "2**63",
-        "no list",
-        "half a pair",
-        "a huge length",
-        "a huge chunk",
-        "deep",
-    ],
-)
+@pytest.mark.parametrize(("raw", "error"), BAD_ANSWERS.values(), ids=BAD_ANSWERS)
 async def test_each_bad_answer_has_its_error(
     client: ShimClient, go: FakeShim, raw: bytes, error: type[ShimError]
 ) -> None:

@@ -16,7 +16,6 @@ from cloud.kube import KubeError
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.streams import PATIENCE_S, SyncServer
-from common.backoff import Backoff
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
@@ -205,10 +204,14 @@ def carried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 # -------------------- down --------------------
 
 
-async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows(pair: StreamedPair) -> None:
-    pair.source.put(item("a"), item("b"))
+async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows_also_those_that_came_meanwhile(
+    pair: StreamedPair,
+) -> None:
     await pair.connect()
     await pair.in_step()
+    assert pair.metastore.ever_in_step
+    pair.source.put(item("a"), item("b"))
+    await until(lambda: pair.equal)
     assert pair.priorities == {Priority.SYNC}
     assert pair.metastore.get(item("a").ref) == item("a")
     pair.source.put(item("a", 2), item("c"))
@@ -217,23 +220,11 @@ async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows(pair: 
     await until(lambda: pair.equal)
     assert pair.metastore.get(item("a").ref) == item("a", 2)
     assert set(pair.metastore.refs("Pod")) == {item("a").ref, item("c").ref}
-
-
-async def test_a_node_without_objects_is_in_step_too(pair: StreamedPair) -> None:
-    await pair.connect()
-    await pair.in_step()
-    assert pair.metastore.ever_in_step
-
-
-async def test_what_was_deleted_meanwhile_is_there_until_the_hub_says_so(pair: StreamedPair) -> None:
-    pair.source.put(item("a"), item("b"))
-    await pair.connect()
-    await pair.in_step()
     pair.cut()
     await settle()
     assert not pair.metastore.in_step
     pair.source.drop(item("a").ref)
-    assert pair.metastore.get(item("a").ref) == item("a")
+    assert pair.metastore.get(item("a").ref) == item("a", 2)
     await pair.connect()
     await pair.in_step()
     assert pair.metastore.get(item("a").ref) is None
@@ -382,11 +373,13 @@ async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_tak
 
 async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline(pair: StreamedPair) -> None:
     pair.metastore.put_fact(NODE, {"volumesInUse": []})
+    assert pair.sink.streams == 0
     await pair.connect()
     await pair.metastore.wait_acked(NODE)
+    assert pair.sink.streams == 1
     assert pair.sink.told == ["n1 {'volumesInUse': []}"]
     pair.cut()
-    await settle()
+    await until(lambda: pair.sink.streams == 0)
     pair.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
     pair.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
     assert not pair.metastore.fact_acked(NODE)
@@ -395,16 +388,6 @@ async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline
     assert pair.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
     pair.metastore.drop_fact(NODE)
     await until(lambda: pair.sink.told[2:] == ["n1 dropped"])
-
-
-async def test_the_hub_knows_while_a_node_tells_its_facts(pair: StreamedPair) -> None:
-    assert pair.sink.streams == 0
-    await pair.connect()
-    await until(lambda: pair.sink.streams == 1)
-    pair.cut()
-    await until(lambda: pair.sink.streams == 0)
-    await pair.connect()
-    await until(lambda: pair.sink.streams == 1)
 
 
 async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pair: StreamedPair) -> None:
@@ -551,25 +534,6 @@ async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
     await until(lambda: any("SYNC stream has ended" in message for message in caplog.messages))
     assert pair.metastore.refs("Pod") == []
     assert not [record for record in caplog.records if record.exc_info]
-
-
-async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
-    pair: StreamedPair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pair.streams = SyncStreams(pair.metastore, reopen=Backoff(first_s=0.0, most_s=0.0))
-    show = pair.metastore.objects._show
-    failures = iter([RuntimeError("a bug")])
-
-    def fail_once(*given: object, **named: object) -> None:
-        for failure in failures:
-            raise failure
-        show(*given, **named)  # type: ignore[arg-type]  # as it was called
-
-    monkeypatch.setattr(pair.metastore.objects, "_show", fail_once)
-    pair.source.put(item("a"))
-    await pair.connect()
-    await until(lambda: "a bug" in caplog.text)
-    await pair.in_step()
 
 
 # -------------------- many --------------------
