@@ -54,13 +54,6 @@ async def _no_pause(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def test_it_is_ready_when_every_kind_was_listed(api: FakeApi) -> None:
-    api.failures["list"] = [KubeError("list", 0, "", "nobody answers")]
-    async with following(api) as cluster:
-        assert cluster.is_ready
-        assert len([it for it in api.asked if it.startswith("list")]) == len(WATCHED) + 1
-
-
 async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why(api: FakeApi) -> None:
     api.failures["list"] = [KubeError("list", 0, "", "nobody answers")] * 1000
     async with following(api, begun=lambda it: len(it.problems()) == len(WATCHED)) as cluster:
@@ -149,16 +142,6 @@ async def test_the_hub_keeps_what_it_needs_of_a_nodes_state_and_no_node_gets_it(
         assert cluster.node_state("n1") == NodeState("Unknown", since, frozenset(), is_out_of_service=True)
         assert told == []
         assert cluster.node_state("n2") is None
-        api.drop("Node", "n1")
-        await settle()
-        assert cluster.node_state("n1") is None
-
-
-async def test_a_node_that_a_later_list_lacks_has_no_state(api: FakeApi) -> None:
-    api.put(node_with(ready="True"))
-    async with following(api) as cluster:
-        api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
-        api.cut()
         api.drop("Node", "n1")
         await settle()
         assert cluster.node_state("n1") is None
@@ -271,14 +254,17 @@ async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(
 async def test_what_a_later_list_does_not_have_is_gone(api: FakeApi) -> None:
     api.put(pod())
     api.put(pod("bad", volumes=[{"name": "Bad Name"}]))
+    api.put(node_with(ready="True"))
     async with following(api) as cluster:
         assert len(cluster.problems()) == 1
         api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
         api.cut()
         api.drop("Pod", "web", "default")
         api.drop("Pod", "bad", "default")
+        api.drop("Node", "n1")
         await settle()
         assert set(cluster.refs("Pod")) == set()
+        assert cluster.node_state("n1") is None
         assert cluster.problems() == []
         assert cluster.is_ready
 

@@ -112,10 +112,6 @@ async def test_an_event_says_once_that_all_is_mounted_and_that_nothing_starts_co
         "On the node, csi-bridge edge volumes shows where each volume is mounted"
     )
     assert event["source"]["host"] == "n1"
-    restarted = PodWriter(kube.api, now=lambda: 60.0)
-    kube.api.asked.clear()
-    await restarted.write("n1", WEB, told(MOUNTED))
-    assert kube.api.asked == ["get pods web"]
 
 
 async def test_a_pod_that_has_not_all_its_volumes_gets_no_event_that_it_has() -> None:

@@ -102,17 +102,6 @@ def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:
     return Told(claims={DATA: (ClaimStatus(node, uid, {"capacity": {"storage": size}, **more}),)})
 
 
-def test_a_claims_size_does_not_follow_its_volume_but_what_its_node_tells() -> None:
-    """Else no node would ever see that a volume has grown."""
-    asking = claim("data")
-    asking["spec"]["resources"] = {"requests": {"storage": "1Gi"}}
-    grown = (pod("web", claims=("data",)), asking, volume("v", claim="default/data", size="2Gi"))
-    assert status(bind(*grown))["capacity"] == {"storage": "1Gi"}
-    expanded = bind(*grown, told=told("2Gi", conditions=[]))
-    assert status(expanded)["capacity"] == {"storage": "2Gi"}
-    assert status(expanded)["conditions"] == []
-
-
 def test_a_size_that_is_written_as_the_claims_status_counts_until_a_node_tells_a_larger_one() -> None:
     written = (pod("web", claims=("data",)), claim("data", volume="v", status={"capacity": {"storage": "2Gi"}}))
     assert status(bind(*written, volume("v", size="3Gi")))["capacity"] == {"storage": "2Gi"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -382,39 +381,6 @@ def test_whatever_changes_a_closure_is_what_it_would_be_if_made_anew(
 
 
 # -------------------- size --------------------
-
-
-def large(pods: int, *, on: str = "n1") -> list[Any]:
-    found = []
-    for number in range(pods):
-        name = f"{on}-p{number}"
-        found += [
-            pod(name, node=on, claims=(f"c-{name}",)),
-            claim(f"c-{name}", volume=f"v-{name}"),
-            volume(f"v-{name}", claim=f"default/c-{name}", secrets={"nodeStageSecretRef": f"default/s-{name}"}),
-            secret(f"s-{name}"),
-        ]
-    return [*found, driver()]
-
-
-def test_ten_thousand_objects_of_one_node_are_quick() -> None:
-    objects = source(*large(2_500))
-    closures = watched(objects)
-    assert took(lambda: closures.stamps("n1")) < 2.0  # 50 ms on the machine that it was written on
-    assert len(closures.stamps("n1")) == 10_001
-    more = items(pod("more", claims=("c-n1-p7",)))
-
-    def add() -> None:
-        objects.update(more)
-        closures.stamps("n1")
-
-    assert took(add) < 2.0  # 10 ms
-
-
-def took(work: Any) -> float:
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
 
 
 class CountingSource(Objects):

@@ -228,13 +228,6 @@ def test_manifests_that_are_good_at_a_restart_count_without_the_last_good_ones(d
     assert directory.settled() == ["Pod default/b"]
 
 
-def test_without_last_good_objects_a_broken_file_lets_nothing_count(directory: Directory) -> None:
-    directory.write("a.yaml", pod("a"))
-    directory.write("b.yaml", text="b: [")
-    directory.settled()
-    assert directory.files.objects is None
-
-
 def test_the_last_good_objects_are_sealed_and_the_owners_alone_and_written_once(directory: Directory) -> None:
     directory.write("a.yaml", secret("s"), text=None)
     directory.settled()

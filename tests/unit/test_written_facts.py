@@ -58,9 +58,10 @@ class Closures:
 
 
 class Writer:
-    """Notes what it is to write, and fails on demand."""
+    """Notes what it is to write, and what a Node has in use; fails on demand."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_use: InUse) -> None:
+        self.in_use = in_use
         self.written: list[tuple[Ref, bool]] = []
         self.remembered: set[Ref] = set()
         self.begun: Counter[Ref] = Counter()
@@ -71,6 +72,9 @@ class Writer:
         self.gate.set()
 
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
+        volumes = fact["status"]["volumesInUse"] if fact is not None and ref.kind == "Node" else None
+        if volumes is not None:
+            self.in_use.begin(node, volumes)
         self.begun[ref] += 1
         await asyncio.sleep(0)
         await self.gate.wait()
@@ -84,27 +88,14 @@ class Writer:
             self.remembered.add(ref)
         else:
             self.remembered.discard(ref)
+        if volumes is not None:
+            self.in_use.note(node, volumes)
 
     def forget(self, node: str, ref: Ref) -> None:
         self.remembered.discard(ref)
 
     def problems(self) -> list[str]:
         return []
-
-
-class NodeWriter(Writer):
-    """Notes what is in use as well."""
-
-    def __init__(self, in_use: InUse) -> None:
-        super().__init__()
-        self.in_use = in_use
-
-    async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
-        if fact is not None:
-            self.in_use.begin(node, fact["status"]["volumesInUse"])
-        await super().write(node, ref, fact)
-        if fact is not None:
-            self.in_use.note(node, fact["status"]["volumesInUse"])
 
 
 class Hearts:
@@ -126,7 +117,7 @@ class WritingHub:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.hearts, self.in_use = Hearts(), InUse()
-        self.writer, self.nodes = Writer(), NodeWriter(self.in_use)
+        self.writer, self.nodes = Writer(self.in_use), Writer(self.in_use)
         self.nodes.written, self.nodes.remembered = self.writer.written, self.writer.remembered
         self.tables: list[FactTable] = []
         self.facts = self.make()
@@ -374,25 +365,6 @@ async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node
 
 KUBELET = Ref("Kubelet", "", "n1")
 FAREWELL = Ref("Farewell", "", "n1")
-
-
-async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(hub: WritingHub) -> None:
-    await hub.has_written(NODE, CSI_NODE, CLAIM)
-    hub.down = True
-    for ref in (CSI_NODE, EVENT):
-        await hub.tell(ref, version="2")
-    hub.facts.observed("n1")
-    await hub.facts.void("n1")
-    hub.down = False
-    assert await hub.settle() == [(KUBELET, False)]
-    hub.facts.changed(NODE, None)
-    hub.facts.changed(CLAIM, {})
-    assert await hub.settle() == []
-    assert hub.facts.problems() == []
-    await hub.facts.close()
-    hub.facts = hub.make()
-    hub.facts.begin()
-    assert await hub.settle() == []
 
 
 @pytest.mark.parametrize("end", ["observed", "forgotten"])

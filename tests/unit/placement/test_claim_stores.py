@@ -174,13 +174,6 @@ async def test_a_hubs_own_later_writes_are_seen_by_it_at_once(one: ClaimStore) -
     assert ((await entry(one)).nodes, (await id_entry(one)).made) == (["n1"], ["n1"])
 
 
-async def test_each_entry_names_its_owner_and_an_epoch_that_grows(one: ClaimStore) -> None:
-    held = (await one.claim(D, NAME, "n1", NO_NAME)).entry.holds["a"]
-    await make(one, "n1", VOL)
-    made = (await id_entry(one)).holders["n1"]
-    assert (made.owner, held.epoch < made.epoch) == ("a", True)
-
-
 # -------------------- ids --------------------
 
 

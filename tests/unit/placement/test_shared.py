@@ -16,7 +16,6 @@ from common.errors import (
     KnowledgeLost,
     LinkLost,
     NobodyServes,
-    NodeOffline,
     NoNodeFits,
     NoPlace,
     OpenElsewhere,
@@ -203,16 +202,6 @@ async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_
         await ask(world, "CreateVolume", create())
 
 
-async def test_a_takeover_raises_the_epoch_and_other_volumes_go_on_at_once(world: Placed) -> None:
-    await leave(world, "n1", for_s=14.0)
-    with pytest.raises(NodeOffline):
-        await ask(world, "CreateVolume", create())
-    await later(world, 1.0)
-    assert elected(world)[0] == "n2"
-    assert (await ask(world, "ControllerPublishVolume", publish())).node == "n2"
-    assert world.epochs == [FIRST + 15]
-
-
 async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_lost(
     world: Placed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -285,13 +274,6 @@ async def test_an_election_that_cannot_be_recorded_does_not_count(world: Placed)
     world.disk.empty()
     await later(world, 1.0)
     assert elected(world)[0] == "n2"
-
-
-async def test_an_operators_call_without_a_node_goes_to_the_elected_one_and_one_with_a_node_there(
-    world: Placed,
-) -> None:
-    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="")).node == "n1"
-    assert (await ask(world, "ListVolumes", csi.ListVolumesRequest(), mode="", wanted="n3")).node == "n3"
 
 
 async def test_before_the_first_election_the_reason_says_so(placed: Placing) -> None:
