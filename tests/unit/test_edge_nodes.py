@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -301,23 +302,22 @@ async def test_an_agent_that_is_away_may_come_with_any_key(world: Known) -> None
 # -------------------- two links of one agent --------------------
 
 
+async def answer(words: str, gate: asyncio.Event | None, stream: Stream) -> None:
+    """Serve a call at the agent, once the gate is open."""
+    if gate is not None:
+        await gate.wait()
+    stream.end(Status(Code.OK, words))
+
+
 async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_under_way_finish(
     world: Known,
 ) -> None:
     gate = asyncio.Event()
-
-    async def slow(stream: Stream) -> None:
-        await gate.wait()
-        stream.end(Status(Code.OK, "over the first"))
-
-    async def quick(stream: Stream) -> None:
-        stream.end(Status(Code.OK, "over the second"))
-
-    first, _ = await world.connected(slow)
+    first, _ = await world.connected(partial(answer, "over the first", gate))
     since = world.since
     under_way = world.ask()
     await settle()
-    second, _ = await world.beside(quick)
+    second, _ = await world.beside(partial(answer, "over the second", None))
     later = world.ask()
     assert (await later.end)[0] == Status(Code.OK, "over the second")
 
@@ -338,12 +338,7 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     world: Known,
 ) -> None:
     gate = asyncio.Event()
-
-    async def slow(stream: Stream) -> None:
-        await gate.wait()
-        stream.end(Status(Code.OK))
-
-    first, _ = await world.connected(slow)
+    first, _ = await world.connected(partial(answer, "", gate))
     under_way = world.ask()
     await settle()
     second, _ = await world.beside()

@@ -58,25 +58,19 @@ def listed(*volumes: tuple[str, ...], status: str = "False") -> Body:
     return fact
 
 
-async def test_the_condition_says_in_words_which_volumes_the_pod_waits_for() -> None:
+async def test_the_condition_says_in_words_which_volumes_the_pod_waits_for_and_cuts_what_is_long() -> None:
     kube = PodWrites()
+
+    async def message(*volumes: tuple[str, ...]) -> str:
+        await kube.write(listed(*volumes))
+        return str((await kube.conditions())[0]["message"])
+
     waits = ("data", "waiting", "no driver"), ("logs", "mounted"), ("tmp", "unknown"), ("", "waiting", "no such pod")
-    await kube.write(listed(*waits))
-    assert (await kube.conditions())[0]["message"] == "data: no driver; tmp; no such pod"
-
-
-async def test_a_long_reason_in_the_condition_leaves_room_for_those_of_other_volumes() -> None:
-    kube = PodWrites()
-    await kube.write(listed(("data", "waiting", "x" * 900), ("logs", "waiting", "no driver")))
-    message = (await kube.conditions())[0]["message"]
-    assert message == f"data: {'x' * 512} … (cut); logs: no driver"
-
-
-async def test_a_condition_for_very_many_volumes_is_cut_and_says_so() -> None:
-    kube = PodWrites()
-    await kube.write(listed(*((f"data-{number}", "waiting", "no driver") for number in range(200))))
-    message = (await kube.conditions())[0]["message"]
-    assert (len(message), message[-8:]) == (1_024 + 8, " … (cut)")
+    assert await message(*waits) == "data: no driver; tmp; no such pod"
+    long = await message(("data", "waiting", "x" * 900), ("logs", "waiting", "no driver"))
+    assert long == f"data: {'x' * 512} … (cut); logs: no driver"
+    many = await message(*((f"data-{number}", "waiting", "no driver") for number in range(200)))
+    assert (len(many), many[-8:]) == (1_024 + 8, " … (cut)")
 
 
 async def test_a_condition_has_the_time_at_which_its_status_changed() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import VOLUME, Thing
@@ -16,10 +17,7 @@ from tests.kit.placed_nodes import DRIVER, Disk, Placing, create, report
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from pathlib import Path
-
-    from tests.kit.placed_nodes import Asked
 
 
 async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(tmp_path: Path) -> None:
@@ -45,21 +43,19 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
 async def test_nothing_is_forgotten_that_a_node_makes_while_it_is_being_forgotten(placed: Placing) -> None:
     world = placed(report("n1"))
 
-    def create_at_n1(name: str) -> Coroutine[Any, Any, Asked]:
-        return world.ask("CreateVolume", create(name), mode=Mode.PINNED, wanted="n1", delivered=False)
-
+    create_at_n1 = partial(world.ask, "CreateVolume", mode=Mode.PINNED, wanted="n1", delivered=False)
     world.make("n1", "vol-before")
-    await create_at_n1("before")
+    await create_at_n1(create("before"))
     with world.disk.slow():
         forgetting = asyncio.create_task(world.placement.forget("n1"))
         await settle()
         world.make("n1", "vol-meanwhile")
-        await create_at_n1("meanwhile")
+        await create_at_n1(create("meanwhile"))
         world.refuse("n1", Code.UNAVAILABLE)
-        await create_at_n1("in doubt")
+        await create_at_n1(create("in doubt"))
         gate = asyncio.get_running_loop().create_future()
         world.vendors["n1"] = lambda _: gate
-        created = asyncio.create_task(create_at_n1("runs on"))
+        created = asyncio.create_task(create_at_n1(create("runs on")))
         await settle()
     await forgetting
     gate.set_result((None, Status(Code.UNAVAILABLE)))

@@ -136,7 +136,9 @@ async def made(site: Site, volume: str, name: str, node: str = "n1") -> None:
 # ---- orphans ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_listed_volume_that_nothing_refers_to_is_an_orphan_with_its_size_and_the_command(site: Site) -> None:
+async def test_a_listed_volume_or_snapshot_that_nothing_refers_to_is_an_orphan_with_its_size_and_the_command(
+    site: Site,
+) -> None:
     site.world.vendors["n2"] = lists("vol-1", "lost", size_bytes=1 << 20)
     site.refer(pv("vol-1"))
     audited = await site.audit()
@@ -146,12 +148,9 @@ async def test_a_listed_volume_that_nothing_refers_to_is_an_orphan_with_its_size
     assert leak.settle == f"csi-bridge audit --driver {DRIVER} --delete lost"
     assert audited.counts == {"orphan": 1, "ghost": 0, "stray": 0, "doubt": 0}
     assert audited.unasked == []
-
-
-async def test_an_orphan_snapshot_is_found_too(site: Site) -> None:
-    site.world.vendors["n1"] = lists(snapshots=["kept", "lost"])
+    site.world.vendors["n2"] = lists("vol-1", snapshots=["kept", "lost-too"])
     site.refer(content("kept"))
-    assert await site.leaks() == [("orphan", "lost", ["n1"])]
+    assert await site.leaks() == [("orphan", "lost-too", ["n2"])]
 
 
 async def test_a_volume_whose_object_comes_or_goes_while_the_audit_runs_is_no_orphan(site: Site) -> None:
