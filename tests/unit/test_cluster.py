@@ -284,35 +284,6 @@ async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them(api: FakeApi) 
         assert not cluster.knows(REQUEST.ref)
 
 
-@pytest.mark.parametrize("code", [404, 500, 0], ids=["no service account", "a broken webhook", "no answer"])
-async def test_of_tokens_that_cannot_be_had_a_pod_is_told_why_and_nothing_is_known(api: FakeApi, code: int) -> None:
-    api.put(ROBOT)
-    api.failures["create"] = [KubeError("create token", code, "", "not today")]
-    async with following(api) as cluster:
-        cluster.use(REQUEST.ref, REQUEST)
-        await settle()
-        assert not cluster.knows(REQUEST.ref)
-        stamp, body = cluster.stamp(REQUEST.ref), cluster.body(REQUEST.ref)
-        assert stamp.uid == ""
-        assert body["tokens"] == {}
-        assert "not today" in body["problem"]
-        assert any("Pod default/web" in it for it in cluster.problems())
-
-
-async def test_tokens_that_were_had_are_there_while_no_new_ones_are(api: FakeApi) -> None:
-    api.put(ROBOT)
-    async with following(api) as cluster:
-        cluster.use(REQUEST.ref, REQUEST)
-        await settle()
-        before = cluster.body(REQUEST.ref)
-        api.drop("ServiceAccount", "robot", "default")
-        cluster.use(REQUEST.ref, REQUEST)
-        await settle()
-        assert cluster.problems() != []
-        assert cluster.body(REQUEST.ref) == before
-        assert cluster.knows(REQUEST.ref)
-
-
 async def test_no_token_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     api = FakeApi()

@@ -411,13 +411,6 @@ async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(wor
 # -------------------- reports --------------------
 
 
-async def test_a_report_makes_the_node_a_candidate_and_is_told(world: Known) -> None:
-    await world.connected()
-    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
-    assert world.nodes.find_report(DRIVER, "n1") == report()
-    assert world.changes == [DRIVER]
-
-
 async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: Known) -> None:
     await world.connected()
     whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
@@ -509,17 +502,6 @@ async def test_what_was_never_known_is_not_forgotten(world: Known, name: str, dr
 
 
 # -------------------- a restart of the hub --------------------
-
-
-async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: Known) -> None:
-    await world.connected()
-    before = world.since
-    again = await world.restart()
-    assert again.since >= before
-    assert set(again.nodes.with_driver(DRIVER)) == {"n1"}
-    assert again.nodes.find_report(DRIVER, "n1") == report()
-    assert again.nodes.connected == 0
-    await again.close()
 
 
 # -------------------- calls --------------------

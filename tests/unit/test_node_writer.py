@@ -135,18 +135,12 @@ async def test_marks_that_an_operator_changed_stay_changed(kube: NodeWrites) -> 
     assert not node["spec"].get("taints")
 
 
-async def test_without_marks_the_node_has_the_labels_of_its_machine_alone(kube: NodeWrites) -> None:
-    kube.writer = NodeWriter(kube.api, kube.in_use, labels={}, taints=[])
-    await kube.write(fact())
-    node = await kube.node()
-    assert set(node["metadata"]["labels"]) == {"kubernetes.io/os", "kubernetes.io/hostname"}
-    assert "spec" not in node
-
-
 async def test_marks_do_not_take_the_place_of_what_a_node_is(kube: NodeWrites) -> None:
     kube.writer = NodeWriter(kube.api, kube.in_use, labels={"kubernetes.io/hostname": "all"}, taints=[])
     await kube.write(fact())
-    assert (await kube.labels())["kubernetes.io/hostname"] == "n1"
+    node = await kube.node()
+    assert node["metadata"]["labels"] == {"kubernetes.io/os": "linux", "kubernetes.io/hostname": "n1"}
+    assert "spec" not in node
 
 
 @pytest.mark.parametrize("name", ["csi-bridge.io/hub", "x.csi-bridge.io/y"])
@@ -195,10 +189,11 @@ def machine(*, in_use: tuple[str, ...] = (), **changed: str) -> Body:
     return told
 
 
-async def test_an_amount_in_other_words_is_not_written_again(kube: NodeWrites) -> None:
+async def test_an_amount_in_other_words_or_none_at_all_changes_nothing(kube: NodeWrites) -> None:
     await kube.write(machine())
     before = kube.writes()
     await kube.write(machine(memory="8Gi", cpu="4000m"))
+    await kube.write(fact())
     assert kube.writes() == before
 
 
@@ -212,12 +207,6 @@ async def test_what_somebody_made_of_allocatable_stays_until_the_machine_is_anot
     status = (await kube.node())["status"]
     assert status["allocatable"]["cpu"] == "8"
     assert status["capacity"]["example.com/lamp"] == "7"
-
-
-async def test_an_agent_that_does_not_tell_of_its_machine_changes_nothing_of_it(kube: NodeWrites) -> None:
-    await kube.write(machine())
-    await kube.write(fact())
-    assert (await kube.node())["status"]["capacity"] == CAPACITY
 
 
 async def test_a_node_of_somebody_elses_keeps_what_it_has(kube: NodeWrites) -> None:
@@ -393,13 +382,18 @@ async def test_a_label_that_a_kubelet_may_set_is_set(kube: NodeWrites, label: st
 # ---- what is in use --------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_in_use_is_exactly_what_is_told(kube: NodeWrites) -> None:
-    await kube.write(fact(in_use=("b", "a")))
-    assert (await kube.node())["status"]["volumesInUse"] == ["b", "a"]
-    await kube.write(fact(in_use=("a",)))
-    assert (await kube.node())["status"]["volumesInUse"] == ["a"]
-    await kube.write({})
-    assert (await kube.node())["status"]["volumesInUse"] == []
+async def test_what_is_in_use_is_exactly_what_is_told_and_stays_when_nothing_is_told_any_more(
+    kube: NodeWrites,
+) -> None:
+    told: tuple[tuple[Body | None, list[str]], ...] = (
+        (fact(in_use=("b", "a")), ["b", "a"]),
+        (fact(in_use=("a",)), ["a"]),
+        (None, ["a"]),
+        ({}, []),
+    )
+    for each, in_use in told:
+        await kube.write(each)
+        assert (await kube.node())["status"]["volumesInUse"] == in_use
 
 
 async def test_what_is_in_use_is_noted_when_it_stands_there_and_not_before(kube: NodeWrites) -> None:
@@ -413,12 +407,6 @@ async def test_what_is_in_use_is_noted_when_it_stands_there_and_not_before(kube:
     kube.in_use.lose("n1")
     await kube.write(fact(in_use=("a",)))  # it stands there already
     assert kube.in_use.has("n1", ["a"])
-
-
-async def test_what_is_in_use_stays_when_the_node_tells_nothing_any_more(kube: NodeWrites) -> None:
-    await kube.write(fact(in_use=("a",)))
-    await kube.write(None)
-    assert (await kube.node())["status"]["volumesInUse"] == ["a"]
 
 
 async def test_a_node_that_tells_nothing_gets_no_node(kube: NodeWrites) -> None:

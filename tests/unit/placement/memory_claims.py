@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cloud.placement.claim_rules import Writer
 from cloud.placement.claim_store import USUAL, Claimed, HeldBy, Hold, Ledger
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cloud.election import Elected
     from cloud.placement.claim_store import Holding, IdEntry, NameEntry, Place, Standing, Terms
     from cloud.placement.requests import Thing
+
+
+T = TypeVar("T")
 
 
 class Shelf:
@@ -67,10 +70,7 @@ class MemoryClaims:
     async def claim(
         self, driver: str, name: str, node: str, expected: NameEntry, terms: Terms = USUAL
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
-        await self._turn()
-        result = self._writer().claim(driver, name, node, expected, terms)
-        await self._shelf.turn()
-        return result
+        return await self._change(lambda writer: writer.claim(driver, name, node, expected, terms))
 
     async def record(
         self,
@@ -81,23 +81,14 @@ class MemoryClaims:
         *,
         alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
-        async def record() -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
-            await self._turn()
-            result = self._writer().record(driver, node, new, expected, alone=alone)
-            await self._shelf.turn()
-            return result
-
-        return await asyncio.shield(asyncio.ensure_future(record()))
+        recording = self._change(lambda writer: writer.record(driver, node, new, expected, alone=alone))
+        return await asyncio.shield(asyncio.ensure_future(recording))
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
-        await self._turn()
-        self._writer().listed(driver, node, kind, things, began=began)
-        await self._shelf.turn()
+        await self._change(lambda writer: writer.listed(driver, node, kind, things, began=began))
 
     async def forget(self, node: str, driver: str = "") -> None:
-        await self._turn()
-        self._shelf.rows.forget(node, driver)
-        await self._shelf.turn()
+        await self._change(lambda writer: writer.rows.forget(node, driver))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         await self._turn()
@@ -130,10 +121,7 @@ class MemoryClaims:
         return self._shelf.rows.elections()
 
     async def elect(self, driver: str, new: Elected, expected: Elected | None) -> Elected:
-        await self._turn()
-        last = self._writer().elect(driver, new, expected)
-        await self._shelf.turn()
-        return last
+        return await self._change(lambda writer: writer.elect(driver, new, expected))
 
     async def close(self) -> None:
         if self._writing is not None:
@@ -145,6 +133,12 @@ class MemoryClaims:
         self._is_dead = True
         later, self._later = self._later, {}
         return {name for name, _ in later.values()}
+
+    async def _change(self, work: Callable[[Writer], T]) -> T:
+        await self._turn()
+        result = work(self._writer())
+        await self._shelf.turn()
+        return result
 
     def _writer(self) -> Writer:
         return Writer(self._shelf.rows, self.owner, next(self._shelf.epochs))

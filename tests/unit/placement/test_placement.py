@@ -147,13 +147,6 @@ async def test_an_operator_may_send_what_nobody_can_read(world: Placed) -> None:
     assert (await world.ask("CreateVolume", b"\xff", mode="", wanted="n2")).node == "n2"
 
 
-async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone_and_an_operator_deletes_it(world: Placed) -> None:
-    with pytest.raises(NoPlace, match="n1, n2, n3 sent no list"):
-        await world.ask("DeleteVolume", delete("unknown"))
-    await world.ask("DeleteVolume", delete("unknown"), mode="", wanted="n3")
-    assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n3"
-
-
 async def test_an_unknown_id_goes_by_its_persistent_volume_or_else_by_the_calls_node(world: Placed) -> None:
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n3"
@@ -274,12 +267,6 @@ async def test_two_nodes_of_one_node_id_are_named(placed: Placing) -> None:
         await world.ask("ControllerPublishVolume", asked)
 
 
-async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(placed: Placing) -> None:
-    world = placed()
-    with pytest.raises(NoRoute, match="no edge node has reported driver"):
-        await world.ask("DeleteVolume", delete())
-
-
 @pytest.mark.parametrize(
     ("method", "request_", "field"),
     [
@@ -320,15 +307,6 @@ async def test_one_nodes_part_is_never_given_for_the_whole(world: Placed) -> Non
 
 
 # -------------------- the bridge's own segment --------------------
-
-
-async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_node(world: Placed) -> None:
-    world.make("n2")
-    asked = await world.ask("CreateVolume", create("pvc-1", on("n2")))
-    assert world.calls[0][2] == create("pvc-1").SerializeToString()
-    volume = csi.CreateVolumeResponse.FromString(asked.body).volume
-    assert [dict(each.segments) for each in volume.accessible_topology] == [on("n2")]
-    assert (volume.volume_id, volume.capacity_bytes) == ("vol-1", 7)
 
 
 async def test_snapshots_are_treated_as_volumes(world: Placed) -> None:

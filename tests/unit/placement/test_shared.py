@@ -116,6 +116,7 @@ async def test_every_call_goes_to_the_elected_node_with_the_epoch(world: Placed)
     ):
         assert (await ask(world, method, request)).node == "n1"
     assert world.epochs == [FIRST] * 5
+    assert world.placement.report(DRIVER, "", Mode.SHARED).node == "n1"
 
 
 async def test_calls_of_drivers_without_an_election_have_no_epoch(placed: Placing) -> None:
@@ -194,6 +195,8 @@ async def test_a_list_that_cannot_be_read_passes_as_it_is(world: Placed) -> None
 
 async def test_without_an_elected_node_every_call_is_refused_with_the_reason_of_each_node(placed: Placing) -> None:
     world = placed(report("n1", serves=True), report("n2"))
+    with pytest.raises(NobodyServes, match="edge node n1 is not elected yet"):
+        await ask(world, "CreateVolume", create())
     world.unfit["n1"] = "drains"
     with pytest.raises(NobodyServes, match=r"n1 drains; edge node n2 has the driver without a controller"):
         await ask(world, "ListVolumes", csi.ListVolumesRequest())
@@ -274,17 +277,6 @@ async def test_an_election_that_cannot_be_recorded_does_not_count(world: Placed)
     world.disk.empty()
     await later(world, 1.0)
     assert elected(world)[0] == "n2"
-
-
-async def test_before_the_first_election_the_reason_says_so(placed: Placing) -> None:
-    world = placed(report("n1", serves=True))
-    with pytest.raises(NobodyServes, match="edge node n1 is not elected yet"):
-        await ask(world, "CreateVolume", create())
-
-
-async def test_sidecars_get_the_report_of_the_elected_node(world: Placed) -> None:
-    told = world.placement.report(DRIVER, "", Mode.SHARED)
-    assert told.node == "n1"
 
 
 # -------------------- nothing runs twice --------------------
@@ -476,7 +468,9 @@ async def test_an_id_with_the_words_of_a_key_is_another_volume(world: Placed) ->
     assert (await ask(world, "DeleteVolume", delete("vol-1 to node x"))).node == "n2"
 
 
-async def test_a_call_with_endless_ids_is_not_sent(world: Placed) -> None:
+async def test_a_call_that_cannot_be_read_or_has_an_endless_id_is_not_sent(world: Placed) -> None:
+    with pytest.raises(NoPlace):
+        await ask(world, "DeleteVolume", b"\xff")
     with pytest.raises(NoNodeFits, match="a call whose id has"):
         await ask(world, "ControllerPublishVolume", publish("v" * 3_000))
     assert not world.calls
@@ -505,12 +499,6 @@ async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settle
     assert held(world, "DeleteVolume vol-1") == ["n1"]
     await ask(world, "DeleteVolume", delete())
     assert held(world, "DeleteVolume vol-1") == []
-
-
-async def test_a_request_that_cannot_be_read_is_not_sent(world: Placed) -> None:
-    with pytest.raises(NoPlace):
-        await ask(world, "DeleteVolume", b"\xff")
-    assert not world.calls
 
 
 async def test_many_calls_about_one_volume_run_beside_each_other(world: Placed) -> None:
