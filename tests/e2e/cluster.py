@@ -55,10 +55,6 @@ class Driver:
         return self.vendor.name
 
     @property
-    def sidecars(self) -> list[str]:
-        return list(SIDECARS)
-
-    @property
     def pinned(self) -> RunningDriver:
         """The process that serves the sidecars' calls, of a driver that has one."""
         assert self.vendor.pinned is not None, f"each node of {self.name} serves its own"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
-def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
+def test_a_restored_volume_and_a_clone_hold_what_was_there_before_and_go_their_own_ways(
     cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
 ) -> None:
     driver = cluster.driver(vendor)
@@ -24,13 +24,14 @@ def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
     tenant.start_pod("web", node, "data")
     tenant.write("web", "data/file", "before")
     snapshot = tenant.snapshot("yesterday", driver, claim="data")
+    tenant.claim("clone", driver, dataSource={"kind": "PersistentVolumeClaim", "name": "data"})
     tenant.write("web", "data/file", "after")
 
     source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "yesterday"}
     tenant.claim("restored", driver, dataSource=source)
-    tenant.start_pod("again", node, "restored")
-
-    assert tenant.read("again", "restored/file") == "before"
+    tenant.start_pod("again", node, "restored", "clone")
+    assert [tenant.read("again", f"{volume}/file") for volume in ("restored", "clone")] == ["before"] * 2
+    tenant.write("again", "clone/file", "its own")
     assert tenant.read("web", "data/file") == "after"
 
     tenant.delete_pod("web")
@@ -43,21 +44,3 @@ def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
         what="end of the snapshot at the edge",
         instead=lambda: list((driver.state / "snapshots").iterdir()),
     )
-
-
-@pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
-def test_a_clone_holds_what_its_source_held_and_goes_its_own_way(
-    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
-) -> None:
-    driver = cluster.driver(vendor)
-    tenant.claim("data", driver)
-    tenant.start_pod("web", node, "data")
-    tenant.write("web", "data/file", "before")
-
-    tenant.claim("clone", driver, dataSource={"kind": "PersistentVolumeClaim", "name": "data"})
-    tenant.start_pod("again", node, "clone")
-    tenant.write("web", "data/file", "after")
-
-    assert tenant.read("again", "clone/file") == "before"
-    tenant.write("again", "clone/file", "its own")
-    assert tenant.read("web", "data/file") == "after"

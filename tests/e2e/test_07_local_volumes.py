@@ -28,26 +28,6 @@ nodes = pytest.mark.parametrize("node", NODES)
 
 @vendors
 @nodes
-def test_cluster_and_scheduler_know_where_a_node_is(
-    cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
-) -> None:
-    cluster.driver(vendor)
-
-    # A registrar that was refused once starts anew, and the kubelet takes what it registered away for a moment.
-    csi_node = tenant.api.wait_until("CSINode", node, lambda it: bool(_entries(it, vendor)), what="with the driver")
-    (entry,) = _entries(csi_node, vendor)
-    assert entry["topologyKeys"] == [_KEYS[vendor.name]]
-    known = tenant.api.get("Node", node)
-    assert known is not None
-    assert known["metadata"]["labels"][_KEYS[vendor.name]] == node
-
-
-def _entries(csi_node: Object, vendor: Vendor) -> list[Object]:
-    return [it for it in csi_node["spec"].get("drivers") or () if it["name"] == vendor.name]
-
-
-@vendors
-@nodes
 def test_a_volume_is_made_where_its_pod_is_and_the_pod_comes_back_to_it(
     cluster: Cluster, tenant: Tenant, vendor: Vendor, node: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""A process of the cluster or of the bridge is killed in the middle of many claims, and started again."""
+"""A process of the cluster or the vendor's is killed in the middle of many claims. peers/test_kills.py has our own."""
 
 from __future__ import annotations
 
@@ -28,16 +28,13 @@ _ALL_BOUND_LIMIT_S = 180.0
 
 def _blows(cluster: Cluster, driver: Driver) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """Victim → how it is killed, and how it comes back."""
-    plane, agent = cluster.plane, cluster.node("k1").agent
+    plane = cluster.plane
 
     def start_api_server() -> None:
         plane.api_server.start()
         plane.api_server.wait_until(plane.ready, what="being ready", timeout_s=_READY_LIMIT_S)
 
     return {
-        "hub": (cluster.bridge.hub.kill, cluster.bridge.hub.start),
-        "proxy driver": (driver.proxy.kill, driver.proxy.start),
-        "agent": (agent.kill, agent.start),
         "vendor": (driver.pinned.process.kill, driver.pinned.process.start),
         "csi-provisioner": (lambda: driver.keeper.kill("csi-provisioner"), lambda: None),
         "kube-apiserver": (plane.api_server.kill, start_api_server),
@@ -45,17 +42,7 @@ def _blows(cluster: Cluster, driver: Driver) -> dict[str, tuple[Callable[[], Non
     }
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        # tests/peers/test_kills.py kills these three under the same claims, without nodes.
-        *(pytest.param(victim, marks=pytest.mark.slow) for victim in ("hub", "proxy driver", "agent")),
-        "vendor",
-        "csi-provisioner",
-        "kube-apiserver",
-        "kube-controller-manager",
-    ],
-)
+@pytest.mark.parametrize("victim", ["vendor", "csi-provisioner", "kube-apiserver", "kube-controller-manager"])
 def test_all_claims_are_bound_and_none_twice(cluster: Cluster, tenant: Tenant, victim: str) -> None:
     driver = cluster.driver(SAN)
     kill, revive = _blows(cluster, driver)[victim]

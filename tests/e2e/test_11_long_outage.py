@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.e2e.deployment import SIDECARS
 from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
 from tests.e2e.vendors import SAN
 from tests.kit.waiting import let_pass
@@ -33,7 +34,7 @@ def test_whatever_was_asked_for_meanwhile_is_done_afterwards(cluster: Cluster, t
     classed.grow("grows", _MIDDLE_BYTES)
     tenant.wait_size("grows", _MIDDLE_BYTES)
     tenant.snapshot("yesterday", driver, claim="kept")
-    sidecars = {name: driver.keeper.pid(name) for name in driver.sidecars}
+    sidecars = {name: driver.keeper.pid(name) for name in SIDECARS}
 
     node.cut()
     tenant.claims(driver).ask("new", size_bytes=64 * MIB)
@@ -55,4 +56,4 @@ def test_whatever_was_asked_for_meanwhile_is_done_afterwards(cluster: Cluster, t
     assert new["spec"]["csi"]["volumeHandle"] in made
     assert goes["spec"]["csi"]["volumeHandle"] not in made
     assert len(made) == len(["grows", "kept", "new"])
-    assert {name: driver.keeper.pid(name) for name in driver.sidecars} == sidecars
+    assert {name: driver.keeper.pid(name) for name in SIDECARS} == sidecars

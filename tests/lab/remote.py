@@ -1,9 +1,9 @@
 """A remote link: `Link` in a process of its own, so that a bench's event loop does not carry the bench's line.
 
-    python tests/lab/link.py --to 127.0.0.1:10350 --delay 200ms --rate 64kbit [--control unix:///path]
+    python tests/lab/link.py --to 127.0.0.1:10350 --delay 200ms --rate 64kbit
 
-Commands come as lines on standard input, whose end is the process's end, or with `--control` over a UNIX socket. Each
-is answered with one line of JSON, the link's address and stats, and so is the start.
+Commands come as lines on standard input, whose end is the process's end. Each is answered with one line of JSON, the
+link's address and stats, and so is the start.
 
     delay 200ms    rate 64kbit    rate none    stall [up|down|both]    cut [refuse|hold]    rebind    heal    stats
 
@@ -18,7 +18,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -125,21 +124,9 @@ async def _serve_stdin(link: Link) -> None:
         _print(await obey(link, line.decode()))
 
 
-async def _serve_connection(link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while line := await reader.readline():
-        writer.write(f"{await obey(link, line.decode())}\n".encode())
-        await writer.drain()
-    writer.close()
-
-
 async def _run(given: argparse.Namespace) -> None:
     shape = {"delay_s": given.delay, "rate_bits_s": given.rate, "buffer_bytes": given.buffer}
     async with Link(to=given.to, listen=given.listen, **shape) as link:
-        if given.control:
-            serve = partial(_serve_connection, link)
-            async with await asyncio.start_unix_server(serve, given.control.removeprefix("unix://")) as server:
-                _print(_report(link))
-                await server.serve_forever()
         _print(_report(link))
         await _serve_stdin(link)
 
@@ -152,6 +139,5 @@ def main() -> None:
     parser.add_argument("--delay", type=duration, default="0s", help="each way (default: %(default)s)")
     parser.add_argument("--rate", type=rate, default="none", help="each way, like 64kbit (default: %(default)s)")
     parser.add_argument("--buffer", type=size, default="16KiB", help="what may wait, each way (default: %(default)s)")
-    parser.add_argument("--control", default="", help="unix:///path to take commands on, instead of standard input")
     with suppress(KeyboardInterrupt):
         uvloop.run(_run(parser.parse_args()))

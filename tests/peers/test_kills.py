@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.bridge import Member
     from tests.kit.peers.claims import Claims
     from tests.kit.peers.sidecars import Sidecars
     from tests.kit.peers.testdriver import RunningDriver
@@ -55,26 +54,6 @@ def under_way(vendor: RunningDriver, tunnel: Tunnel, claims: Claims, sidecars: S
         claims.ask(name)
     wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
     return provisioner
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("in_hub", "victim"),
-    [(False, "hub"), (False, "agent"), (True, "agent")],
-    ids=["alone-hub", "alone-agent", "in-hub-agent"],
-    scope="module",
-)
-def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
-    victim: str, under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
-) -> None:
-    member: Member = getattr(tunnel, victim)
-
-    member.kill()
-    member.start()
-
-    _assert_one_volume_each(claims, vendor)
-    assert under_way.running, under_way.log_tail()
-    _assert_quiet_and_clean(tunnel)
 
 
 @in_each_form

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.forms import in_each_form, slow_in_hub
-from tests.kit.peers import csi_client, manifests
+from tests.kit.peers import csi_client
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kit.peers.claims import Claims
-    from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.peers.sidecars import Sidecars
     from tests.kit.peers.testdriver import RunningDriver
     from tests.kit.peers.tunnel import Tunnel
@@ -65,7 +64,7 @@ def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(
 @in_each_form
 @pytest.mark.slow
 def test_stock_sidecars_start_without_a_link_and_outlive_cuts_and_killed_hubs_and_agents(
-    cached: Tunnel, sidecars: Sidecars, claims: Claims, control_plane: ControlPlane
+    cached: Tunnel, sidecars: Sidecars, claims: Claims
 ) -> None:
     sidecars.install_snapshot_kinds()
     names = ["csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"]
@@ -81,7 +80,6 @@ def test_stock_sidecars_start_without_a_link_and_outlive_cuts_and_killed_hubs_an
 
     _assert_running(stock)
     cached.wait_until_up()
-    _live_a_volumes_life(claims, control_plane)
 
 
 def _storm(tunnel: Tunnel, stock: list[Process], claims: Claims) -> None:
@@ -135,30 +133,3 @@ def _checked(socket: Path, *, rounds: int = 0) -> Iterator[None]:
         over.set()
         checker.join()
     assert wrong == []
-
-
-def _live_a_volumes_life(claims: Claims, control_plane: ControlPlane) -> None:
-    api, namespace, driver = control_plane.api, claims.namespace, claims.storage_class
-    claims.ask("data")
-    volume = claims.wait_bound("data")["metadata"]["name"]
-
-    node = f"node-{namespace}"
-    api.create(manifests.node(node))
-    api.create(manifests.csi_node(node, drivers={driver: "edge-1"}))
-    api.create(manifests.volume_attachment(node, driver=driver, node=node, volume=volume))
-    api.wait_status("VolumeAttachment", node, "attached")
-    api.delete("VolumeAttachment", node)
-    api.wait_gone("VolumeAttachment", node)
-    api.delete("CSINode", node)
-    api.delete("Node", node)
-
-    claims.grow("data", 2 * manifests.GIB)
-    api.wait_until("PersistentVolume", volume, lambda it: it["spec"]["capacity"]["storage"] == "2Gi", what="of 2 GiB")
-
-    api.create(manifests.snapshot_class(driver))
-    api.create(manifests.snapshot("s", namespace=namespace, snapshot_class=driver, claim="data"))
-    ready = api.wait_status("VolumeSnapshot", "s", "readyToUse", namespace=namespace)
-    api.delete("VolumeSnapshot", "s", namespace=namespace)
-    api.wait_gone("VolumeSnapshotContent", ready["status"]["boundVolumeSnapshotContentName"])
-    api.delete("VolumeSnapshotClass", driver)
-    claims.let_go("data")

@@ -81,7 +81,7 @@ class ControlPlane:
         self._supervisor = Supervisor(directory / "logs")
         self._admin_token = secrets.token_urlsafe(24)
         self._node_tokens = {node: secrets.token_urlsafe(24) for node in nodes}
-        self._client_port, self._peer_port, self._secure_port, self._manager_port = free_ports(4)
+        self._client_port, self._peer_port, self._secure_port = free_ports(3)
 
     @property
     def url(self) -> str:
@@ -105,24 +105,7 @@ class ControlPlane:
 
     def start_scheduler(self) -> None:
         """Start a scheduler, for tests that do not say themselves where their pods run."""
-        kubeconfig = self.admin_kubeconfig()
-        (port,) = free_ports(1)
-        command = [
-            self._peer("kube-scheduler"),
-            f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--cert-dir={self.directory / 'scheduler'}",
-        ]
-        self.scheduler = self._supervisor.start(
-            "kube-scheduler",
-            command,
-            ready=lambda: _answers_ok(f"https://127.0.0.1:{port}/healthz", _unverified()),
-            timeout_s=_READY_LIMIT_S,
-        )
+        self.scheduler = self._start_client("kube-scheduler")
 
     def stop(self) -> None:
         if hasattr(self, "api"):
@@ -285,25 +268,33 @@ class ControlPlane:
         return path
 
     def _start_controller_manager(self) -> None:
+        self.controller_manager = self._start_client(
+            "kube-controller-manager",
+            f"--service-account-private-key-file={self.directory / 'sa.key'}",
+            f"--root-ca-file={self.ca}",
+            "--controllers=*,-node-ipam-controller",
+            *self._manager_flags,
+        )
+
+    def _start_client(self, name: str, *flags: str) -> Process:
+        """Start a component that works on the API server as its administrator."""
         kubeconfig = self.admin_kubeconfig()
+        (port,) = free_ports(1)
         command = [
-            self._peer("kube-controller-manager"),
+            self._peer(name),
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
             "--leader-elect=false",
-            f"--service-account-private-key-file={self.directory / 'sa.key'}",
-            f"--root-ca-file={self.ca}",
-            "--controllers=*,-node-ipam-controller",
             "--bind-address=127.0.0.1",
-            f"--secure-port={self._manager_port}",
-            f"--cert-dir={self.directory / 'controller-manager'}",
-            *self._manager_flags,
+            f"--secure-port={port}",
+            f"--cert-dir={self.directory / name}",
+            *flags,
         ]
-        self.controller_manager = self._supervisor.start(
-            "kube-controller-manager",
+        return self._supervisor.start(
+            name,
             command,
-            ready=lambda: _answers_ok(f"https://127.0.0.1:{self._manager_port}/healthz", _unverified()),
+            ready=lambda: _answers_ok(f"https://127.0.0.1:{port}/healthz", _unverified()),
             timeout_s=_READY_LIMIT_S,
         )
 

@@ -44,6 +44,8 @@ _API_VERSIONS = {
 _LIMIT_S = 90.0
 """Of a chain of sidecars and controllers: an update conflict costs each a retry, whose pause doubles from 1 s."""
 
+_MERGE = "application/merge-patch+json"
+
 
 class KubeApi:
     """One user's view of an API server.
@@ -100,14 +102,12 @@ class KubeApi:
 
     def patch(self, kind: str, name: str, change: Object, *, namespace: str | None = None) -> Object:
         """Merge a change into an object (JSON merge patch: None removes a field)."""
-        content_type = "application/merge-patch+json"
         resource = self._resource(kind)
-        return _plain(resource.patch(body=change, name=name, namespace=namespace, content_type=content_type))
+        return _plain(resource.patch(body=change, name=name, namespace=namespace, content_type=_MERGE))
 
     def patch_status(self, kind: str, name: str, change: Object, *, namespace: str | None = None) -> Object:
-        content_type = "application/merge-patch+json"
         status = self._resource(kind).status
-        return _plain(status.patch(body=change, name=name, namespace=namespace, content_type=content_type))
+        return _plain(status.patch(body=change, name=name, namespace=namespace, content_type=_MERGE))
 
     def delete(self, kind: str, name: str, *, namespace: str | None = None, grace_s: int | None = None) -> None:
         """Ask for an object's deletion; its finalizers may keep it for a while. None of this name is fine."""
@@ -125,7 +125,7 @@ class KubeApi:
                 body={"metadata": {"finalizers": None}},
                 name=name,
                 namespace=namespace,
-                content_type="application/merge-patch+json",
+                content_type=_MERGE,
             )
             resource.delete(name=name, namespace=namespace, body={"gracePeriodSeconds": 0})
         except NotFoundError:
@@ -143,11 +143,10 @@ class KubeApi:
 
     def erase(self, resource: Any, name: str, namespace: str | None) -> None:
         """Delete an object of a resource of `deletable`, without its finalizers and without grace."""
-        content_type = "application/merge-patch+json"
         with suppress(NotFoundError):
             resource.delete(name=name, namespace=namespace, body={"gracePeriodSeconds": 0})
             change = {"metadata": {"finalizers": None}}
-            resource.patch(body=change, name=name, namespace=namespace, content_type=content_type)
+            resource.patch(body=change, name=name, namespace=namespace, content_type=_MERGE)
 
     def wait_until(
         self,

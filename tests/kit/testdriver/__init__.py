@@ -1,4 +1,4 @@
-"""testdriver: the example driver with every feature of CSI 1.13, and with faults, for tests of its callers.
+"""testdriver: the example driver with every feature of CSI 1.13 but SnapshotMetadata, and with faults, for tests.
 
 It plays a vendor's driver whose features a test chooses by flags (`--help`). It imports nothing of the bridge but
 `common.csi`, and shares the modules of `examples.dirdriver` that it does not replace. Unlike that driver it records

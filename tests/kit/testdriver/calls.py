@@ -27,7 +27,7 @@ from tests.kit.testdriver.faults import Fault, Faults
 log = logging.getLogger("dirdriver.calls")
 
 Handler = Callable[[Any], Any]
-"""From a request to its answer; of a streaming method to an iterator of messages."""
+"""From a request to its answer."""
 
 _READING = ("Get", "List", "Validate", "Probe", "ControllerGet", "ControllerList", "GroupControllerGet", "NodeGet")
 """How the names of methods begin that change nothing: they wait for nobody."""
@@ -45,13 +45,6 @@ class Calls:
                 answer: Message = work(request)
                 call.fields.update(made(answer))
             return answer
-
-        return serve
-
-    def stream(self, method: str, work: Handler) -> Callable[[Any, grpc.ServicerContext], Any]:
-        def serve(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
-            with self._around(method, request, context):
-                yield from work(request)
 
         return serve
 

@@ -14,7 +14,7 @@ from tests.kit.testdriver.faults import Faults
 from tests.kit.testdriver.health import Health
 from tests.kit.testdriver.node import Node
 from tests.kit.testdriver.settings import Settings
-from tests.kit.testdriver.snapshots import Metadata, Snapshots
+from tests.kit.testdriver.snapshots import Snapshots
 
 
 def services(driver: Driver) -> dict[str, list[object]]:
@@ -23,7 +23,6 @@ def services(driver: Driver) -> dict[str, list[object]]:
         "Identity": [Identity(driver.settings)],
         "Controller": [Volumes(driver), snapshots, health],
         "GroupController": [snapshots],
-        "SnapshotMetadata": [Metadata(driver.state)],
         "Node": [Node(driver), health],
     }
 
@@ -48,11 +47,9 @@ def generic_handler(service: str, parts: Sequence[object], calls: Calls, off: se
         work = next((getattr(part, name) for part in parts if hasattr(part, name)), None)
         if work is None or name in off:
             continue
-        if method.streaming:
-            make, handler = grpc.unary_stream_rpc_method_handler, calls.stream(name, work)
-        else:
-            make, handler = grpc.unary_unary_rpc_method_handler, calls.unary(name, work)
-        handlers[name] = make(handler, method.request.FromString, method.response.SerializeToString)
+        handlers[name] = grpc.unary_unary_rpc_method_handler(
+            calls.unary(name, work), method.request.FromString, method.response.SerializeToString
+        )
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 

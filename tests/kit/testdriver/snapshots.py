@@ -1,35 +1,24 @@
-"""Snapshots: the Controller's methods, GroupController, and SnapshotMetadata.
+"""Snapshots: the Controller's methods, and GroupController.
 
 A snapshot is a whole copy of its volume's data, and outlives it. It is taken while the volume may be in use: the driver
 flushes first, but a writer that goes on writing can leave its traces in the copy. A vendor's storage does this better.
 """
 
-import errno
 import logging
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors, names, paging
-from examples.dirdriver.access import BLOCK
-from examples.dirdriver.sizes import BLOCK_BYTES
 from tests.kit.testdriver import local
 from tests.kit.testdriver.controller import Driver
-from tests.kit.testdriver.state import Book, Group, State, Volume
+from tests.kit.testdriver.state import Book, Group, Volume
 
 log = logging.getLogger("dirdriver.snapshots")
-
-MESSAGE_RANGES = 4096
-"""Ranges in one message where the caller sets no max_results: about 80 KiB."""
-
-Answer = TypeVar("Answer", pb.GetMetadataAllocatedResponse, pb.GetMetadataDeltaResponse)
 
 
 class Snapshots:
@@ -195,82 +184,3 @@ def _timestamp(microseconds: int) -> Timestamp:
     stamp = Timestamp()
     stamp.FromMicroseconds(microseconds)
     return stamp
-
-
-class Metadata:
-    """csi.v1.SnapshotMetadata: the ranges of a block snapshot that hold data, or differ from an earlier snapshot."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def GetMetadataAllocated(
-        self, request: pb.GetMetadataAllocatedRequest
-    ) -> Iterator[pb.GetMetadataAllocatedResponse]:
-        snapshot = self._snapshot("snapshot_id", request.snapshot_id)
-        found = _allocated(self._state.data(snapshot))
-        return _answers(pb.GetMetadataAllocatedResponse, found, request, snapshot.size_bytes)
-
-    def GetMetadataDelta(self, request: pb.GetMetadataDeltaRequest) -> Iterator[pb.GetMetadataDeltaResponse]:
-        base = self._snapshot("base_snapshot_id", request.base_snapshot_id)
-        target = self._snapshot("target_snapshot_id", request.target_snapshot_id)
-        if base.source_volume_id != target.source_volume_id or base.created_us > target.created_us:
-            raise errors.invalid("base_snapshot_id is no earlier snapshot of the target's volume")
-        found = _changed(self._state.data(base), self._state.data(target))
-        return _answers(pb.GetMetadataDeltaResponse, found, request, target.size_bytes)
-
-    def _snapshot(self, field: str, snapshot_id: str) -> Volume:
-        snapshot = self._state.read().snapshot(names.require(field, snapshot_id))
-        if snapshot.layout != BLOCK:
-            raise errors.invalid(f"{field}: {snapshot_id} is not a snapshot of a block volume")
-        return snapshot
-
-
-def _answers(
-    kind: type[Answer],
-    ranges: Iterable[range],
-    request: pb.GetMetadataAllocatedRequest | pb.GetMetadataDeltaRequest,
-    size: int,
-) -> Iterator[Answer]:
-    """The ranges from `starting_offset` on, in messages; at least one, as it tells the size."""
-    offset = request.starting_offset
-    if not 0 <= offset <= size:
-        raise errors.out_of_range(f"starting_offset is not within the volume's {size} bytes")
-    if request.max_results < 0:
-        raise errors.invalid("max_results must not be negative")
-    # A range that the offset cuts is shortened, so that a resumed stream repeats nothing.
-    rest = (range(max(found.start, offset), found.stop) for found in ranges if found.stop > offset)
-    length = min(request.max_results or MESSAGE_RANGES, MESSAGE_RANGES)
-    batch = list(islice(rest, length))
-    while True:
-        yield kind(
-            block_metadata_type=pb.BlockMetadataType.VARIABLE_LENGTH,
-            volume_capacity_bytes=size,
-            block_metadata=[pb.BlockMetadata(byte_offset=each.start, size_bytes=len(each)) for each in batch],
-        )
-        if not (batch := list(islice(rest, length))):
-            return
-
-
-def _allocated(image: Path) -> Iterator[range]:
-    """The ranges that hold data, as the filesystem below keeps them (SEEK_DATA, lseek(2)); whole blocks, ascending."""
-    with image.open("rb") as file:
-        position, size = 0, os.fstat(file.fileno()).st_size
-        while position < size:
-            try:
-                start = os.lseek(file.fileno(), position, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
-                    return
-                raise
-            position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-            yield range(start, position)
-
-
-def _changed(base: Path, target: Path) -> Iterator[range]:
-    """The blocks in which two images differ. Beyond the end of the shorter one it counts as zeros."""
-    blocks = {block for image in (base, target) for data in _allocated(image) for block in data[::BLOCK_BYTES]}
-    with base.open("rb") as old, target.open("rb") as new:
-        for block in sorted(blocks):
-            before, after = (os.pread(file.fileno(), BLOCK_BYTES, block) for file in (old, new))
-            if before.ljust(BLOCK_BYTES, b"\0") != after.ljust(BLOCK_BYTES, b"\0"):
-                yield range(block, block + BLOCK_BYTES)
