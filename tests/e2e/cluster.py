@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as csi
 from tests.e2e import container_image
-from tests.e2e.deployment import QUICKER, SIDECARS, Deployment
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
@@ -21,6 +20,7 @@ from tests.kit.bridge import UnforeseenError
 from tests.kit.deployed import container
 from tests.kit.peers import csi_client, manifests
 from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.deployment import QUICKER, SIDECARS, Deployment
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.sidecar import Sidecar
 
@@ -115,7 +115,7 @@ class Cluster:
         plane = directory / "plane"
         plane.mkdir()
         self.plane = ControlPlane(plane, peer=peer, nodes=KUBELETS)
-        self.bridge = Deployment(directory, self._logs, plane=self.plane)
+        self.bridge = Deployment(directory, self._logs)
         self._nodes: dict[str, KubeletNode | OwnNode] = {}
         self._drivers: dict[str, Driver] = {}
         self._keepers: list[KeepingSupervisor] = []
@@ -131,7 +131,7 @@ class Cluster:
         sidecars = self._sidecars(self._keeper("cluster"))
         sidecars.install_snapshot_kinds()
         sidecars.start_snapshot_controller()
-        self.bridge.install()
+        self.bridge.install(self.plane)
 
     def stop(self) -> None:
         """Stop everything, the last one first.

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.containerd import Containerd, ContainerdKubelet
 from tests.e2e.node import Node
-from tests.kit.deployed import added_arguments, with_flags
+from tests.kit.deployed import added_arguments, container, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.deployment import Deployment
     from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.deployment import Deployment
     from tests.kit.peers.kube_api import Object
 
 _READY_LIMIT_S = 180.0
@@ -29,7 +29,7 @@ class KubeletNode(Node):
         networked: whether pods have a network of their own.
     """
 
-    registration = "observe"
+    container = container("edge/base/agent.yaml", "agent")
 
     def __init__(
         self,

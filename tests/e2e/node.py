@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from tests.e2e.deployment import NODE_PERIODS
 from tests.e2e.supervisors import MachineSupervisor, kept
 from tests.kit import leftovers
 from tests.kit.machine import Machine
+from tests.kit.peers.deployment import NODE_PERIODS
 from tests.kit.peers.testdriver import start_testdriver
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.tree import EMPTY
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.e2e.deployment import Deployment
     from tests.e2e.vendors import Vendor
     from tests.kit.bridge import Agent
+    from tests.kit.peers.deployment import Deployment
     from tests.kit.peers.kube_api import Object
     from tests.kit.peers.testdriver import RunningDriver
 
@@ -44,7 +44,8 @@ class Node(ABC):
         recorders: what was asked of those that are watched, by name.
     """
 
-    registration: str
+    container: Object | None = None
+    """That of the agent, on a node with a kubelet."""
     root: Path
     relay: Path | None = None
     """Where the agent has a socket for each driver, for a kubelet."""
@@ -146,11 +147,11 @@ class Node(ABC):
         """Start the agent for the first time, on the machine, with its link between it and the hub."""
         self.agent = self._bridge.new_agent(
             self.name,
-            self.directory,
-            self.logs,
-            registration=self.registration,
-            hub=self.link.address,
+            of=self.container,
             root=self.root,
+            hub=self.link.address,
+            directory=self.directory,
+            logs=self.logs,
             flags=(*NODE_PERIODS, *flags),
         )
         self._agent_command = self.agent.process.command

@@ -16,7 +16,7 @@ from tests.kit.guest import Guest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tests.e2e.deployment import Deployment
+    from tests.kit.peers.deployment import Deployment
     from tests.kit.peers.kube_api import KubeApi, Object
 
 _KNOWN_LIMIT_S = 60.0
@@ -28,8 +28,6 @@ class OwnNode(Node):
     Args:
         api: the cluster, as its administrator sees it.
     """
-
-    registration = "own"
 
     def __init__(
         self, name: str, directory: Path, logs: Path, *, bridge: Deployment, peer: Callable[[str], Path], api: KubeApi

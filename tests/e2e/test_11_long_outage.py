@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.e2e.deployment import SIDECARS
 from tests.e2e.tenant import LARGE_BYTES, MIB, SMALL_BYTES
 from tests.e2e.vendors import SAN
+from tests.kit.peers.deployment import SIDECARS
 from tests.kit.waiting import let_pass
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from tests.kit.deployed import (
 from tests.kit.forms import in_each_form
 from tests.kit.peers import manifests
 from tests.kit.peers.claims import Claims
+from tests.kit.peers.deployment import SIDECARS, Deployment
 from tests.kit.peers.manifests import GIB
-from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
 from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import wait_for
@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.peers.kube_api import KubeApi
     from tests.kit.peers.sidecars import Sidecars
-    from tests.kit.processes import Process, Supervisor
+    from tests.kit.processes import Supervisor
 
 Object = dict[str, Any]
 
 _BIN = Path(sys.executable).parent
-_STOCK = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
 _NODE = "edge-1"
 _READY_S = 60.0
 
@@ -227,106 +226,25 @@ def _of_daemons(made: list[Object]) -> Object:
 # ---- the whole of it, from these files -------------------------------------------------------------------------------
 
 
-class Deployed:
-    """Processes with the arguments of deploy/, but for paths and ports.
-
-    Attributes:
-        uds: the hub's UNIX socket.
-        csi: the proxy driver's socket.
-        root: the node's kubelet directory.
-    """
-
-    def __init__(self, directory: Path, supervisor: Supervisor) -> None:
-        self._directory, self._supervisor = directory, supervisor
-        self._port, self._hub_http, self._driver_http = free_ports(3)
-        self.uds = directory / "kubeedge/kubeedge.sock"
-        self.csi = directory / "csi/csi.sock"
-        self.root = directory / "root"
-        for path in (self.uds.parent, self.csi.parent, self.root / "plugins_registry"):
-            path.mkdir(parents=True)
-
-    def start_hub(self, *, kubeconfig: Path | None = None, serves: str = "", hub: Object | None = None) -> Process:
-        """Start the hub, of `hub` or of cloud/base. It follows a cluster if it has one.
-
-        `serves`: the driver that it serves itself.
-        """
-        changes: dict[str, object] = {
-            "uds": f"unix://{self.uds}",
-            "listen": f"127.0.0.1:{self._port}",
-            "state_dir": self._directory / "hub",
-            "http": f"127.0.0.1:{self._hub_http}",
-            "kubeconfig": kubeconfig,
-            **self._tls("hub", "localhost"),
-        }
-        if serves:
-            changes["serve"] = f"{serves}=unix://{self.csi}"
-        args = with_flags(arguments(hub or container("cloud/base/hub.yaml", "hub"), DRIVER_NAME=serves), **changes)
-        if kubeconfig is None:
-            args.remove("--kubeconfig=None")
-        return self._start("hub", [_BIN / "csi-bridge", *args], lambda: listens_on(self._port))
-
-    def start_driver(self, name: str) -> Process:
-        """Start the proxy driver of cloud/driver, which comes by wss."""
-        changes = {
-            "endpoint": f"unix://{self.csi}",
-            "hub_endpoint": f"wss://localhost:{self._port}",
-            "state_dir": self._directory / "driver",
-            "http": f"127.0.0.1:{self._driver_http}",
-            **self._tls("driver", name),
-        }
-        args = arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=name)
-        return self._start("driver", [_BIN / "csi-bridge", *with_flags(args, **changes)], lambda: listens_on(self.csi))
-
-    def start_agent(self, agent: Object, **places: Path) -> Process:
-        """Start the agent of a node with a kubelet, from its container, with other values of further flags."""
-        status = self._directory / "edge.sock"
-        changes = {
-            "root_dir": self.root,
-            "state_dir": self._directory / "edge",
-            "status": f"unix://{status}",
-            **self._tls("edge", _NODE),
-            **places,
-        }
-        args = with_flags(arguments(agent, NODE_NAME=_NODE, HUB=f"wss://localhost:{self._port}"), **changes)
-        return self._start("agent", [_BIN / "csi-bridge", *args], lambda: listens_on(status))
-
-    def start_vendor(self, *flags: str, name: str = "dirdriver.csi") -> Path:
-        """Start the example driver where a kubelet's plugins are, with flags the test driver; its socket."""
-        socket = self.root / "plugins" / name / "csi.sock"
-        socket.parent.mkdir(parents=True)
-        state = self._directory / "vendor"
-        state.mkdir()
-        given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
-        args = with_flags(given, endpoint=f"unix://{socket}", state_dir=state, drivername=name)
-        program = [sys.executable, "-m", "tests.kit.testdriver.main"] if flags else [_BIN / "dirdriver"]
-        self._start("dirdriver", [*program, *args, *flags], lambda: listens_on(socket))
-        return socket
-
-    def _tls(self, role: str, name: str) -> dict[str, Path]:
-        script = [str(DEPLOY / "certificates.sh"), str(self._directory / "certificates"), role, name]
-        made = Path(subprocess.run(script, check=True, capture_output=True, text=True).stdout.strip())
-        return {"tls_ca": made / "ca.crt", "tls_cert": made / "tls.crt", "tls_key": made / "tls.key"}
-
-    def _start(self, name: str, command: list[object], ready: Callable[[], bool]) -> Process:
-        return self._supervisor.start(name, command, ready=ready, timeout_s=_READY_S)
-
-
 @pytest.fixture
-def deployed(short_dir: Path, supervisor: Supervisor) -> Deployed:
-    return Deployed(short_dir, supervisor)
+def deployment(short_dir: Path, supervisor: Supervisor) -> Iterator[Deployment]:
+    """The bridge as deploy/ starts it, beside a kubelet's directory `root`."""
+    (short_dir / "root/plugins_registry").mkdir(parents=True)
+    with Deployment(short_dir, supervisor.directory) as deployment:
+        yield deployment
 
 
-def wait_routed(socket: Path) -> None:
-    """Wait until the vendor answers through the bridge."""
-    said: list[object] = []
-
-    def look() -> bool:
-        with Sidecar(socket, patient=True) as sidecar:
-            outcome = sidecar.call("GetCapacity", timeout_s=5.0)
-        said[:] = [outcome.refusal]
-        return outcome.ok
-
-    wait_for(look, what="answer of the vendor's", timeout_s=_READY_S, instead=lambda: said)
+def start_vendor(supervisor: Supervisor, directory: Path, *flags: str, name: str = "dirdriver.csi") -> Path:
+    """Start the example driver where a kubelet's plugins are, with flags the test driver; its socket."""
+    socket = directory / "root/plugins" / name / "csi.sock"
+    socket.parent.mkdir(parents=True)
+    state = directory / "vendor"
+    state.mkdir()
+    given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
+    args = with_flags(given, endpoint=f"unix://{socket}", state_dir=state, drivername=name)
+    program = [sys.executable, "-m", "tests.kit.testdriver.main"] if flags else [_BIN / "dirdriver"]
+    supervisor.start("dirdriver", [*program, *args, *flags], ready=lambda: listens_on(socket), timeout_s=_READY_S)
+    return socket
 
 
 class Cloud:
@@ -380,7 +298,7 @@ def cloud(
     _output(*kubectl, "delete", "--wait=false", "-f", "-", text=rest)
 
 
-@pytest.mark.parametrize("name", _STOCK)
+@pytest.mark.parametrize("name", SIDECARS)
 def test_a_sidecar_knows_its_flags(name: str, peer: Callable[[str], Path]) -> None:
     command = [str(peer(name)), *arguments(container("cloud/driver/driver.yaml", name)), "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -408,22 +326,28 @@ def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
 @in_each_form
 @pytest.mark.slow
 def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
-    deployed: Deployed, cloud: Cloud, sidecars: Sidecars, claims: Claims, edge_1: str, control_plane: ControlPlane
+    deployment: Deployment,
+    cloud: Cloud,
+    sidecars: Sidecars,
+    claims: Claims,
+    edge_1: str,
+    control_plane: ControlPlane,
+    supervisor: Supervisor,
+    short_dir: Path,
 ) -> None:
     """A volume's whole life: made, grown, attached, detached, cloned, restored from a snapshot, deleted."""
     api, of_node = control_plane.api, {"volume.kubernetes.io/selected-node": edge_1}
     before = len(control_plane.asked_by(cloud.account))
     sidecars.install_snapshot_kinds()
     sidecars.start_snapshot_controller()
-    deployed.start_hub(kubeconfig=cloud.hub_kubeconfig, serves=cloud.serves, hub=cloud.hub)
-    vendor = deployed.start_vendor("--mutable-parameter=tier")
-    deployed.start_agent(container("edge/base/agent.yaml", "agent"))
-    if not cloud.serves:
-        deployed.start_driver("dirdriver.csi")
-    wait_routed(deployed.csi)
+    deployment.start_hub_of(cloud.hub, kubeconfig=cloud.hub_kubeconfig, serves=cloud.serves)
+    vendor = start_vendor(supervisor, short_dir, "--mutable-parameter=tier")
+    deployment.new_agent(_NODE, of=container("edge/base/agent.yaml", "agent"), root=short_dir / "root").start()
+    proxy = deployment.start_proxy("dirdriver.csi")
+    deployment.wait_routed(proxy.sidecar())
     stock = [
-        sidecars.start_deployed(container("cloud/driver/driver.yaml", name), deployed.csi, account=cloud.account)
-        for name in _STOCK
+        sidecars.start_deployed(container("cloud/driver/driver.yaml", name), proxy.socket, account=cloud.account)
+        for name in SIDECARS
     ]
 
     api.create(_ATTRIBUTES)
@@ -494,13 +418,13 @@ def _snapshot(api: KubeApi, namespace: str) -> None:
 
 
 def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
-    deployed: Deployed, rendered: dict[str, list[Object]]
+    deployment: Deployment, supervisor: Supervisor, short_dir: Path, rendered: dict[str, list[Object]]
 ) -> None:
-    deployed.start_hub()
-    deployed.start_vendor("--no-topology", "--no-attach")
+    deployment.start_hub_of(container("cloud/base/hub.yaml", "hub"))
+    start_vendor(supervisor, short_dir, "--no-topology", "--no-attach")
     (agent,) = _of_daemons(rendered["edge/overlays/relay"])["containers"]
-    relay = deployed.root / "plugins/csi-bridge"
-    deployed.start_agent(agent, relay_dir=relay)
+    relay = short_dir / "root/plugins/csi-bridge"
+    deployment.new_agent(_NODE, of=agent, root=short_dir / "root", relay_dir=relay).start()
 
     socket = relay / "dirdriver.csi.sock"
     wait_for(lambda: listens_on(socket), what="the relay's socket", timeout_s=_READY_S)
@@ -513,37 +437,36 @@ def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
 
 
 def test_kubeedges_stateful_set_works_with_another_image(
-    deployed: Deployed, supervisor: Supervisor, rendered: dict[str, list[Object]]
+    deployment: Deployment, supervisor: Supervisor, short_dir: Path, rendered: dict[str, list[Object]]
 ) -> None:
     """With the part of it that docs/from-kubeedge.md shows, the hub on CloudCore's socket, and EdgeCore's directory."""
-    deployed.start_hub()
-    name = "csi-hostpath"
-    deployed.start_vendor(name=name)
+    deployment.start_hub_of(container("cloud/base/hub.yaml", "hub"))
+    name, csi = "csi-hostpath", short_dir / "csi/csi.sock"
+    csi.parent.mkdir()
+    start_vendor(supervisor, short_dir, name=name)
     (agent,) = _of_daemons(rendered["edge/overlays/kubeedge"])["containers"]
-    deployed.start_agent(agent)
+    deployment.new_agent(_NODE, of=agent, root=short_dir / "root").start()
 
     shown = re.findall("```yaml\n(.*?)```", (ROOT / "docs/from-kubeedge.md").read_text(), re.DOTALL)
     (spec,) = (found for text in shown if "containers" in (found := yaml.safe_load(text)))
     (proxy,) = spec["containers"]
-    here = {"/csi": deployed.csi.parent, "/kubeedge": deployed.uds.parent}
-    assert {it["mountPath"] for it in proxy["volumeMounts"]} == set(here)
-    args = [
-        text.replace("unix:///csi/", f"unix://{here['/csi']}/").replace(
-            "unix:///kubeedge/", f"unix://{here['/kubeedge']}/"
-        )
-        for text in arguments(proxy, KUBE_NODE_NAME=_NODE)
-    ]
-    state = deployed.uds.parent.parent / "csidriver"
+    assert {it["mountPath"] for it in proxy["volumeMounts"]} == {"/csi", "/kubeedge"}
+    here = {"unix:///csi/csi.sock": csi, "unix:///kubeedge/kubeedge.sock": deployment.hub.uds}
+    args = " ".join(arguments(proxy, KUBE_NODE_NAME=_NODE))
+    for there, socket in here.items():
+        assert args.count(there) == 1
+        args = args.replace(there, f"unix://{socket}")
+    state = {"CSI_BRIDGE_DRIVER_STATE_DIR": str(short_dir / "csidriver")}
     supervisor.start(
         "csidriver",
-        [DEPLOY / "images/csidriver", *args],
-        ready=lambda: listens_on(deployed.csi),
+        [DEPLOY / "images/csidriver", *args.split()],
+        ready=lambda: listens_on(csi),
         timeout_s=_READY_S,
-        environment={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", "CSI_BRIDGE_DRIVER_STATE_DIR": str(state)},
+        environment={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", **state},
     )
 
-    wait_routed(deployed.csi)
-    with Sidecar(deployed.csi, patient=True) as sidecar:
+    with Sidecar(csi) as sidecar:
+        deployment.wait_routed(sidecar)
         assert sidecar.call("GetPluginInfo").answer.name == name
 
 

@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tests.e2e import container_image
-from tests.e2e.deployment import Deployment
 from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.upstream.suite import IMAGES, Suite
@@ -14,6 +13,7 @@ from tests.e2e.vendors import Vendor
 from tests.kit import leftovers
 from tests.kit.peers import csi_client, manifests
 from tests.kit.peers.control_plane import ControlPlane
+from tests.kit.peers.deployment import Deployment
 from tests.kit.peers.sidecars import Sidecars
 from tests.kit.processes import Supervisor
 
@@ -101,7 +101,7 @@ class UpstreamCluster:
         plane = directory / "plane"
         plane.mkdir()
         self._plane = ControlPlane(plane, peer=peer, nodes=[NODE])
-        self._bridge = Deployment(directory, logs, plane=self._plane)
+        self._bridge = Deployment(directory, logs)
         self._cluster = Supervisor(logs / "cluster")
         self._running = Supervisor(logs / "runs")
 
@@ -117,7 +117,7 @@ class UpstreamCluster:
         cluster = self._sidecars(self._cluster)
         cluster.install_snapshot_kinds()
         cluster.start_snapshot_controller()
-        self._bridge.install()
+        self._bridge.install(self._plane)
         self._node = KubeletNode(
             NODE,
             self._directory / "node",

@@ -1,0 +1,160 @@
+"""A deployment: the bridge as deploy/ starts it, on this machine.
+
+The arguments, the environment and the ServiceAccounts are those of the manifests. What differs is named here: paths,
+addresses and kubeconfigs, and pauses that a test would wait for (`QUICKER`, `NODE_PERIODS`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.kit.bridge import Agent, Bridge, Hub, Proxy, Served
+from tests.kit.deployed import DEPLOY, arguments, container, with_flags
+from tests.kit.ports import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.kit.peers.control_plane import ControlPlane
+
+Object = dict[str, Any]
+
+SIDECARS: Final = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
+
+NODE_PERIODS: Final = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")
+"""Of an agent: as short as those of the tests' kubelet."""
+
+QUICKER: Final = {"retry_interval_max": "10s"}
+"""Of every sidecar: after an outage a test waits this long."""
+
+_PROGRAM: Final = Path(sys.executable).with_name("csi-bridge")
+
+
+class Deployment(Bridge):
+    """See the module."""
+
+    @property
+    def hub_state(self) -> Path:
+        return self._directory / "hub"
+
+    def install(self, plane: ControlPlane) -> None:
+        """Give hub and sidecars their ServiceAccounts and roles in a cluster, and start the hub that follows it."""
+        for path in ("base/hub-rbac.yaml", "base/admission.yaml", "driver/rbac.yaml"):
+            plane.apply(DEPLOY / "cloud" / path)
+        kubeconfig = plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
+        self.start_hub_of(container("cloud/base/hub.yaml", "hub"), kubeconfig=kubeconfig)
+
+    def start_hub_of(self, hub: Object, *, kubeconfig: Path | None = None, serves: str = "") -> None:
+        """Start the hub.
+
+        Args:
+            hub: its container.
+            kubeconfig: how it reaches the cluster that it follows; None: there is none.
+            serves: the driver that it serves itself; `start_proxy` then returns that proxy driver.
+        """
+        socket, self.serves = self._directory / "served.sock", serves
+        self.hub = Hub(self._directory, self._logs, (), sockets=[socket] if serves else [])
+        changed: dict[str, object] = {
+            "uds": f"unix://{self.hub.uds}",
+            "listen": self.hub.address,
+            "kubeconfig": kubeconfig,
+            "state_dir": self.hub_state,
+            "http": _free_address(),
+            **self._tls("hub", "127.0.0.1"),
+            **({"serve": f"{serves}=unix://{socket}"} if serves else {}),
+        }
+        args = with_flags(arguments(hub, DRIVER_NAME=serves), **changed)
+        if kubeconfig is None:
+            args.remove("--kubeconfig=None")
+        self.hub.process.command = [str(_PROGRAM), *args]
+        self._start(self.hub)
+        if serves:
+            self._served = Served(serves, self.hub, socket, self.hub_state / "drivers")
+            self._proxies.append(self._served)
+
+    def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
+        assert cache is None, "deploy/ gives it an empty directory"
+        if self._served is not None:
+            return super().start_proxy(driver)
+        directory = self._directory / f"p{len(self._proxies)}"
+        proxy = Proxy(driver, "", None, directory, self._logs, ())
+        proxy.process.command = [
+            str(_PROGRAM),
+            *with_flags(
+                arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=driver),
+                endpoint=f"unix://{proxy.socket}",
+                hub_endpoint=f"wss://{self.hub.address}",
+                state_dir=proxy.cache.parent,
+                http=_free_address(),
+                **self._tls("driver", driver),
+            ),
+            *([f"--nodeid={node}"] if node else []),
+            *flags,
+        ]
+        self._proxies.append(proxy)
+        self._start(proxy)
+        return proxy
+
+    def new_agent(
+        self,
+        node: str,
+        *,
+        of: Object | None,
+        root: Path,
+        hub: str = "",
+        directory: Path | None = None,
+        logs: Path | None = None,
+        flags: Sequence[str] = (),
+        **changed: object,
+    ) -> Agent:
+        """An agent that is not started yet.
+
+        Args:
+            node: its node's name.
+            of: its container, as on a node with a kubelet; None: it is that of the systemd unit.
+            root: the kubelet's directory, or what is in its place.
+            hub: the address that it dials, if not the hub's.
+            directory: for its state and its status, if not the deployment's.
+            logs: for its log, if not the deployment's.
+            flags: further flags.
+            changed: flags of the container with other values.
+        """
+        directory, address = directory or self._directory, f"wss://{hub or self.hub.address}"
+        agent = Agent(node, hub, [], directory, logs or self._logs, ())
+        changed |= {"root_dir": root, "state_dir": directory / node, "status": f"unix://{agent.socket}"}
+        changed |= self._tls("edge", node)
+        if of is None:
+            command, environment = _by_systemd(node, address, changed)
+        else:
+            command, environment = with_flags(arguments(of, NODE_NAME=node, HUB=address), **changed), {}
+        agent.process.command = [str(_PROGRAM), *command, *flags]
+        agent.process.environment = {**os.environ, **environment}
+        self.members.append(agent)
+        return agent
+
+    def _tls(self, role: str, name: str) -> dict[str, Any]:
+        script = [str(DEPLOY / "certificates.sh"), str(self._directory / "certificates"), role, name]
+        made = Path(subprocess.run(script, check=True, capture_output=True, text=True).stdout.strip())
+        return {"tls_ca": made / "ca.crt", "tls_cert": made / "tls.crt", "tls_key": made / "tls.key"}
+
+
+def _free_address() -> str:
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+def _by_systemd(node: str, hub: str, places: dict[str, object]) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of an agent on a node without a kubelet."""
+    unit = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
+    (command,) = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
+    told = dict(re.findall("^([A-Z_]+)=(.*)$", (DEPLOY / "edge/edge.env").read_text(), re.MULTILINE))
+    # systemd makes the directories of state and status, where the agent looks for them by itself.
+    here = {"node": node, "hub": hub, **places}
+    changed = {f"CSI_BRIDGE_EDGE_{name.upper()}": str(value) for name, value in here.items()}
+    assert set(told) - set(changed) == {"CSI_BRIDGE_EDGE_DURABILITY"}
+    return command.split()[1:], told | changed
