@@ -200,18 +200,6 @@ def test_chunks_count_down(chunks: list[Frame], text: str) -> None:
     assert broken_rule(called(), *chunks) == text
 
 
-def test_an_empty_message_is_a_message() -> None:
-    session = called()
-    session.receive(frames(Chunk(1, 0, b"")), 0.0)
-    assert session.events() == [Message(1, b"")]
-
-
-def test_messages_of_several_streams_may_be_mixed_chunk_by_chunk() -> None:
-    session = called()
-    session.receive(frames(Chunk(1, 2, b"ab"), Chunk(2, 1, b"x"), Chunk(1, 0, b"cd"), Chunk(2, 0, b"y")), 0.0)
-    assert session.events() == [Message(1, b"abcd"), Message(2, b"xy")]
-
-
 @pytest.mark.parametrize("chunk", [Chunk(1, 0, b"x" * 1_001), Chunk(1, 1_000, b"x"), Chunk(1, 2**63 - 1, b"x")])
 def test_a_message_above_the_limit_is_refused_at_its_first_chunk(chunk: Chunk) -> None:
     size = len(chunk.payload) + chunk.left

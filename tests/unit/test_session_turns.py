@@ -161,17 +161,6 @@ def test_a_chunk_that_must_wait_for_the_next_websocket_message_goes_first_in_it(
     assert order[2] == [other]
 
 
-def test_opens_leave_in_the_order_of_their_ids_whatever_their_priorities() -> None:
-    pair = SessionPair(hub=LARGE, edge=LARGE)
-    priorities = [Priority.SYNC, Priority.CALL, Priority.SYNC, Priority.CONTROL, Priority.CALL]
-    numbers = [pair.hub.session.open(1, now=pair.now, priority=priority) for priority in priorities]
-    for number in numbers:
-        pair.hub.session.send(number, bytes(20_000))
-    pair.settle()
-    assert [event.stream for event in pair.edge.all(Opened)] == numbers
-    assert all(pair.edge.payloads(number) == [bytes(20_000)] for number in numbers)
-
-
 def test_an_open_that_left_with_another_streams_counts_as_sent() -> None:
     pair = SessionPair()
     older = pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC)
