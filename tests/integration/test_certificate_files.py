@@ -15,27 +15,28 @@ from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
 from common.rotation import follow
-from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.tls import TlsFiles, TlsIdentity
 from common.uplink import Uplink
 from common.version import introduce
 from tests.kit.certificates import Authority, Pem
-from tests.kit.waiting import settle
+from tests.kit.linked import Peer
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.link import Link
 
 LIMITS = Limits(hello_timeout_s=30.0)
 
 
-class End(ServedByTasks):
-    """An end of links that serves nothing. A hub accepts; it notes the keys of its peers."""
+class End(Peer):
+    """An end of links. A hub accepts; it notes the keys of its peers."""
 
     def __init__(self, origin: Origin) -> None:
+        super().__init__()
         self.origin = origin
         self.links: list[Link] = []
         self.keys: list[str] = []
@@ -49,32 +50,16 @@ class End(ServedByTasks):
             if former is not None:
                 former.drain("it has a newer link")
 
-    async def serve(self, stream: Stream) -> None: ...
-    def draining(self, link: Link, message: str) -> None: ...
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-    def closed(self, link: Link, reason: str, message: str) -> None: ...
-
 
 class CertifiedUplink:
-    """A hub, and an uplink whose certificate is in files.
+    """A hub, and an uplink whose certificate is in files."""
 
-    Attributes:
-        files: the files.
-        pems: certificates to put there.
-    """
-
-    def __init__(self, hub: End, files: TlsFiles, uplink: Uplink, authority: Authority) -> None:
-        self.hub, self.files, self.uplink = hub, files, uplink
-        self.authority = authority
+    def __init__(self, hub: End, files: TlsFiles, authority: Authority) -> None:
+        self.hub, self.files, self.authority = hub, files, authority
 
     def put(self, pem: Pem, *parts: str) -> None:
         for part in parts or ("cert", "key"):
             shutil.copy(getattr(pem, part), getattr(self.files, part))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # some things have no event
-        await asyncio.sleep(0.001)
 
 
 async def some_looks() -> None:
@@ -102,7 +87,7 @@ async def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         limits=LIMITS,
         tls=TlsIdentity(files, server=False),
     )
-    found = CertifiedUplink(hub, files, uplink, authority)
+    found = CertifiedUplink(hub, files, authority)
     tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files))]
     try:
         await until(lambda: uplink.link is not None)
@@ -115,7 +100,7 @@ async def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         await settle()
 
 
-async def test_new_files_are_used_on_a_second_link(certified: CertifiedUplink) -> None:
+async def test_new_files_are_used_on_a_second_link_also_with_the_same_key(certified: CertifiedUplink) -> None:
     new = certified.authority.edge("n1")
     certified.put(new)
     await until(lambda: len(certified.hub.links) == 2)
@@ -125,29 +110,19 @@ async def test_new_files_are_used_on_a_second_link(certified: CertifiedUplink) -
         Reason.DRAINED,
         "it has a newer link, and every call is finished",
     )
-
-
-async def test_a_new_certificate_of_the_same_key_is_used_on_a_second_link_too(certified: CertifiedUplink) -> None:
-    new = certified.authority.edge("n1")
-    certified.put(new)
-    await until(lambda: len(certified.hub.links) == 2)
-    again = certified.authority.reissue(new, "n1")
-    certified.put(again)
+    certified.put(certified.authority.reissue(new, "n1"))
     await until(lambda: len(certified.hub.links) == 3)
     assert certified.hub.keys[2] == certified.hub.keys[1]
 
 
-async def test_files_that_do_not_fit_together_yet_change_nothing(certified: CertifiedUplink) -> None:
+async def test_files_that_do_not_fit_together_yet_or_are_only_written_again_change_nothing(
+    certified: CertifiedUplink,
+) -> None:
+    certified.files.cert.write_bytes(certified.files.cert.read_bytes())
+    await some_looks()
     new = certified.authority.edge("n1")
     certified.put(new, "cert")
     await some_looks()
     assert len(certified.hub.links) == 1
     certified.put(new, "key")
     await until(lambda: len(certified.hub.links) == 2)
-
-
-async def test_files_that_are_only_written_again_change_nothing(certified: CertifiedUplink) -> None:
-    content = certified.files.cert.read_bytes()
-    certified.files.cert.write_bytes(content)
-    await some_looks()
-    assert len(certified.hub.links) == 1

@@ -49,18 +49,14 @@ def put(path: Path, at: int, content: bytes) -> None:
 
 
 @each_type
-def test_a_blank_device_gets_a_file_system_with_the_given_uuid(tmp_path: Path, fs_type: str) -> None:
+def test_a_blank_device_gets_a_file_system_with_the_given_uuid_which_is_not_made_again(
+    tmp_path: Path, fs_type: str
+) -> None:
     path = device(tmp_path, size=SMALL[fs_type])
     assert look(path).is_blank
     make(path, fs_type, UUID)
     assert look(path) == Content(f"the file system {fs_type} {UUID}", fs_type, UUID)
     assert is_sound(path, fs_type)
-
-
-@each_type
-def test_a_file_system_that_is_there_is_not_made_again(tmp_path: Path, fs_type: str) -> None:
-    path = device(tmp_path, size=SMALL[fs_type])
-    make(path, fs_type, UUID)
     before = head(path)
     with pytest.raises(OSError, match="holds the file system"):
         make(path, fs_type, str(uuid.uuid4()))
@@ -165,25 +161,23 @@ def test_a_device_without_a_size_and_one_that_blkid_cannot_read_are_not_blank(
     empty.touch()
     with pytest.raises(OSError, match="has no size: it is not connected"):
         look(empty)
-    (tmp_path / "blkid").write_text("#!/bin/sh\necho blkid: error: read failed >&2\nexit 2\n")
-    (tmp_path / "blkid").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    image = tmp_path / "image"
-    image.write_bytes(bytes(1 << 21))
+    replace_blkid(tmp_path, monkeypatch, "echo blkid: error: read failed >&2; exit 2")
     with pytest.raises(OSError, match="blkid: error: read failed"):
-        look(image)
+        look(device(tmp_path))
+
+
+def replace_blkid(directory: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (directory / "blkid").write_text(f"#!/bin/sh\n{script}\n")
+    (directory / "blkid").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize("code", [0, 8])
 def test_a_device_of_which_blkid_tells_nothing_certain_is_not_blank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    (tmp_path / "blkid").write_text(f"#!/bin/sh\nexit {code}\n")
-    (tmp_path / "blkid").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    image = tmp_path / "image"
-    image.write_bytes(bytes(1 << 21))
-    assert not look(image).is_blank
+    replace_blkid(tmp_path, monkeypatch, f"exit {code}")
+    assert not look(device(tmp_path)).is_blank
 
 
 def test_an_interrupted_mkfs_is_not_finished_over_data_that_it_has_not_written(tmp_path: Path) -> None:

@@ -13,13 +13,11 @@ import pytest
 from cloud.mounts import no_mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import Binder
-from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
-from common.sealing import Sealer
 from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
 from tests.kit.waiting import until
 
@@ -129,20 +127,6 @@ async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directo
         await until(lambda: closures.is_ready, what="readiness")
         assert told[-1]
         assert manifests.problems() == []
-
-
-async def test_with_a_file_broken_at_a_restart_the_nodes_are_told_what_they_were_told_before(
-    directory: Path, tmp_path: Path
-) -> None:
-    last_good = LastGood(tmp_path / "sealed", Sealer(b"k" * 32))
-    put(directory / "a.yaml", *WEB)
-    async with running(Manifests(directory, last_good=last_good)) as closures:
-        await until(lambda: closures.is_ready, what="readiness")
-        before = dict(closures.stamps("n1"))
-    (directory / "a.yaml").write_text("a: [")
-    async with running(Manifests(directory, last_good=last_good)) as closures:
-        await until(lambda: closures.is_ready, what="readiness after a restart")
-        assert closures.stamps("n1") == before
 
 
 async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(

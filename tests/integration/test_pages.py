@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,19 @@ class Hub:
     async def all_nodes(self) -> Iterable[NodeStatus]:
         return self.nodes
 
-    def listener(self, **how: Any) -> Listener:
+    @asynccontextmanager
+    async def listening(self, *, old: bool = False) -> AsyncIterator[Listener]:
+        """Serve; an older hub has no pages."""
         pages = Pages({"/status": lambda: STATE.hub}, {"/nodes": self.all_nodes})
         sock = listen_unix(self.path, mode=0o600)
-        return Listener(
-            sock, introduce("hub", "hub", instance="h"), Peer(), limits=Limits(), **({"pages": pages} | how)
-        )
+        greeting = introduce("hub", "hub", instance="h")
+        listener = Listener(sock, greeting, Peer(), limits=Limits(), pages=None if old else pages)
+        await listener.start()
+        try:
+            yield listener
+        finally:
+            await listener.close()
+            await asyncio.sleep(0)
 
     async def asked(self) -> Any:
         endpoint = Endpoint(f"unix://{self.path}", path=self.path)
@@ -65,11 +73,8 @@ class Hub:
 @pytest.fixture
 async def hub(short_dir: Path) -> AsyncIterator[Hub]:
     hub = Hub(short_dir / "hub.sock")
-    listener = hub.listener()
-    await listener.start()
-    yield hub
-    await listener.close()
-    await asyncio.sleep(0)
+    async with hub.listening():
+        yield hub
 
 
 async def test_a_hub_tells_its_state_on_the_socket_of_its_links(hub: Hub) -> None:
@@ -110,33 +115,20 @@ async def test_hundreds_of_clients_may_connect_while_the_server_is_busy(hub: Hub
 async def test_a_listener_that_closes_ends_the_answers_under_way(short_dir: Path) -> None:
     hub = Hub(short_dir / "hub.sock")
     hub.nodes = [node(f"edge-{number:05}{'x' * 200}") for number in range(20_000)]
-    listener = hub.listener()
-    await listener.start()
-    reader, writer = await asyncio.open_unix_connection(str(hub.path))
-    writer.write(b"GET /nodes HTTP/1.1\r\nHost: x\r\n\r\n")
-    await reader.readline()
-    await listener.close()
+    async with hub.listening():
+        reader, writer = await asyncio.open_unix_connection(str(hub.path))
+        writer.write(b"GET /nodes HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readline()
     answer = await reader.read()
     assert not answer.endswith(b"0\r\n\r\n")
     writer.close()
 
 
-async def test_a_user_that_is_not_let_in_gets_no_page(short_dir: Path) -> None:
-    hub = Hub(short_dir / "hub.sock")
-    listener = hub.listener(allow_uids=frozenset({4_294_967}))
-    await listener.start()
-    with pytest.raises(BridgeError, match=r"turned us away: uid \d+ is not on --uds-allow-uid"):
-        await hub.asked()
-    await listener.close()
-
-
 async def test_an_older_hub_is_told_by_its_answer(short_dir: Path) -> None:
     hub = Hub(short_dir / "hub.sock")
-    listener = hub.listener(pages=None)
-    await listener.start()
-    with pytest.raises(BridgeError, match="is an older version; use the csi-bridge of its version"):
-        await hub.asked()
-    await listener.close()
+    async with hub.listening(old=True):
+        with pytest.raises(BridgeError, match="is an older version; use the csi-bridge of its version"):
+            await hub.asked()
 
 
 async def test_a_socket_on_which_no_hub_listens_says_where_to_look(short_dir: Path) -> None:
@@ -214,27 +206,26 @@ async def test_a_page_that_a_server_does_not_have_is_an_error_with_its_words(sho
     await answering(short_dir / "s", b"HTTP/1.1 404 Not Found\r\n\r\n" + body, client)
 
 
-async def test_an_agent_of_another_version_is_told_in_a_sentence(short_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n{}", "is no edge agent, or one of another version: "),
+        (
+            b'HTTP/1.1 503 Service Unavailable\r\n\r\n{"error": "64 clients are being answered already"}',
+            "did not answer: 64 clients are being answered already",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{",
+            r"no edge agent answers at .* \(the connection ended before the whole",
+        ),
+    ],
+    ids=["another version", "too many clients", "cut"],
+)
+async def test_an_agent_of_another_version_is_told_and_none_is_taken_for_it(
+    short_dir: Path, answer: bytes, why: str
+) -> None:
     def client() -> None:
-        with pytest.raises(BridgeError, match="is no edge agent, or one of another version: "):
+        with pytest.raises(BridgeError, match=why):
             ask_agent(short_dir / "s")
 
-    await answering(short_dir / "s", b"HTTP/1.1 200 OK\r\n\r\n{}", client)
-
-
-async def test_an_agent_with_too_many_clients_is_not_taken_for_one_of_another_version(short_dir: Path) -> None:
-    body = json.dumps({"error": "64 clients are being answered already"}).encode()
-
-    def client() -> None:
-        with pytest.raises(BridgeError, match="did not answer: 64 clients are being answered already"):
-            ask_agent(short_dir / "s")
-
-    await answering(short_dir / "s", b"HTTP/1.1 503 Service Unavailable\r\n\r\n" + body, client)
-
-
-async def test_an_agent_that_stops_amid_its_answer_is_not_taken_for_one_of_another_version(short_dir: Path) -> None:
-    def client() -> None:
-        with pytest.raises(BridgeError, match=r"no edge agent answers at .* \(the connection ended before the whole"):
-            ask_agent(short_dir / "s")
-
-    await answering(short_dir / "s", b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{", client)
+    await answering(short_dir / "s", answer, client)

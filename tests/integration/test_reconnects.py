@@ -15,12 +15,10 @@ from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.limits import Limits
-from common.link import Link, Stream
 from common.messages import Kind
-from common.served_by_tasks import ServedByTasks
-from common.status import Origin
 from common.version import introduce
 from tests.kit.bridge import Bridge
+from tests.kit.linked import Peer
 from tests.kit.local_bridge import LocalBridge
 from tests.kit.requests import create
 from tests.kit.transports import transports_closed
@@ -101,18 +99,6 @@ async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they
         assert after == before
 
 
-class _Visitor(ServedByTasks):
-    """A link's handler of an agent that only comes and goes."""
-
-    origin = Origin.EDGE
-
-    def greeted(self, link: Link) -> None: ...
-    def draining(self, link: Link, message: str) -> None: ...
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-    def closed(self, link: Link, reason: str, message: str) -> None: ...
-    async def serve(self, stream: Stream) -> None: ...
-
-
 @often
 def test_links_that_come_and_go_leave_the_hubs_descriptors_and_threads_as_they_were(bridge: Bridge, times: int) -> None:
     hub = bridge.start_hub()
@@ -122,7 +108,7 @@ def test_links_that_come_and_go_leave_the_hubs_descriptors_and_threads_as_they_w
     async def visit(number: int) -> None:
         hello = introduce("edge", f"n{number % 10}", instance=f"i{number % 10}", boot=number)
         endpoint = Endpoint(f"ws://{hub.address}", host=host, port=int(port))
-        link = await dial(endpoint, hello, _Visitor(), limits=Limits())
+        link = await dial(endpoint, hello, Peer(accepts=False), limits=Limits())
         link.open(Kind.REPORT)
         if number % 2:
             link.goodbye("done", "just looking")

@@ -13,14 +13,14 @@ from common.errors import HandshakeRefused
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Kind, Reason
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
-from tests.kit.waiting import settle
+from tests.kit.linked import Peer
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     import pytest
 
@@ -29,22 +29,17 @@ if TYPE_CHECKING:
 LIMITS = Limits(hello_timeout_s=30.0)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # as said
-        await asyncio.sleep(0.001)
-
-
-class Hub(ServedByTasks):
+class Hub(Peer):
     """A hub's listener, which drains a former link as soon as it has accepted the one beside it."""
 
     origin = Origin.HUB
 
     def __init__(self) -> None:
+        super().__init__()
         self.links: list[Link] = []
         self.beside: list[bool] = []
-        self.ends: list[str] = []
         self.refuses = 0
-        self.drains = True
+        self.is_draining = True
 
     def greeted(self, link: Link) -> None:
         self.beside.append(link.peer.beside)
@@ -55,43 +50,30 @@ class Hub(ServedByTasks):
         former = self.links[-1] if self.links else None
         self.links.append(link)
         link.accept()
-        if former is not None and link.peer.beside and self.drains:
+        if former is not None and link.peer.beside and self.is_draining:
             former.drain("n1 has a newer link")
 
-    async def serve(self, stream: Stream) -> None:
-        await asyncio.Event().wait()
 
-    def draining(self, link: Link, message: str) -> None: ...
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-
-    def closed(self, link: Link, reason: str, message: str) -> None:
-        self.ends.append(reason)
-
-
-class Agent(ServedByTasks):
+class Agent(Peer):
     """The other end: serves a call when the test lets it."""
 
-    origin = Origin.EDGE
-
     def __init__(self) -> None:
+        super().__init__(self._end, accepts=False)
         self.gate = asyncio.Event()
         self.links: list[Link] = []
-        self.ends: list[Link] = []
+        self.ended: list[Link] = []
 
     def greeted(self, link: Link) -> None:
         self.links.append(link)
 
-    async def serve(self, stream: Stream) -> None:
+    async def _end(self, stream: Stream) -> None:
         assert stream.opened is not None
         if stream.opened.method == "slow":
             await self.gate.wait()
         stream.end(Status(Code.OK))
 
-    def draining(self, link: Link, message: str) -> None: ...
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-
     def closed(self, link: Link, reason: str, message: str) -> None:
-        self.ends.append(link)
+        self.ended.append(link)
 
 
 class MovedUplink:
@@ -103,11 +85,12 @@ class MovedUplink:
 
     async def links(self, number: int) -> Link:
         await until(lambda: len(self.agent.links) >= number)
+        await settle()  # the uplink has its link a moment after the agent
         return self.agent.links[-1]
 
     async def ends(self, number: int) -> None:
         """Wait until so many links have ended at both sides."""
-        await until(lambda: len(self.agent.ends) >= number and len(self.hub.ends) >= number)
+        await until(lambda: len(self.agent.ended) >= number and len(self.hub.ends) >= number)
 
 
 @contextlib.asynccontextmanager
@@ -148,8 +131,8 @@ async def test_a_call_that_runs_while_the_uplink_moves_ends_on_the_former_link()
         it.agent.gate.set()
         assert (await status_of(slow)).ok
         await it.ends(1)
-        assert it.agent.ends == [former]
-        assert it.hub.ends == [Reason.DRAINED]
+        assert it.agent.ended == [former]
+        assert [reason for reason, _ in it.hub.ends] == [Reason.DRAINED]
         assert it.uplink.link is moved
         assert it.hub.beside == [False, True]
 
@@ -208,7 +191,7 @@ async def test_a_link_that_ends_while_the_uplink_wants_to_move_is_replaced(monke
 async def test_a_side_that_opens_the_calls_drains_the_former_link_itself() -> None:
     left: list[Link] = []
     async with uplink(leave=left.append) as it:
-        it.hub.drains = False
+        it.hub.is_draining = False
         former = await it.links(1)
         it.uplink.move()
         await it.links(2)

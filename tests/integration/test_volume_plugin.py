@@ -125,23 +125,15 @@ async def test_what_a_pod_writes_is_in_the_volume_and_nothing_is_left(
     assert plugin.is_mounted(published(volume), mounts)
     assert plugin.is_mounted(staged(volume), mounts)
 
+    with pytest.raises(NotReady, match="still in use: it is mounted at"):
+        await plugin.unstage(staged(volume))
+    assert running.calls("NodeUnstageVolume") == []
+
     await down(plugin, published(volume))
 
     assert_clean(root)
     assert (running.state / "volumes" / volume.handle / "data/file").read_text() == "hello"
     running.discard(running.call("ListVolumes").entries[0].volume)
-
-
-async def test_a_volume_in_use_is_not_unstaged(root: Path, start: Callable[..., Running]) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
-    await up(plugin, in_pod(volume))
-    with pytest.raises(NotReady, match="still in use: it is mounted at"):
-        await plugin.unstage(staged(volume))
-    assert running.calls("NodeUnstageVolume") == []
-    await down(plugin, published(volume))
-    assert_clean(root)
 
 
 async def test_everything_can_be_repeated(root: Path, start: Callable[..., Running]) -> None:
@@ -234,23 +226,3 @@ async def test_a_block_volume_that_stopped_half_way_is_found_and_undone(
     await plugin.unpublish(published(volume))
     await plugin.unstage(staged(volume))
     assert (mounts_below(root), loops_below(root / "kubelet"), files(root)) == ([], [], [])
-
-
-@needs_loops
-async def test_an_ordinary_file_can_be_published_and_taken_down(root: Path, start: Callable[..., Running]) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = Volume(driver=DRIVER, handle="none", name="pv-file", block=True)
-    target = plugin.layout.block_target(volume.name, "u1")
-    target.parent.mkdir(parents=True)
-    with target.open("wb") as file:
-        file.truncate(1024 * 1024)
-    devices = plugin._devices
-    devices.map(volume.name, "u1")
-    devices.map(volume.name, "u1")
-    assert len(loops_below(root / "kubelet")) == 1
-    assert len(mounts_below(root)) == 1
-    devices.unmap(volume.name, "u1")
-    devices.unmap(volume.name, "u1")
-    assert (mounts_below(root), loops_below(root)) == ([], [])
-    assert files(root) == [target]

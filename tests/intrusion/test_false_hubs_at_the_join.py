@@ -17,51 +17,43 @@ from common.errors import DialError
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Kind
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce
 from edge.identity import Identity
 from edge.join import join
 from tests.kit.certificates import Authority, Pem
+from tests.kit.linked import Peer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.link import Link, Stream
+    from common.link import Stream
 
 SECRET = b"the-secret-of-the-token-32-bytes"
 
 LIMITS = Limits(hello_timeout_s=5.0)
 
 
-class FalseHub(ServedByTasks):
+class FalseHub(Peer):
     """The attacker: tells a CA of its choice, and keeps all that it hears."""
 
     origin = Origin.HUB
 
     def __init__(self, ca: bytes) -> None:
+        super().__init__(self._answer)
         self.heard = b""
         self.kinds: list[int] = []
         self._ca = ca
 
-    def greeted(self, link: Link) -> None:
-        link.accept()
-
-    async def serve(self, stream: Stream) -> None:
+    async def _answer(self, stream: Stream) -> None:
         assert stream.opened is not None
         self.kinds.append(stream.opened.kind)
         self.heard += await stream.receive() or b""
-        answer = CaCertificates(self._ca)
-        if stream.opened.kind == Kind.JOIN:
-            stream.end(Status(Code.OK), encode(Issued(b"", self._ca, 1, 0, ("wss://evil.example:1",), ())))
-        else:
-            stream.end(Status(Code.OK), encode(answer))
-
-    def draining(self, link: Link, message: str) -> None: ...
-    def refused(self, link: Link, reason: str, message: str) -> None: ...
-    def closed(self, link: Link, reason: str, message: str) -> None: ...
+        issued = Issued(b"", self._ca, 1, 0, ("wss://evil.example:1",), ())
+        answer = issued if stream.opened.kind == Kind.JOIN else CaCertificates(self._ca)
+        stream.end(Status(Code.OK), encode(answer))
 
 
 @contextlib.asynccontextmanager
@@ -116,29 +108,21 @@ async def refusal(handler: FalseHub, pem: Pem, authority: Authority, state_dir: 
     return error.value.why
 
 
-async def test_a_false_hub_with_a_ca_of_its_own_gets_no_secret(
-    hubs_ca: Authority, attackers_ca: Authority, tmp_path: Path
+@pytest.mark.parametrize(
+    ("tells", "why"),
+    [
+        ("its own", "its CA has another key than the token's pin"),
+        ("the true one", "its certificate is not trusted"),
+        ("both", "its certificate is not trusted"),
+    ],
+)
+async def test_a_false_hub_gets_no_secret_whatever_ca_it_tells(
+    hubs_ca: Authority, attackers_ca: Authority, tmp_path: Path, tells: str, why: str
 ) -> None:
-    handler = FalseHub(attackers_ca.path.read_bytes())
-    assert "its CA has another key than the token's pin" in await refusal(
-        handler, attackers_ca.hub(), hubs_ca, tmp_path / "state"
-    )
+    true, own = hubs_ca.path.read_bytes(), attackers_ca.path.read_bytes()
+    handler = FalseHub({"its own": own, "the true one": true, "both": own + true}[tells])
+    assert why in await refusal(handler, attackers_ca.hub(), hubs_ca, tmp_path / "state")
     assert handler.kinds == [Kind.CA]
-
-
-async def test_a_false_hub_that_tells_the_true_ca_gets_no_secret(
-    hubs_ca: Authority, attackers_ca: Authority, tmp_path: Path
-) -> None:
-    handler = FalseHub(hubs_ca.path.read_bytes())
-    assert "its certificate is not trusted" in await refusal(handler, attackers_ca.hub(), hubs_ca, tmp_path / "state")
-    assert handler.kinds == [Kind.CA]
-
-
-async def test_a_false_hub_that_tells_both_cas_gets_no_secret(
-    hubs_ca: Authority, attackers_ca: Authority, tmp_path: Path
-) -> None:
-    handler = FalseHub(attackers_ca.path.read_bytes() + hubs_ca.path.read_bytes())
-    assert "its certificate is not trusted" in await refusal(handler, attackers_ca.hub(), hubs_ca, tmp_path / "state")
 
 
 async def test_a_node_with_a_certificate_of_the_true_ca_is_no_hub(hubs_ca: Authority, tmp_path: Path) -> None:

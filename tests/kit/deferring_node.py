@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.csi import csi_pb2 as csi
 from tests.kit.cdi_rules import devices_in
-from tests.kit.edge_node import DRIVER, EdgeNode, Object, csi_driver, pod, volume
+from tests.kit.edge_node import EdgeNode, Object, csi_driver, pod, volume
 from tests.kit.guest import STORE, Guest
 from tests.kit.operator import by_hand
 from tests.kit.sidecar import Sidecar
@@ -62,17 +62,15 @@ class DeferringNode(EdgeNode):
             driver["metadata"]["annotations"] = {ANNOTATION: "true"}
         self.write(driver, file="driver")
 
-    def add(self, name: str, *, size_bytes: int = 32 << 20, pod_name: str = "", **spec: Any) -> Path:
+    def add(self, name: str, **spec: Any) -> Path:
         """Make a volume and a pod that asks for it to be deferred; wait until it is, and return the pod's path."""
-        self.handles[name] = self.make_volume(name, size_bytes=size_bytes, block=True)
-        self.put(name, pod_name=pod_name, **spec)
-        return self.wait_published(pod_name or name)[0]
+        self.handles[name] = self.make_volume(name, size_bytes=32 << 20, block=True)
+        self.put(name, **spec)
+        return self.wait_published(name)[0]
 
-    def put(
-        self, name: str, *, pod_name: str = "", phase: str = "Running", pv: Object | None = None, **spec: Any
-    ) -> None:
+    def put(self, name: str, *, pod_name: str = "", phase: str = "Running", **spec: Any) -> None:
         """Write the objects of a volume and its pod, in this phase."""
-        objects = volume(name, self.handles[name], **(pv or {}))
+        objects = volume(name, self.handles[name])
         self.write(*objects, asking(pod_name or name, name, phase=phase, **spec), file=name)
 
     def grow(self, name: str, size_bytes: int) -> None:
@@ -124,20 +122,17 @@ class DeferringNode(EdgeNode):
         """Return all facts that the hub has from the node, with its events."""
         return by_hand("facts", f"--hub=unix://{self.bridge.hub.uds}").stdout
 
-    def host_mounts(self, fs_type: str = "ext4") -> list[str]:
-        """Return the lines of the mount table with this type of file system and a device of this node's volumes."""
+    def host_mounts(self) -> list[str]:
+        """Return the devices of this node's volumes that this machine has mounted with their file system."""
         devices = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], check=True,
                                  capture_output=True, text=True).stdout.splitlines()  # fmt: skip
         ours = {line.split()[0] for line in devices if str(self.directory) in line}
         table = [line.split(" - ")[1].split(" ") for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        return [source for kind, source, *_ in table if kind == fs_type and source in ours]
+        return [source for kind, source, *_ in table if kind == "ext4" and source in ours]
 
 
-def asking(name: str, *claims: str, phase: str = "Running", asks: Iterable[str] | None = None, **spec: Any) -> Object:
-    """Return a pod of the runtime that asks to defer its volumes, or those in `asks`."""
+def asking(name: str, *claims: str, phase: str = "Running", **spec: Any) -> Object:
+    """Return a pod of the runtime that asks to defer its volumes."""
     found = pod(name, *claims, **{"runtimeClassName": "kata", **spec})
-    found["metadata"]["annotations"] = {ANNOTATION: ",".join(f"v-{it}" for it in (claims if asks is None else asks))}
+    found["metadata"]["annotations"] = {ANNOTATION: ",".join(f"v-{it}" for it in claims)}
     return found | {"status": {"phase": phase}}
-
-
-__all__ = ["ANNOTATION", "DRIVER", "DeferringNode", "asking"]

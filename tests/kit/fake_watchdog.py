@@ -18,7 +18,6 @@ class FakeWatchdog:
 
     Attributes:
         path: of the pipe.
-        pets: how often it was petted.
         resets: how often its time has ended.
     """
 
@@ -31,7 +30,7 @@ class FakeWatchdog:
             reset: resets it; called in a thread.
         """
         self.path, self._time_s, self._reset = path, time_s, reset
-        self.pets = self.resets = 0
+        self.resets = 0
         os.mkfifo(path)
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._is_over = threading.Event()
@@ -51,7 +50,6 @@ class FakeWatchdog:
             now = time.monotonic()
             if readable:
                 petted = os.read(self._pipe, 1 << 16)
-                self.pets += 1
                 ends_at = float("inf") if petted.endswith(b"V") else now + self._time_s
             elif now >= ends_at:
                 self.resets += 1

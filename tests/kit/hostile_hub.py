@@ -29,7 +29,6 @@ from common.messages import Kind
 from common.objects import Object, Ref, Stamp
 from common.pages.json_form import plain
 from common.parsers import HostPort
-from common.served_by_tasks import ServedByTasks
 from common.status import Origin, Status
 from common.tls import TlsFiles, TlsIdentity
 from common.version import introduce
@@ -38,6 +37,7 @@ from edge.disk.mounts import read_table, unmount
 from tests.kit.answers import methods_of, path_of
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.certificates import Authority
+from tests.kit.linked import Peer
 from tests.kit.vendor import Vendor, VendorCall
 from tests.kit.waiting import wait_for
 
@@ -63,13 +63,14 @@ _LEVELS = 20_000
 _DEEP_JSON = '{"a":' * _LEVELS + "{}" + "}" * _LEVELS
 
 
-class HostileHub(ServedByTasks):
+class HostileHub(Peer):
     """The hub of one agent (`LinkHandler` and `Closures`)."""
 
     origin = Origin.HUB
     is_ready = True
 
     def __init__(self, pem: Pem) -> None:
+        super().__init__()
         identity = TlsIdentity(TlsFiles(pem.ca, pem.cert, pem.key), server=True)
         self._listener = Listener(
             listen_tcp(HostPort("127.0.0.1", 0)),
@@ -79,7 +80,7 @@ class HostileHub(ServedByTasks):
             tls=identity.context,
         )
         self._sync = SyncServer(self, _NoFacts())
-        self._link: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        self._linked: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
         self._objects: dict[Ref, Object] = {}
         self._watchers: list[Callable[[], None]] = []
         self._versions = itertools.count(1)
@@ -90,14 +91,16 @@ class HostileHub(ServedByTasks):
 
     async def linked(self) -> None:
         async with asyncio.timeout(_PATIENCE_S):
-            await asyncio.shield(self._link)
+            await asyncio.shield(self._linked)
 
     # ---- attacks -----------------------------------------------------------------------------------------------------
 
     async def call(self, method: str, request: bytes, *, driver: str) -> Status:
         """Open a stream for a call on the agent's link, and return the call's status."""
         async with asyncio.timeout(_PATIENCE_S):
-            stream = (await self._link).open(Kind.CALL, request, subject=driver, method=method, call="c", timeout_s=30)
+            stream = (await self._linked).open(
+                Kind.CALL, request, subject=driver, method=method, call="c", timeout_s=30
+            )
             async for _ in stream:
                 pass
         assert stream.status is not None
@@ -126,8 +129,8 @@ class HostileHub(ServedByTasks):
 
     def greeted(self, link: Link) -> None:
         link.accept()
-        if not self._link.done():
-            self._link.set_result(link)
+        if not self._linked.done():
+            self._linked.set_result(link)
 
     async def serve(self, stream: Stream) -> None:
         assert stream.opened is not None
@@ -138,15 +141,6 @@ class HostileHub(ServedByTasks):
         else:
             async for _ in stream:
                 pass
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing: the agent dials again."""
-
-    def draining(self, link: Link, message: str) -> None:
-        """Do nothing."""
-
-    def closed(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing."""
 
     async def __aenter__(self) -> Self:
         await self._listener.start()

@@ -3,7 +3,7 @@
 It records the notifications that it gets.
 
     with Plugin(directory / "d-reg.sock", name="d.test", endpoint=vendor.socket) as plugin:
-        assert plugin.wait_told().plugin_registered
+        ...  # start an agent, and look at plugin.told
 """
 
 import threading
@@ -14,7 +14,6 @@ from typing import Self
 import grpc
 
 from common.csi.registration_pb2 import PluginInfo, RegistrationStatus, RegistrationStatusResponse
-from tests.kit.waiting import wait_for
 
 SERVICE = "/pluginregistration.Registration"
 
@@ -53,11 +52,6 @@ class Plugin(grpc.GenericRpcHandler):
         self.asked = 0
         self._ended = threading.Event()
         self._server: grpc.Server | None = None
-
-    def wait_told(self, number: int = 1) -> RegistrationStatus:
-        """Wait for the `number`th notification about its registration, and return it."""
-        wait_for(lambda: len(self.told) >= number, what=f"word {number} on the registration of {self.socket}")
-        return self.told[number - 1]
 
     def start(self) -> None:
         """Listen; replaces a file at the path."""

@@ -66,10 +66,6 @@ class VendorCall:
         """Whether the caller was gone before the script ended."""
         return self.over.is_set() and not self.answered
 
-    def wait(self, event: threading.Event) -> None:
-        """Wait until a test sets the event (`Vendor.gate`)."""
-        event.wait()
-
 
 Answer = Message | bytes
 Script = Callable[[VendorCall], Answer | Iterable[Answer]]
@@ -117,7 +113,7 @@ class Vendor(grpc.GenericRpcHandler):
         gate = self.gate()
 
         def script(call: VendorCall) -> Answer:
-            call.wait(gate)
+            gate.wait()
             return answer_of(self.identity, call.method, call.data)
 
         self.on(method, script)

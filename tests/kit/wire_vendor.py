@@ -98,7 +98,6 @@ class WireVendor:
         self.socket = path
         self.identity = Identity(name)
         self._scripts: dict[str, Script] = {}
-        self._calls: dict[str, int] = defaultdict(int)
         self._listener = socket.socket(socket.AF_UNIX)
         self._open: set[socket.socket] = set()
 
@@ -108,9 +107,6 @@ class WireVendor:
     def as_usual(self, method: str) -> None:
         """Answer a method as a working driver again."""
         del self._scripts[path_of(method)]
-
-    def calls(self, method: str) -> int:
-        return self._calls[path_of(method)]
 
     def __enter__(self) -> Self:
         self._listener.bind(str(self.socket))
@@ -160,7 +156,6 @@ class WireVendor:
             self._answer(paths[event.stream_id], Wire(http2, sock, event.stream_id, bodies[event.stream_id][5:]))
 
     def _answer(self, path: str, wire: Wire) -> None:
-        self._calls[path] += 1
         script = self._scripts.get(path)
         if script is not None:
             script(wire)

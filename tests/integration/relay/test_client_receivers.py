@@ -68,8 +68,10 @@ class Vendor:
     async def asked(self, calls: int) -> None:
         await until(lambda: len(self.streams) == calls)
 
-    async def answer(self, stream: int, code: int = 0) -> None:
+    async def answer(self, stream: int, *heard: Ends, code: int = 0) -> None:
+        """Answer a call, and wait until these receivers have heard the end of theirs."""
         await self.peers[-1].send(answer(stream, code))
+        await until(lambda: all(each.seen for each in heard))
 
 
 async def any_frame(peer: RawPeer) -> tuple[int, int, int, bytes]:
@@ -78,11 +80,6 @@ async def any_frame(peer: RawPeer) -> tuple[int, int, int, bytes]:
             raise EOFError
         peer.frames += [(k, f, s, bytes(p)) for k, f, s, p, _ in peer._frame_reader.read(data)]
     return peer.frames.pop(0)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "vendor.sock"
 
 
 @pytest.fixture
@@ -100,23 +97,14 @@ def start(channel: Channel, receiver: UnaryReceiver, method: str = "/a/B") -> Cl
     return channel.start(receiver, method, b"request")
 
 
-async def test_a_receiver_hears_the_whole_answer_once(channel: Channel, vendor: Vendor) -> None:
-    ends = Ends()
-    start(channel, ends)
-    await vendor.asked(1)
-    await vendor.answer(1)
-    await until(lambda: bool(ends.seen))
-    assert ends.seen == [(OK, b"hi")]
-
-
 async def test_a_kept_connection_serves_a_call_without_a_task_and_a_future(
     channel: Channel, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, ends = Ends(), Ends()
     start(channel, first)
     await vendor.asked(1)
-    await vendor.answer(1)
-    await until(lambda: bool(first.seen))
+    await vendor.answer(1, first)
+    assert first.seen == [(OK, b"hi")]
     (connection,) = channel._connections
     loop = asyncio.get_running_loop()
     made: list[str] = []
@@ -150,8 +138,7 @@ async def test_a_fault_of_one_receiver_ends_no_other_call(
     start(channel, good)
     await vendor.asked(2)
     await vendor.answer(1)
-    await vendor.answer(3)
-    await until(lambda: bool(good.seen))
+    await vendor.answer(3, good)
     assert good.seen == [(OK, b"hi")]
     assert "a bug in CSI Bridge: the end of a call of /a/B was not handled" in caplog.text
 
@@ -165,8 +152,7 @@ async def test_a_receiver_may_start_the_next_call_and_cancel_its_own_at_its_end(
     await vendor.asked(1)
     await vendor.answer(1)
     await vendor.asked(2)
-    await vendor.answer(3)
-    await until(lambda: bool(last.seen))
+    await vendor.answer(3, last)
     assert (first.seen, last.seen) == ([(OK, b"hi")], [(OK, b"hi")])
     assert vendor.resets == []
 
@@ -178,8 +164,7 @@ async def test_a_receiver_may_start_the_next_call_when_the_driver_dies(channel: 
     await vendor.asked(1)
     vendor.peers[0].close()
     await vendor.asked(2)
-    await vendor.answer(1)
-    await until(lambda: bool(last.seen))
+    await vendor.answer(1, last)
     assert isinstance(first.seen[0], VendorConnectionLost)
     assert last.seen == [(OK, b"hi")]
 
@@ -201,8 +186,7 @@ async def test_a_call_that_was_cancelled_during_the_dial_is_not_sent(channel: Ch
     start(channel, cancelled).cancel()
     start(channel, ends, "/a/C")
     await vendor.asked(1)
-    await vendor.answer(1)
-    await until(lambda: bool(ends.seen))
+    await vendor.answer(1, ends)
     assert (cancelled.seen, vendor.streams) == ([], [1])
     assert not channel._waiting
 
@@ -219,8 +203,7 @@ async def test_a_call_that_was_cancelled_in_the_queue_is_not_sent_and_takes_no_m
     assert list(connection._queue) == [call]
     call.cancel()
     assert not connection._queue
-    await vendor.answer(1)
-    await until(lambda: bool(running.seen))
+    await vendor.answer(1, running)
     await asyncio.sleep(0.02)
     assert (vendor.streams, waiting.seen) == ([1], [])
 
@@ -290,8 +273,7 @@ async def test_a_refused_call_is_sent_again_and_answered_once(channel: Channel, 
     await vendor.asked(1)
     await vendor.peers[0].send(wire(3, 0, 1, b"\0\0\0\7"))
     await vendor.asked(2)
-    await vendor.answer(3)
-    await until(lambda: bool(ends.seen))
+    await vendor.answer(3, ends)
     assert ends.seen == [(OK, b"hi")]
 
 
@@ -316,8 +298,7 @@ async def test_an_answer_after_the_answer_is_ignored(channel: Channel, vendor: V
     await until(lambda: bool(ends.seen))
     start(channel, next_one)
     await vendor.asked(2)
-    await vendor.answer(3)
-    await until(lambda: bool(next_one.seen))
+    await vendor.answer(3, next_one)
     assert (ends.seen, next_one.seen) == ([(OK, b"hi")], [(OK, b"hi")])
 
 
@@ -327,7 +308,7 @@ async def test_a_call_that_was_cancelled_while_its_status_is_in_doubt_hears_no_m
     ends = Ends()
     call = start(channel, ends)
     await vendor.asked(1)
-    await vendor.answer(1, Code.INTERNAL)
+    await vendor.answer(1, code=Code.INTERNAL)
     await until(lambda: call.later is not None)
     call.cancel()
     await asyncio.sleep(0.1)

@@ -16,11 +16,6 @@ from tests.integration.relay.support import MIB, echo, serving, sidecar_at
 OK = Status(Code.OK)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "csi.sock"
-
-
 async def failure(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> tuple[int, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
@@ -46,15 +41,6 @@ async def test_a_call_carries_method_request_timeout_and_answer(path: Path) -> N
     assert seen[1].timeout_s is None
 
 
-async def test_grpcios_synchronous_client_is_served_as_well(path: Path) -> None:
-    def calls() -> list[bytes]:
-        with grpc.insecure_channel(f"unix://{path}") as sidecar:
-            return [sidecar.unary_unary("/a/B")(bytes([each])) for each in range(20)]
-
-    async with serving(path, echo):
-        assert await asyncio.to_thread(calls) == [bytes([each]) for each in range(20)]
-
-
 @pytest.mark.parametrize("message", ["plain", "50% é\n\tlines ", "", "x" * 3000])
 async def test_a_status_reaches_the_sidecar_unchanged(path: Path, message: str) -> None:
     async def handler(call: ServerCall) -> None:
@@ -75,14 +61,6 @@ async def test_a_status_after_messages_ends_a_stream(path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="enough"):
             assert [message async for message in stream] == []
         assert await stream.code() is grpc.StatusCode.ABORTED
-
-
-async def test_a_stream_without_messages_ends_well(path: Path) -> None:
-    async def handler(call: ServerCall) -> None:
-        assert call.finish(OK)
-
-    async with serving(path, handler), sidecar_at(path) as sidecar:
-        assert [message async for message in sidecar.unary_stream("/a/B")(b"")] == []
 
 
 async def test_a_message_longer_than_the_clients_header_limit_arrives_cut(path: Path) -> None:
@@ -113,31 +91,20 @@ async def test_a_client_beyond_the_limit_of_connections_is_hung_up_on_and_those_
     assert "a client's connection was closed: 1 connections is the limit" in caplog.messages
 
 
-async def test_a_handler_that_raises_gives_the_owners_status(path: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [KeyError("secret"), asyncio.CancelledError(), None], ids=["raises", "cancels", "ends"]
+)
+async def test_a_handler_that_ends_without_a_status_gives_the_owners(path: Path, error: BaseException | None) -> None:
     async def handler(call: ServerCall) -> None:
         if call.method == "/a/Late":
             await call.send(b"first")
-        raise KeyError("secret")
+        if error is not None:
+            raise error
 
+    said = f"on_error: {type(error).__name__}"
     async with serving(path, handler), sidecar_at(path) as sidecar:
-        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: KeyError")
-        assert await failure(sidecar.unary_unary("/a/Late")(b"")) == (Code.UNAVAILABLE, "on_error: KeyError")
-
-
-async def test_a_handler_that_ends_without_a_status_gives_the_owners(path: Path) -> None:
-    async def handler(_call: ServerCall) -> None:
-        pass
-
-    async with serving(path, handler), sidecar_at(path) as sidecar:
-        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: NoneType")
-
-
-async def test_a_handler_that_cancels_itself_gives_the_owners_status(path: Path) -> None:
-    async def handler(_call: ServerCall) -> None:
-        raise asyncio.CancelledError
-
-    async with serving(path, handler), sidecar_at(path) as sidecar:
-        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: CancelledError")
+        for method in ("/a/B", "/a/Late"):
+            assert await failure(sidecar.unary_unary(method)(b"")) == (Code.UNAVAILABLE, said)
 
 
 async def test_only_the_first_finish_counts(path: Path) -> None:

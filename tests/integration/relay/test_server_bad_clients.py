@@ -57,11 +57,6 @@ HUGE = wire(0, 0, 1, b"\0\xff\xff\xff\xff")
 CUT = wire(0, 1, 1, b"\0\0\0\0\5abc")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "csi.sock"
-
-
 async def answer(peer: RawPeer) -> dict[bytes, bytes]:
     """The fields of the first header block that comes."""
     _, _, _, block = await peer.frame(1)
@@ -125,26 +120,13 @@ async def test_a_client_that_breaks_http2_loses_its_connection_and_no_other_does
 
 
 async def test_a_good_client_never_sees_a_goaway_while_the_server_runs(path: Path) -> None:
-    async with raw_sidecar_at_server(path) as (peer, _):
+    async with serving(path, echo), raw_sidecar_at(path) as peer:
         for number in range(100):
             stream = 2 * number + 1
             await peer.send(wire(1, 4, stream, fields(*REQUEST)), wire(0, 1, stream, message(b"x")))
             assert (await peer.frame(0))[2:] == (stream, message(b"x"))
         assert 7 not in {kind for kind, *_ in peer.frames}
         assert 3 not in {kind for kind, *_ in peer.frames}
-
-
-class raw_sidecar_at_server:  # noqa: N801 - it reads as a function
-    def __init__(self, path: Path) -> None:
-        self._serving, self._raw = serving(path, echo), raw_sidecar_at(path)
-
-    async def __aenter__(self) -> tuple[RawPeer, Server]:
-        server = await self._serving.__aenter__()
-        return await self._raw.__aenter__(), server
-
-    async def __aexit__(self, *_error: object) -> None:
-        await self._raw.__aexit__(None, None, None)
-        await self._serving.__aexit__(None, None, None)
 
 
 class Notes(asyncio.Transport):
