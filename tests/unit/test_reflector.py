@@ -169,20 +169,6 @@ async def test_a_bookmark_spares_a_list(api: FakeApi) -> None:
         assert copy.lists == 1
 
 
-async def test_when_the_server_has_forgotten_all_is_listed_again_and_what_is_missing_is_gone(api: FakeApi) -> None:
-    api.put(node("a"))
-    api.put(node("b"))
-    async with reflected(api) as (_, copy, _waits):
-        api.failures["event"] = [KubeError("watch nodes", 0, "", "the connection broke")]
-        api.failures["watch"] = [EXPIRED]
-        api.put(node("a", "new"))
-        await settle()
-        api.drop("Node", "b")
-        await settle()
-        assert copy.has == {"a": "new"}
-        assert copy.lists == 2
-
-
 async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_distance(api: FakeApi) -> None:
     api.put(node("a"))
     api.failures["list"] = [DOWN] * 8

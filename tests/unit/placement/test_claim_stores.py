@@ -387,20 +387,14 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path, alone: bool)
     store.hold_later(D, NAME, "n1")
     store.record_later(D, "n1", OTHER, NAME)
     await store.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0)
-    seen = await store.ledger()
-    assert [hold.since for _, _, hold in seen.holds] == [100.0]
-    assert {thing.id: holding.since for (_, thing, _), holding in seen.holdings} == {
-        "vol-1": 100.0,
-        "vol-2": 100.0,
-        "new": 200.0,
-    }
+    for _ in range(2):
+        seen = await store.ledger()
+        assert [hold.since for _, _, hold in seen.holds] == [100.0]
+        ages = {thing.id: holding.since for (_, thing, _), holding in seen.holdings}
+        assert ages == {"vol-1": 100.0, "vol-2": 100.0, "new": 200.0}
+        await store.close()
+        store = SqliteClaims(tmp_path, owner="a", now=lambda: clock[0])
     await store.close()
-    again = SqliteClaims(tmp_path, owner="a", now=lambda: clock[0])
-    read = await again.ledger()
-    assert [hold.since for _, _, hold in read.holds] == [100.0]
-    ages = {thing.id: holding.since for (_, thing, _), holding in read.holdings}
-    assert ages == {"vol-1": 100.0, "vol-2": 100.0, "new": 200.0}
-    await again.close()
 
 
 async def test_a_thing_that_is_made_again_after_its_deletion_is_young() -> None:

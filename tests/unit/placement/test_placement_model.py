@@ -247,7 +247,7 @@ class Play:
         delivered, request = how == "pinned", create(name, self.at(node))
         asked = await hub.ask("CreateVolume", request, mode=Mode.PINNED, wanted=node, delivered=delivered)
         if delivered and asked.status.ok:
-            self.pinned[volume_of(asked)] = asked.node
+            self.pinned[volume_in(asked.body)] = asked.node
         return asked
 
     def do_answer(self, index: int, how: str) -> None:
@@ -343,7 +343,7 @@ class Play:
             is_answered = not attempt.task.cancelled() and attempt.task.exception() is None
             if is_answered and attempt.task.result().status.ok and not attempt.how.endswith("not delivered"):
                 asked = attempt.task.result()
-                volume = volume_of(asked)
+                volume = volume_in(asked.body)
                 self.known.add(volume)
                 if attempt.how == "placed" and volume in self.nodes[asked.node].volumes.values():
                     self.told[volume] = asked.node
@@ -419,13 +419,8 @@ class PlayOfTwo(Play):
         await settle()
 
 
-def volume_of(asked: Asked) -> str:
-    """What a CreateVolume's answer names."""
-    return volume_in(asked.body)
-
-
 def volume_in(body: bytes | None) -> str:
-    """What it names, as it comes from the vendor."""
+    """What a CreateVolume's answer names."""
     return csi.CreateVolumeResponse.FromString(body or b"").volume.volume_id
 
 
