@@ -336,17 +336,6 @@ def test_nested_arrays_that_promise_much_cost_no_memory() -> None:
         tracemalloc.stop()
 
 
-@given(st.binary(max_size=400))
-@examples(800)
-def test_any_bytes_are_frames_or_refused_with_the_one_error(data: bytes) -> None:
-    try:
-        found = decode(data)
-    except RemoteProtocolError:
-        return
-    for frame in found:
-        assert isinstance(frame, UnknownFrame) or decode(encode(frame)) == [frame]
-
-
 @given(st.data())
 @examples(250)
 def test_any_damaged_frame_is_a_frame_or_refused_with_the_one_error(data: st.DataObject) -> None:

@@ -32,10 +32,6 @@ class SanityReport:
     def counts(self) -> dict[str, int]:
         return Counter(self.outcomes.values())
 
-    @property
-    def skipped(self) -> set[str]:
-        return {name for name, outcome in self.outcomes.items() if outcome == "skipped"}
-
     def differences(self, other: SanityReport) -> list[str]:
         """One line for each spec that came out otherwise in the other report; empty where they are equal."""
         ours, theirs = self.outcomes, other.outcomes
