@@ -6,7 +6,7 @@ Rules:
 
 * `seq` numbers the teller's changes on this stream: 1, 2, 3, without a gap.
 * An unknown type breaks the rules: a peer may use new types only after an agreement.
-* tests/unit/test_sync_messages.py has the golden bytes of each message.
+* tests/unit/sync/test_sync_messages.py has the golden bytes of each message.
 """
 
 import re
