@@ -97,7 +97,7 @@ async def _serving(cut: Cutter) -> None:
     while cut.left and not wire.is_closing():
         connection.data_received(_some_frames(cut))
         await asyncio.sleep(0)
-    connection.connection_lost(None)
+    wire.lose()
     for _ in range(10):
         await asyncio.sleep(0)
     assert not server.connections
@@ -126,13 +126,14 @@ async def _asking(cut: Cutter) -> None:
     """Call GetInfo of a plugin that answers these bytes."""
     loop = asyncio.get_running_loop()
     made: list[ClientConnection] = []
+    wires: list[_Wire] = []
 
     async def connect(factory: Any, _path: str) -> tuple[_Wire, ClientConnection]:
         connection = factory()
         made.append(connection)
-        wire = _Wire(connection)
-        connection.connection_made(wire)
-        return wire, connection
+        wires.append(_Wire(connection))
+        connection.connection_made(wires[-1])
+        return wires[-1], connection
 
     loop.create_unix_connection = connect  # type: ignore[assignment]  # no real socket: thousands of cases a second
     plugin = PluginClient(str(_socket()), file_id(str(_socket())))
@@ -145,8 +146,8 @@ async def _asking(cut: Cutter) -> None:
             connection.data_received(_some_frames(cut))
         for _ in range(4):
             await asyncio.sleep(0)
-    for connection in made:
-        connection.connection_lost(None)
+    for wire in wires:
+        wire.lose()
     for _ in range(20):
         await asyncio.sleep(0)
     if not asking.done():  # it waits for another dial, as after a connection that ended too early
@@ -191,11 +192,16 @@ class _Owner:
 
 
 class _Wire(asyncio.Transport):
-    """A transport whose other end reads everything at once."""
+    """A transport whose other end reads everything at once. `lose` cuts it."""
 
     def __init__(self, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
-        self._protocol, self._closing = protocol, False
+        self._protocol, self._closing, self._lost = protocol, False, False
+
+    def lose(self) -> None:
+        if not self._lost:
+            self._closing = self._lost = True
+            self._protocol.connection_lost(None)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -208,6 +214,7 @@ class _Wire(asyncio.Transport):
 
     def close(self) -> None:
         self._closing = True
+        asyncio.get_running_loop().call_soon(self.lose)
 
     abort = close
 
