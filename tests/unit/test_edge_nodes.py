@@ -239,20 +239,16 @@ async def test_a_later_start_ends_the_suspicion(world: Known) -> None:
     assert (world.described().boot, world.described().conflict) == (2, "")
 
 
-async def test_a_machine_whose_links_die_after_some_time_replaces_them_as_often_as_it_must(
-    world: Known, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_sight", [True, False], ids=["in the hub's sight", "after some time"])
+async def test_a_machine_whose_links_end_comes_back_as_often_as_it_must(
+    world: Known, monkeypatch: pytest.MonkeyPatch, *, in_sight: bool
 ) -> None:
-    monkeypatch.setattr("cloud.edge_nodes._SOON_S", 0.0)
+    if not in_sight:
+        monkeypatch.setattr("cloud.edge_nodes._SOON_S", 0.0)
     for _ in range(3 * MOST_REPLACEMENTS):
-        await world.come(hello())
-    assert world.described().conflict == ""
-
-
-async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_as_it_must(
-    world: Known,
-) -> None:
-    for _ in range(3 * MOST_REPLACEMENTS):
-        world.nodes.disconnect("n1", await world.come(hello()))
+        link = await world.come(hello())
+        if in_sight:
+            world.nodes.disconnect("n1", link)
     await world.come(hello())
     assert world.described().conflict == ""
 

@@ -436,27 +436,23 @@ async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(hub: 
     await until(lambda: not hub.facts.problems())
 
 
-async def test_the_node_of_who_came_back_before_it_was_deleted_stays(hub: WritingHub) -> None:
+@pytest.mark.parametrize("end", [FAREWELL, KUBELET], ids=["deleted", "handed over"])
+async def test_the_node_of_who_came_back_before_it_was_deleted_or_handed_over_stays_as_it_is(
+    hub: WritingHub, end: Ref
+) -> None:
     await hub.tell(NODE)
     hub.down = True
-    await hub.facts.forget("n1")
-    await until(lambda: FAREWELL in hub.writer.begun)
+    if end == FAREWELL:
+        await hub.facts.forget("n1")
+    else:
+        hub.facts.observed("n1")
+    await until(lambda: end in hub.writer.begun)
     hub.facts.up("n1")
     hub.down = False
-    assert FAREWELL not in dict(await hub.settle())
+    assert end not in dict(await hub.settle())
     await hub.tell(NODE, version="2")
     assert await hub.settle() == [(NODE, True)]
     assert hub.facts.problems() == []
-
-
-async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_not_taken_yet(hub: WritingHub) -> None:
-    await hub.tell(NODE)
-    hub.down = True
-    hub.facts.observed("n1")
-    await until(lambda: KUBELET in hub.writer.begun)
-    hub.facts.up("n1")
-    hub.down = False
-    assert KUBELET not in dict(await hub.settle())
 
 
 async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(hub: WritingHub) -> None:
