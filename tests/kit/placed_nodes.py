@@ -392,9 +392,9 @@ class Placed:
         answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id=volume, capacity_bytes=7))
         self.vendors[node] = lambda _: (answer.SerializeToString(), OK)
 
-    async def has_made(self, node: str, term: dict[str, str] | None = None) -> None:
-        """A node has made vol-1 under the name pvc-1."""
-        self.make(node)
+    async def has_made(self, node: str, term: dict[str, str] | None = None, *, volume: str = "vol-1") -> None:
+        """A node has made a volume under the name pvc-1."""
+        self.make(node, volume)
         await self.ask("CreateVolume", create("pvc-1", term or on(node)))
 
     def know(self, node: str, volume: str, name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, on, report
+from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, delete, report
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(world: Placed, kind: s
 
 async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: Placed) -> None:
     answer = asyncio.get_running_loop().create_future()
-    world.make("n1", "v")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1", volume="v")
     world.vendors["n1"] = lambda call: answer if call.method.endswith("ListVolumes") else (b"", OK)
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete("unknown"))
@@ -123,8 +122,7 @@ async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: Place
 async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_here_does_not(
     world: Placed,
 ) -> None:
-    world.make("n1", "made")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1", volume="made")
     world.vendors["n1"] = lists("made", "static")
     await asked_for(world, "unknown")
     assert world.places("static") == ["n1"]
@@ -178,8 +176,7 @@ async def test_not_all_nodes_list_at_once(placed: Placing) -> None:
 
 async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(world: Placed) -> None:
     """Storage that several nodes see: each lists what any of them made."""
-    world.make("n1", "shared")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1", volume="shared")
     world.vendors = {"n1": lists("shared"), "n2": lists("shared")}
     await asked_for(world, "unknown")
     assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"

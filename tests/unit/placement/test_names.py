@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 GROUPS = "/csi.v1.GroupController/"
 
 
+async def ended(world: Placed, code: Code, *terms: dict[str, str], origin: Origin = Origin.VENDOR, **how: str) -> Asked:
+    """A create of pvc-1 that n1, or a hop on the way, ends with a code."""
+    world.refuse("n1", code, origin)
+    return await world.ask("CreateVolume", create("pvc-1", *terms), **how)
+
+
 async def under_way(
     world: Placed, request: csi.CreateVolumeRequest | None = None, **how: str
 ) -> tuple[asyncio.Future[tuple[bytes | None, Status]], asyncio.Task[Asked]]:
@@ -72,8 +78,7 @@ async def until_sent(world: Placed, count: int) -> None:
 async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_the_vendors_final_word(
     world: Placed, code: Code, origin: Origin
 ) -> None:
-    world.refuse("n1", code, origin)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, code, on("n1"), origin=origin)
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
@@ -91,8 +96,7 @@ async def test_a_name_is_free_when_the_call_was_not_sent(world: Placed) -> None:
 
 @pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT, Code.INTERNAL, Code.UNKNOWN])
 async def test_a_name_is_free_after_the_vendors_final_word(world: Placed, code: Code) -> None:
-    world.refuse("n1", code)
-    asked = await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    asked = await ended(world, code, on("n1"))
     assert asked.status == Status(code, "no", Origin.VENDOR)
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
 
@@ -113,8 +117,7 @@ async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
 async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world: Placed) -> None:
     """The vendor may have ended the one before it began the other, which joins nothing then."""
     first_ends, first = await under_way(world)
-    world.refuse("n1", Code.UNAVAILABLE)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, Code.UNAVAILABLE, on("n1"))
     first_ends.set_result((None, Status(Code.INTERNAL)))
     await first
     assert world.holder() == "n1"
@@ -124,8 +127,7 @@ async def test_a_final_word_tells_of_an_attempt_that_was_sent_before_also_if_tha
     world: Placed,
 ) -> None:
     _, first = await under_way(world)
-    world.refuse("n1", Code.INTERNAL)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, Code.INTERNAL, on("n1"))
     assert world.holder() == "n1"  # as long as it is under way
     first.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -173,16 +175,14 @@ async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_v
     world: Placed,
 ) -> None:
     await world.has_made("n1")
-    world.refuse("n1", Code.ALREADY_EXISTS)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, Code.ALREADY_EXISTS, on("n1"))
     world.make("n1")
     await world.ask("DeleteVolume", delete())
     assert not world.holder()
 
 
 async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: Placed) -> None:
-    world.refuse("n1", Code.UNAVAILABLE)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, Code.UNAVAILABLE, on("n1"))
     await world.restart()
     world.vendors["n1"] = unsent
     with pytest.raises(NodeOffline):
@@ -294,8 +294,7 @@ async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_a
     Who is told finally that it failed forgets what may be there, so it must not be told before n1 has answered for its
     own zone.
     """
-    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    await ended(zones, Code.DEADLINE_EXCEEDED, {"zone": "a"}, origin=Origin.EDGE)
     zones.refuse("n1", code)
     for _ in range(2):
         with pytest.raises(
@@ -321,17 +320,14 @@ async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_b
 async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: Placed) -> None:
     """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the claim store has it."""
     await zones.has_made("n1", {"zone": "a"})
-    zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
-    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
+    asked = await ended(zones, Code.RESOURCE_EXHAUSTED, {"zone": "b"})
     assert (asked.node, asked.status.code) == ("n1", Code.RESOURCE_EXHAUSTED)
     assert zones.places() == ["n1"]
 
 
 async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: Placed) -> None:
-    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
-    zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
-    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode="", wanted="n1")
+    await ended(zones, Code.DEADLINE_EXCEEDED, {"zone": "a"}, origin=Origin.EDGE)
+    asked = await ended(zones, Code.RESOURCE_EXHAUSTED, {"zone": "b"}, mode="", wanted="n1")
     assert (asked.status.code, zones.holder()) == (Code.RESOURCE_EXHAUSTED, "n1")
     await zones.ask("CreateVolume", create("pvc-1"), mode="", wanted="n1")
     assert not zones.holder()
@@ -339,30 +335,24 @@ async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: Placed) -
 
 async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_the_node(zones: Placed) -> None:
     """Its controller may serve every zone, and what it refuses is what was asked the first time."""
-    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode=Mode.PINNED, wanted="n1")
-    zones.refuse("n1", Code.INVALID_ARGUMENT)
-    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode=Mode.PINNED, wanted="n1")
+    await ended(zones, Code.DEADLINE_EXCEEDED, {"zone": "b"}, origin=Origin.EDGE, mode=Mode.PINNED, wanted="n1")
+    asked = await ended(zones, Code.INVALID_ARGUMENT, {"zone": "b"}, mode=Mode.PINNED, wanted="n1")
     assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
 
 
 async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(placed: Placing) -> None:
     """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
     world = placed(report("n1", segments={}))
-    world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
-    await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
-    world.refuse("n1", Code.INVALID_ARGUMENT)
-    asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    await ended(world, Code.DEADLINE_EXCEEDED, {"zone": "a"}, origin=Origin.EDGE)
+    asked = await ended(world, Code.INVALID_ARGUMENT, {"zone": "a"})
     assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
 
 
 async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_wherever_the_pod_is_wanted(
     world: Placed,
 ) -> None:
-    world.refuse("n1", Code.DEADLINE_EXCEEDED)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
-    world.refuse("n1", Code.INTERNAL)
-    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    await ended(world, Code.DEADLINE_EXCEEDED, on("n1"))
+    await ended(world, Code.INTERNAL, on("n2"))
     assert not world.holder()
 
 
@@ -373,22 +363,19 @@ async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_where
 async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
     world: Placed, mode: str, wanted: str
 ) -> None:
-    world.refuse("n1", Code.DEADLINE_EXCEEDED)
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await ended(world, Code.DEADLINE_EXCEEDED, on("n1"))
     with pytest.raises(
         NameElsewhere, match=r"edge node n1 may have carried out CreateVolume pvc-1 .* already, and this call is for n2"
     ):
         await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted=wanted)
-    world.refuse("n1", Code.INTERNAL)
-    await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n1")
+    await ended(world, Code.INTERNAL, mode=mode, wanted="n1")
     assert (await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n2")).node == "n2"
 
 
 async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(placed: Placing) -> None:
     """The vendor gets a topology of its own, and a second node comes."""
     world = placed(report("n1"))
-    world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
-    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)
+    await ended(world, Code.DEADLINE_EXCEEDED, origin=Origin.EDGE, mode=Mode.AUTO)
     world.tell(*(report(node, segments={"zone": node}) for node in ("n1", "n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
 
@@ -413,8 +400,7 @@ async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retr
     first = await begun(world)
     if not overlap:
         first.acknowledge(delivered=False)
-    world.refuse("n1", Code.INTERNAL)
-    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    await ended(world, Code.INTERNAL, mode=Mode.PINNED, wanted="n1")
     if overlap:
         first.acknowledge(delivered=False)
     assert (world.places(), world.holder()) == (["n1"], "n1")

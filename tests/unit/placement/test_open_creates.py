@@ -80,8 +80,7 @@ async def test_a_node_that_leaves_all_its_creates_in_doubt_leaves_room_for_the_o
 
 
 async def test_deletes_and_creates_of_volumes_that_exist_pass_at_the_limit(world: Placed) -> None:
-    world.make("n1", "vol-1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     await fill(world, "n1")
     world.make("n1", "vol-1")
     assert (await world.ask("CreateVolume", create("pvc-1", on("n1")))).status == OK
@@ -93,8 +92,7 @@ async def test_invented_ids_of_deleted_volumes_leave_a_limited_number_of_records
 ) -> None:
     for module in ("memory_rows", "sqlite_rows"):
         monkeypatch.setattr(f"cloud.placement.{module}.MOST_GONE", MOST)
-    world.make("n1", "vol-1")
-    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.has_made("n1")
     for number in range(2 * MOST):
         assert (await world.ask("DeleteVolume", delete(f"invented-{number}"))).status == OK
     assert sum(world.disk.has(f"invented-{number}") for number in range(2 * MOST)) == MOST

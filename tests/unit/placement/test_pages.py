@@ -12,7 +12,7 @@ from cloud.placement.page_tokens import PageToken, read
 from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.status import Code, Status
-from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, create, on, report
+from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, on, report
 from tests.kit.waiting import settle
 
 NODES = ("n1", "n2", "n3")
@@ -455,8 +455,7 @@ async def test_lists_that_are_too_old_make_room(three: Placed) -> None:
 
 
 async def test_an_id_that_another_node_made_is_left_out_of_a_nodes_list_and_shown(three: Placed) -> None:
-    three.make("n1", "vol-1")
-    await three.ask("CreateVolume", create("pvc-1", on("n1")))
+    await three.has_made("n1")
     three.vendors["n1"] = Lister("vol-1")
     lister(three, "n2").volumes.append("vol-1")
     assert await walk(three) == [["vol-1"], ["v2"], ["v3"]]

@@ -250,8 +250,7 @@ async def test_a_node_whose_vendor_does_not_answer_node_get_info_for_the_moment_
     """Both would be final: a conflict, and the advice to schedule the pod anew."""
     zone = {"zone": "z1"}
     world = placed(report("n1", segments=zone), report("n2", segments=zone))
-    world.make("n1")
-    await world.ask("CreateVolume", create("pvc-1", zone))
+    await world.has_made("n1", zone)
     world.placement.affinity = affinity("z1", handle="vol-1", key="zone")
     told = world.reports["n1"].answers
     world.tell(DriverReport(DRIVER, "n1", {method: told[method] for method in told if method != NODE_GET_INFO}))

@@ -138,8 +138,7 @@ async def test_a_create_hands_on_no_id_that_another_node_has_made(
     assert (await zone.ask("DeleteVolume", delete())).node == "n2"
     (sentence,) = zone.placement.conflicts("n1")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [sentence]
-    zone.make("n1", "vol-2")
-    await zone.ask("CreateVolume", create("pvc-1", ZONE))
+    await zone.has_made("n1", ZONE, volume="vol-2")
     assert (zone.placement.conflicts("n1"), zone.places("vol-2")) == ([], ["n1"])
 
 
@@ -178,8 +177,7 @@ async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zo
 
 
 async def test_a_retry_of_a_create_gets_its_own_id_even_if_another_node_has_the_same(zone: Placed) -> None:
-    zone.make("n1", "vol-1")
-    await zone.ask("CreateVolume", create("pvc-1", ZONE))
+    await zone.has_made("n1", ZONE)
     zone.know("n2", "vol-1", "CreateVolume pvc-0")
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).status.ok
 
