@@ -208,12 +208,6 @@ async def test_what_another_one_writes_meanwhile_is_not_lost(kube: CSINodeWrites
     assert kube.writer.problems() == []
 
 
-async def test_a_list_of_drivers_that_is_null_is_empty(kube: CSINodeWrites) -> None:
-    kube.api.put({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": None}})
-    await kube.write({"name": "d", "nodeID": "id"})
-    assert await kube.ids() == {"d": "id"}
-
-
 async def test_an_entry_that_the_node_does_not_tell_of_stays_for_a_while_and_goes_if_it_stays_so(
     kube: CSINodeWrites,
 ) -> None:

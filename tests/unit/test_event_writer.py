@@ -116,13 +116,6 @@ async def test_what_may_come_right_is_tried_again(api: FakeApi, writer: EventWri
         await writer.write("n1", REF, told())
 
 
-async def test_an_event_that_the_node_tells_no_more_stays(api: FakeApi, writer: EventWriter) -> None:
-    await writer.write("n1", REF, told())
-    await writer.write("n1", REF, None)
-    assert (await written(api))["count"] == 1
-    assert writer.problems() == []
-
-
 @pytest.mark.parametrize("last", ["", "yesterday", "9999"])
 async def test_a_last_time_that_is_none_raises_nothing(api: FakeApi, writer: EventWriter, last: str) -> None:
     await writer.write("n1", REF, told(1, 3))

@@ -13,7 +13,7 @@ from cloud.mounts import no_mounts
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
-from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact, as_object
+from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.errors import SettingsError
@@ -626,21 +626,6 @@ async def test_a_newer_hubs_database_is_refused_and_stays_as_it_is(tables: Table
     with pytest.raises(SettingsError, match="was written by a newer hub"):
         await tables()
     assert (tables.directory / "facts.db").read_bytes() == before
-
-
-# -------------------- for people --------------------
-
-
-def test_a_facts_body_is_an_object_for_people() -> None:
-    assert as_object(CLAIM, {"metadata": {"uid": "u"}, "status": {}}) == {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "data", "namespace": "default", "uid": "u"},
-        "status": {},
-    }
-    assert as_object(CSI_NODE, {}) == {
-        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n1"}
-    }  # fmt: skip
 
 
 # -------------------- pods --------------------

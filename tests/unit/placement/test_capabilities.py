@@ -51,6 +51,7 @@ def test_one_nodes_answers_stay_what_they_are() -> None:
 
 def test_a_capability_that_most_nodes_have_is_told_and_any_other_is_not() -> None:
     assert rpcs(voted([can(CREATE, EXPAND, nodes=2), can(CLONE)], None)) == {CREATE, EXPAND}
+    assert rpcs(voted([can(CREATE, EXPAND, nodes=2), can()], None)) == {CREATE, EXPAND}
     assert rpcs(voted([can(CREATE), can(CREATE, EXPAND), can(EXPAND, CLONE)], None)) == {CREATE, EXPAND}
 
 
@@ -63,11 +64,6 @@ def test_a_tie_keeps_what_was_told_earlier() -> None:
 def test_a_tie_without_anything_earlier_tells_what_all_nodes_can_do_and_that_there_is_a_topology() -> None:
     assert rpcs(voted([can(CREATE, EXPAND), can(CREATE, CLONE)], None)) == {CREATE}
     assert has_topology(voted([(report("n1", segments={"zone": "a"}), 1), (report("n2"), 1)], None))
-
-
-def test_one_node_of_many_takes_no_capability_away_and_adds_none() -> None:
-    for capabilities in ((), (CREATE, EXPAND, CLONE)):
-        assert rpcs(voted([can(*capabilities), can(CREATE, EXPAND, nodes=2)], None)) == {CREATE, EXPAND}
 
 
 @pytest.mark.parametrize(
