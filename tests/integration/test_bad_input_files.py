@@ -18,11 +18,12 @@ import pytest
 
 from common.status import Code
 from tests.kit import prefork
+from tests.kit.bridge import Member
 from tests.kit.certificates import Authority
 from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
-from tests.kit.processes import Process, listens_on
+from tests.kit.processes import listens_on
 from tests.kit.sidecar import Sidecar
 from tests.kit.small_disk import small_disk
 from tests.kit.stranger import Stranger, hello
@@ -89,7 +90,13 @@ def refusal_of(role: Role, directory: Path, *flags: str) -> str:
     return str(said["msg"].partition(" cannot start: ")[2])
 
 
-class Serving:
+class Serving(Member):
+    """A process alone, which must log no traceback.
+
+    Attributes:
+        socket: the UNIX socket that it makes.
+    """
+
     def __init__(
         self,
         role: Role,
@@ -100,30 +107,16 @@ class Serving:
         at: Path | None = None,
     ) -> None:
         self.socket = at or directory / "it.sock"
-        self._process = Process(str(role), role.command(directory, *flags, program=program), log=logs / "log")
+        command = role.command(directory, *flags, program=program)
+        super().__init__(str(role), command, logs, ready=lambda: listens_on(self.socket))
 
     def __enter__(self) -> Self:
-        self._process.start()
-        self._process.wait_until(lambda: listens_on(self.socket), what="socket")
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self.logged("")
-
-    def wait_logged(self, text: str) -> None:
-        wait_for(
-            lambda: text in self._process.output(),
-            what=f"log line {text!r}",
-            instead=self._process.log_tail,
-            timeout_s=60,
-        )
-
-    def logged(self, text: str) -> list[str]:
-        """The log's messages that contain a text. None may hold a traceback."""
-        lines = [json.loads(line) for line in self._process.settled_lines()]
-        assert not [line for line in lines if "exc" in line]
-        return [line["msg"] for line in lines if text in line["msg"]]
+        self.kill()
+        assert self.complaints() == []
 
 
 # -------------------- the socket that a process makes --------------------
@@ -386,7 +379,7 @@ def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
             f"the driver at {path} cannot be asked: driver {path} on edge node n1: cannot connect to unix:"
         )
         (said,) = agent.logged("cannot be asked")
-        assert why in said
+        assert why in said["msg"]
 
 
 def test_a_socket_that_this_user_may_not_use_is_named(short_dir: Path, tmp_path: Path) -> None:

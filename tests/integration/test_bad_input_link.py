@@ -32,7 +32,6 @@ from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
 from tests.kit.stranger import (
-    CONTINUATION,
     PING,
     TEXT,
     Closed,
@@ -141,17 +140,15 @@ def test_a_client_that_connects_and_goes_is_no_news(hub: Hub) -> None:
     ("request_bytes", "status", "text"),
     [
         (b"GET / HTTP/1.1\r\nHost: hub\r\n\r\n", b"426", b"You need a WebSocket client"),
-        (b"GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n", b"426", b"You need a WebSocket client"),
         (b"POST / HTTP/1.1\r\nHost: hub\r\nContent-Length: 0\r\n\r\n", b"405", b"Failed to open a WebSocket"),
         (b"GET / HTTP/1.0\r\n\r\n", b"505", b"Failed to open a WebSocket"),
         (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b"414", b"Failed to open a WebSocket"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", b"431", b"Failed to open a WebSocket"),
         (upgrade_request(Sec_WebSocket_Key=""), b"400", b"Failed to open a WebSocket"),
         (upgrade_request(Sec_WebSocket_Version="8"), b"400", b"Failed to open a WebSocket"),
-        (upgrade_request(""), b"400", b"missing subprotocol"),
         (upgrade_request("chat"), b"400", b"invalid subprotocol; expected one of csi-bridge"),
     ],
-    ids=["GET", "metrics", "POST", "HTTP/1.0", "long path", "long header", "no key", "version", "none", "chat"],
+    ids=["GET", "POST", "HTTP/1.0", "long path", "long header", "no key", "version", "chat"],
 )
 def test_what_is_no_upgrade_of_ours_is_told_so_in_http(
     hub: Hub, request_bytes: bytes, status: bytes, text: bytes
@@ -172,14 +169,10 @@ def test_what_is_no_upgrade_of_ours_is_told_so_in_http(
     [
         (websocket_frame(b"hello", opcode=TEXT), 1003, "text or fragmented"),
         (websocket_frame(b"\x91", fin=False), 1003, "text or fragmented"),
-        (websocket_frame(b"x", opcode=CONTINUATION), 1002, "broke the WebSocket protocol"),
         (websocket_frame(b"", size=1_048_577), 1009, "broke the WebSocket protocol"),
-        (websocket_frame(b"", size=2**62), 1009, "broke the WebSocket protocol"),
-        (websocket_frame(b"", opcode=0x3), 1002, "broke the WebSocket protocol"),
         (b"\x82\x01x", 1002, "broke the WebSocket protocol"),
-        (websocket_frame(bytes(126), opcode=PING), 1002, "broke the WebSocket protocol"),
     ],
-    ids=["text", "fragment", "continuation", "oversized", "huge", "reserved", "unmasked", "long control"],
+    ids=["text", "fragment", "oversized", "unmasked"],
 )
 @pytest.mark.parametrize("greeted", [False, True])
 def test_a_websocket_frame_that_is_not_ours_closes_the_websocket(

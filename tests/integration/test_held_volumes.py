@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from edge.volumes import attachment_name
 from tests.kit.bridge import Agent, Bridge
-from tests.kit.edge_node import DRIVER, NODE, EdgeNode, pod, volume
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, attachment, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.sidecar import Sidecar
@@ -149,7 +148,7 @@ def _in_use(short_dir: Path, tmp_path: Path) -> Iterator[tuple[EdgeNode, Sidecar
         node.bridge.start_agent("server", server.socket)
         used, unused = node.make_volume("used"), node.make_volume("unused")
         for name, handle in (("used", used), ("unused", unused)):
-            node.write(*volume(name, handle), _attachment(handle, f"pv-{name}"), file=name)
+            node.write(*volume(name, handle), attachment(handle, f"pv-{name}"), file=name)
         node.write(pod("web", "used"), file="web")
         _attach(node, used)
         node.wait_published("web")
@@ -194,16 +193,6 @@ def test_a_machine_without_the_state_of_the_one_before_clears_nothing_that_this_
         assert run(node.bridge, "fence", NODE, "--yes").returncode == 0
         wait_for(lambda: detach(sidecar, NODE, used).ok, what="the detach after the operator's word")
         assert said not in problems(node.bridge)
-
-
-def _attachment(handle: str, pv: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": attachment_name(DRIVER, handle, NODE)},
-        "spec": {"attacher": DRIVER, "nodeName": NODE, "source": {"persistentVolumeName": pv}},
-        "status": {"attached": True},
-    }
 
 
 def _attach(node: EdgeNode, handle: str) -> None:

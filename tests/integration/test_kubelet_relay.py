@@ -98,10 +98,6 @@ def mine(vendor: Vendor, tmp_path: Path) -> Iterator[Relayed]:
         yield world
 
 
-def large(size: int) -> csi.NodePublishVolumeRequest:
-    return csi.NodePublishVolumeRequest(volume_id="v", target_path="/t", publish_context={"filler": "x" * size})
-
-
 def with_own_topology(_call: object) -> csi.GetPluginCapabilitiesResponse:
     service = csi.PluginCapability.Service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")
     return csi.GetPluginCapabilitiesResponse(capabilities=[csi.PluginCapability(service=service)])
@@ -166,7 +162,8 @@ def test_a_call_that_ends_at_the_kubelet_is_cancelled_at_the_driver_which_heard_
 
 def test_a_request_above_the_limit_is_refused_by_name_and_never_begun(shared: Relayed) -> None:
     number = len(shared.vendor.calls("NodePublishVolume"))
-    request = large(4 * MIB)
+    filler = {"filler": "x" * 4 * MIB}
+    request = csi.NodePublishVolumeRequest(volume_id="v", target_path="/t", publish_context=filler)
     assert shared.kubelet.call("NodePublishVolume", request).refusal == unavailable(
         f"a request of {request.ByteSize()} bytes is larger than the limit of {4 * MIB} bytes; raise --max-message on "
         "hub, driver and agent"

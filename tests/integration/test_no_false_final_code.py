@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jh2.errors import ErrorCodes
@@ -49,108 +50,48 @@ def broken(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterato
         yield vendor, sidecar
 
 
-def _reset(code: int) -> Callable[[Wire], None]:
-    return lambda wire: wire.reset(code)
+Step = Callable[[Wire], None]
+
+_VOLUME = volume("v").SerializeToString()
+_GARBAGE = b"\xff\xff\xff this is no protobuf"
 
 
-def _reset_midway(wire: Wire) -> None:
-    wire.headers()
-    wire.message(b"x" * 10, claims=100)
-    wire.reset(ErrorCodes.INTERNAL_ERROR)
-
-
-def _hang_up_midway(wire: Wire) -> None:
-    wire.headers()
-    wire.message(b"x" * 10, claims=100)
-    wire.hang_up()
-
-
-def _end_without_trailers(wire: Wire) -> None:
-    wire.headers()
-    wire.message(volume("v").SerializeToString(), end=True)
-
-
-def _end_with_headers_alone(wire: Wire) -> None:
-    wire.headers(end=True)
-
-
-def _trailers_without_status(wire: Wire) -> None:
-    wire.headers()
-    wire.message(volume("v").SerializeToString())
-    wire.trailers(("x-nothing", "here"))
-
-
-def _status_that_is_no_number(wire: Wire) -> None:
-    wire.headers()
-    wire.trailers(("grpc-status", "INTERNAL"))
-
-
-def _html(wire: Wire) -> None:
-    wire.headers(content_type="text/html")
-    wire.data(b"<h1>It works!</h1>", end=True)
-
-
-def _html_with_a_status(wire: Wire) -> None:
-    wire.headers(content_type="text/html")
-    wire.trailers(("grpc-status", "5"), ("grpc-message", "gone"))
-
-
-def _http_error(wire: Wire) -> None:
-    wire.headers(status="404", end=True)
-
-
-def _two_messages(wire: Wire) -> None:
-    wire.headers()
-    wire.message(volume("v").SerializeToString())
-    wire.message(volume("w").SerializeToString())
-    wire.trailers(("grpc-status", "0"))
-
-
-def _no_message(wire: Wire) -> None:
-    wire.headers()
-    wire.trailers(("grpc-status", "0"))
-
-
-def _cut_message(wire: Wire) -> None:
-    wire.headers()
-    wire.message(b"x" * 10, claims=100)
-    wire.trailers(("grpc-status", "0"))
-
-
-def _compressed_message(wire: Wire) -> None:
-    wire.headers()
-    wire.message(volume("v").SerializeToString(), compressed=True)
-    wire.trailers(("grpc-status", "0"))
-
-
-def _garbage_message(wire: Wire) -> None:
-    wire.answer(b"\xff\xff\xff this is no protobuf")
-
-
-def _garbage_bytes(wire: Wire) -> None:
-    wire.raw(b"HTTP/1.1 500 Internal Server Error\r\n\r\n" * 4)
-
-
-def _goaway_before_the_call(wire: Wire) -> None:
-    wire.goaway(ErrorCodes.NO_ERROR, 0)
-    wire.hang_up()
-
-
-def _library_words(code: Code, message: str) -> Callable[[Wire], None]:
-    return lambda wire: wire.trailers(
-        (":status", "200"), *_GRPC, ("grpc-status", str(int(code))), ("grpc-message", message)
-    )
-
-
-def _status_and_hang_up(code: Code) -> Callable[[Wire], None]:
+def _steps(*each: Step) -> Step:
     def script(wire: Wire) -> None:
-        _library_words(code, "Stream removed")(wire)
-        wire.hang_up()
+        for step in each:
+            step(wire)
 
     return script
 
 
-BROKEN: dict[str, Callable[[Wire], None]] = {
+def _reset(code: int) -> Step:
+    return lambda wire: wire.reset(code)
+
+
+def _message(payload: bytes = _VOLUME, **how: Any) -> Step:
+    return lambda wire: wire.message(payload, **how)
+
+
+def _trailers(*fields: tuple[str, str]) -> Step:
+    return lambda wire: wire.trailers(*fields)
+
+
+def _library_words(code: Code, message: str) -> Step:
+    return _trailers((":status", "200"), *_GRPC, ("grpc-status", str(int(code))), ("grpc-message", message))
+
+
+def _html(wire: Wire) -> None:
+    wire.headers(content_type="text/html")
+
+
+def _no_http2(wire: Wire) -> None:
+    wire.raw(b"HTTP/1.1 500 Internal Server Error\r\n\r\n" * 4)
+
+
+_CUT = _message(b"x" * 10, claims=100)
+_OK = _trailers(("grpc-status", "0"))
+
+BROKEN: dict[str, Step] = {
     **{
         f"reset with {code.name}": _reset(code)
         for code in (
@@ -161,23 +102,23 @@ BROKEN: dict[str, Callable[[Wire], None]] = {
             ErrorCodes.ENHANCE_YOUR_CALM,
         )
     },
-    "reset in the middle of a message": _reset_midway,
+    "reset in the middle of a message": _steps(Wire.headers, _CUT, _reset(ErrorCodes.INTERNAL_ERROR)),
     "connection closed": Wire.hang_up,
-    "connection closed in the middle of a message": _hang_up_midway,
-    "no trailers": _end_without_trailers,
-    "nothing but headers": _end_with_headers_alone,
-    "trailers without a status": _trailers_without_status,
-    "a status that is no number": _status_that_is_no_number,
-    "a page of HTML": _html,
-    "a page of HTML with a gRPC status": _html_with_a_status,
-    "HTTP 404": _http_error,
-    "two messages": _two_messages,
-    "OK without a message": _no_message,
-    "OK after a cut message": _cut_message,
-    "a compressed message": _compressed_message,
-    "a message that does not parse": _garbage_message,
-    "bytes that are no HTTP/2": _garbage_bytes,
-    "GOAWAY before the call": _goaway_before_the_call,
+    "connection closed in the middle of a message": _steps(Wire.headers, _CUT, Wire.hang_up),
+    "no trailers": _steps(Wire.headers, _message(end=True)),
+    "nothing but headers": lambda wire: wire.headers(end=True),
+    "trailers without a status": _steps(Wire.headers, _message(), _trailers(("x-nothing", "here"))),
+    "a status that is no number": _steps(Wire.headers, _trailers(("grpc-status", "INTERNAL"))),
+    "a page of HTML": _steps(_html, lambda wire: wire.data(b"<h1>It works!</h1>", end=True)),
+    "a page of HTML with a gRPC status": _steps(_html, _trailers(("grpc-status", "5"), ("grpc-message", "gone"))),
+    "HTTP 404": lambda wire: wire.headers(status="404", end=True),
+    "two messages": _steps(Wire.headers, _message(), _message(volume("w").SerializeToString()), _OK),
+    "OK without a message": _steps(Wire.headers, _OK),
+    "OK after a cut message": _steps(Wire.headers, _CUT, _OK),
+    "a compressed message": _steps(Wire.headers, _message(compressed=True), _OK),
+    "a message that does not parse": _steps(Wire.headers, _message(_GARBAGE), _OK),
+    "bytes that are no HTTP/2": _no_http2,
+    "GOAWAY before the call": _steps(lambda wire: wire.goaway(ErrorCodes.NO_ERROR, 0), Wire.hang_up),
     "the size limit of grpc-go": _library_words(
         Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max (5000000 vs. 4194304)"
     ),
@@ -185,7 +126,7 @@ BROKEN: dict[str, Callable[[Wire], None]] = {
         Code.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (5000000 vs. 4194304)"
     ),
     **{
-        f"{code.name} from a driver that dies": _status_and_hang_up(code)
+        f"{code.name} from a driver that dies": _steps(_library_words(code, "Stream removed"), Wire.hang_up)
         for code in (Code.UNKNOWN, Code.INTERNAL, Code.CANCELLED, Code.RESOURCE_EXHAUSTED)
     },
 }
@@ -220,34 +161,15 @@ def test_a_dying_drivers_code_is_believed_if_the_driver_lives(
     assert refusal == (code, "the pool is degraded")
 
 
-def _stream_until(end: Callable[[Wire], None]) -> Callable[[Wire], None]:
-    def script(wire: Wire) -> None:
-        wire.headers()
-        wire.message(csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1).SerializeToString())
-        end(wire)
-
-    return script
-
-
-def _cut_message_and_ok(wire: Wire) -> None:
-    wire.message(b"x" * 10, claims=100)
-    wire.trailers(("grpc-status", "0"))
-
-
-def _garbage_message_and_ok(wire: Wire) -> None:
-    wire.message(b"\xff\xff\xff this is no protobuf")
-    wire.trailers(("grpc-status", "0"))
-
-
-BROKEN_OFF: dict[str, Callable[[Wire], None]] = {
+BROKEN_OFF: dict[str, Step] = {
     "reset with NO_ERROR": _reset(ErrorCodes.NO_ERROR),
     "reset with CANCEL": _reset(ErrorCodes.CANCEL),
     "connection closed": Wire.hang_up,
     "no trailers": lambda wire: wire.data(b"", end=True),
-    "trailers without a status": lambda wire: wire.trailers(("x-nothing", "here")),
-    "OK after a cut message": _cut_message_and_ok,
-    "a message that does not parse": _garbage_message_and_ok,
-    "bytes that are no HTTP/2": _garbage_bytes,
+    "trailers without a status": _trailers(("x-nothing", "here")),
+    "OK after a cut message": _steps(_CUT, _OK),
+    "a message that does not parse": _steps(_message(_GARBAGE), _OK),
+    "bytes that are no HTTP/2": _no_http2,
 }
 
 
@@ -257,7 +179,8 @@ def test_a_stream_that_the_vendor_breaks_off_is_unavailable_and_never_a_clean_en
     broken: tuple[WireVendor, Sidecar], what: str
 ) -> None:
     vendor, sidecar = broken
-    vendor.on("GetMetadataAllocated", _stream_until(BROKEN_OFF[what]))
+    first = _message(csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1).SerializeToString())
+    vendor.on("GetMetadataAllocated", _steps(Wire.headers, first, BROKEN_OFF[what]))
     outcomes = [sidecar.stream("GetMetadataAllocated").outcome() for _ in range(2)]
     vendor.as_usual("GetMetadataAllocated")
     code, message = outcomes[0].refusal

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.edge_volumes import ask, show
-from edge.volumes import attachment_name
-from tests.kit.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
+from tests.kit.cluster_objects import secret
+from tests.kit.edge_node import DRIVER, NODE, EdgeNode, attachment, csi_driver, pod, volume
 from tests.kit.needs import needs_loops
 from tests.kit.waiting import wait_for
 
@@ -71,10 +71,6 @@ def reboot(node: EdgeNode, **how: Any) -> None:
     node.boot(**how)
 
 
-def secret(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"key": "hunter2"}}
-
-
 def inline(name: str, secret_name: str) -> dict[str, Any]:
     source = {"driver": DRIVER, "nodePublishSecretRef": {"name": secret_name}, "volumeAttributes": {"size": "1Mi"}}
     return {"name": name, "csi": source}
@@ -109,7 +105,7 @@ def test_after_a_reboot_without_a_hub_every_volume_is_back_with_its_data(node: E
     secrets = {name: {"name": "password", "namespace": "default"} for name in ("nodeStageSecretRef",
                "nodePublishSecretRef")}  # fmt: skip
     group = {"securityContext": {"fsGroup": _GROUP}}
-    node.write(secret("password"), file="password")
+    node.write(secret("password", key="hunter2"), file="password")
     shared = {"mode": "ReadWriteMany"}
     node.write(*volume("data", node.make_volume("data"), source=secrets), pod("data", "data", **group), file="data")
     node.write(*volume("disk", node.make_volume("disk", block=True), block=True), pod("disk", "disk", block=["disk"]),
@@ -182,16 +178,6 @@ def test_a_pod_that_is_deleted_meanwhile_keeps_its_volume_until_the_hub_says_so(
                                            "NodeUnstageVolume"]  # fmt: skip
 
 
-def attachment(handle: str, pv: str, *, node: str = NODE, attached: bool = True) -> dict[str, Any]:
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": attachment_name(DRIVER, handle, NODE)},
-        "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": pv}},
-        "status": {"attached": attached},
-    }
-
-
 def test_only_an_attachment_of_this_node_and_this_volume_that_was_attached_is_used(node: EdgeNode) -> None:
     node.write(csi_driver(attach=True), file="driver")
     handles = {name: node.make_volume(f"at-{name}") for name in ("good", "elsewhere", "stale", "early")}
@@ -262,7 +248,7 @@ def test_without_its_notes_all_is_found_again_and_kept_or_taken_down(node: EdgeN
 
 def test_a_volume_whose_secret_cannot_be_read_says_so_and_waits_for_the_hub(node: EdgeNode) -> None:
     source = {"nodeStageSecretRef": {"name": "lost", "namespace": "default"}}
-    node.write(secret("lost"), file="secret")
+    node.write(secret("lost", key="hunter2"), file="secret")
     sealed, plain = add(node, "sealed", source=source), add(node, "plain")
     (node.seen(sealed) / "file").write_text("kept")
     go_offline(node)

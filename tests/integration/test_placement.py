@@ -50,6 +50,11 @@ class Site:
         """DeleteVolume of what the test vendor makes under a name."""
         return self.sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id=f"id-of-{name}"))
 
+    def list_volumes(self, node: str, *volumes: str) -> None:
+        """Let a node's vendor list these volumes."""
+        entries = [csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=volume)) for volume in volumes]
+        self.vendors[node].on("ListVolumes", lambda _: csi.ListVolumesResponse(entries=entries))
+
     def asked(self, node: str, method: str) -> int:
         return len(self.vendors[node].calls(method))
 
@@ -105,9 +110,8 @@ def test_a_name_that_may_be_on_a_node_waits_for_it_whatever_is_asked_and_other_n
 
 def test_a_lost_placement_database_is_made_anew_from_what_the_nodes_list(site: Site, short_dir: Path) -> None:
     assert site.create("v", "n2").ok
-    for node, volumes in (("n1", ["id-of-warm-n1"]), ("n2", ["id-of-warm-n2", "id-of-v"])):
-        entries = [csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=volume)) for volume in volumes]
-        site.vendors[node].on("ListVolumes", lambda _, entries=entries: csi.ListVolumesResponse(entries=entries))
+    site.list_volumes("n1", "id-of-warm-n1")
+    site.list_volumes("n2", "id-of-warm-n2", "id-of-v")
     site.bridge.hub.stop()
     for file in (short_dir / "hub").glob("placement.db*"):
         file.unlink()
@@ -177,9 +181,8 @@ def test_the_sidecars_are_told_of_a_topology_and_get_lists_of_all_nodes(site: Si
     services = {it.service.type for it in plugin.capabilities}
     assert csi.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS in services
     names = {"n1": ["id-of-warm-n1", "x"], "n2": ["id-of-warm-n2", "x"]}
-    for node, volumes in names.items():
-        entries = [csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=volume)) for volume in volumes]
-        site.vendors[node].on("ListVolumes", lambda _, entries=entries: csi.ListVolumesResponse(entries=entries))
+    for node, listed in names.items():
+        site.list_volumes(node, *listed)
 
     def volumes(token: str = "") -> tuple[list[str], str]:
         told = site.sidecar.call("ListVolumes", csi.ListVolumesRequest(starting_token=token))

@@ -141,12 +141,9 @@ def another(node: Node, file: str, **settings: Any) -> Iterator[Plugin]:
         yield plugin
 
 
-def split_off(vendor: Vendor, *lacks: str) -> Vendor:
-    """A second process of a vendor's, without some services."""
-    other = Vendor(vendor.socket.with_name("w.sock"))
-    for service in lacks:
-        other.lacks |= methods_of(service)
-    return other
+def split_off(vendor: Vendor) -> Vendor:
+    """A second process of a vendor's."""
+    return Vendor(vendor.socket.with_name("w.sock"))
 
 
 async def told(plugin: Plugin, number: int = 1) -> tuple[bool, str]:
@@ -405,15 +402,6 @@ async def test_a_driver_that_refuses_to_say_its_node_is_refused_in_its_own_words
     assert len(error) < 1000
 
 
-async def test_a_plugin_that_answers_with_100_kb_is_not_registered(
-    node: Node, vendor: Vendor, caplog: pytest.LogCaptureFixture
-) -> None:
-    await node.start()
-    with another(node, "large.sock", endpoint=vendor.socket, versions=("1.0.0", "1." + "0" * 100_000)):
-        await until(lambda: "is larger than the limit of 65536 bytes" in caplog.text, "refusal in the log")
-    assert not node.registry.drivers
-
-
 async def test_a_driver_that_hangs_is_refused_after_the_limit(
     node: Node, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -529,25 +517,6 @@ async def test_a_named_driver_without_a_node_part_mounts_nothing_and_can_be_call
 # -------------------- a vendor with two processes --------------------
 
 
-async def test_a_controller_that_an_operator_named_and_a_node_plugin_that_registers_are_one_driver(
-    node: Node, plugin: Plugin, vendor: Vendor, caplog: pytest.LogCaptureFixture
-) -> None:
-    vendor.lacks |= methods_of("Controller")
-    with split_off(vendor, "Node") as controller:
-        await node.start(controller.socket)
-        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
-        plugin.start()
-        assert await told(plugin) == (True, "")
-        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
-        assert node.socket_of(CREATE) == controller.socket
-        known = node.registry.find("vendor.test")
-        assert known is not None
-        assert known.driver.socket == vendor.socket
-        assert node.facts() == {"vendor.test": "node-id"}
-        assert node.registry.problems == []
-    assert not [text for text in caplog.messages if "cannot mount" in text]
-
-
 async def test_a_node_plugin_that_registered_and_is_just_being_asked_is_not_called_away(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
@@ -598,6 +567,7 @@ async def test_what_is_no_plugin_is_named_and_keeps_nobody_waiting(
             another(node, "hangs.sock") as hangs,
             another(node, "nonsense.sock") as nonsense,
             another(node, "angry.sock") as angry,
+            another(node, "large.sock", versions=("1.0.0", "1." + "0" * 100_000)),
             another(node, "directory.sock/no-name.sock", name="") as no_name,
             WireVendor(sockets / "html.sock") as html,
             WireVendor(sockets / "noise.sock") as noise,
@@ -608,7 +578,7 @@ async def test_what_is_no_plugin_is_named_and_keeps_nobody_waiting(
             await node.start()
             plugin.start()
             assert await told(plugin) == (True, "")
-            troubled = ("dead", "hangs", "nonsense", "angry", "no-name", "html", "noise")
+            troubled = ("dead", "hangs", "nonsense", "angry", "large", "no-name", "html", "noise")
             await until(lambda: all(_trouble(caplog, name) for name in troubled), "all troubles in the log")
             assert (await told(no_name))[0] is False
     assert "is a FIFO, not a socket" in _line(caplog, "fifo.sock")
@@ -619,6 +589,7 @@ async def test_what_is_no_plugin_is_named_and_keeps_nobody_waiting(
     assert "does not answer GetInfo" in _trouble(caplog, "hangs")
     assert "does not parse" in _trouble(caplog, "nonsense")
     assert "content-type text/html" in _trouble(caplog, "html")
+    assert "is larger than the limit of 65536 bytes" in _trouble(caplog, "large")
     assert max(map(len, caplog.messages)) < 2000
     assert node.facts() == {"vendor.test": "node-id"}
 
@@ -650,44 +621,6 @@ async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_ku
     vendor.stop()
     await node.restart()
     assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
-
-
-@pytest.mark.parametrize("who", ["controller", "node plugin"])
-async def test_a_topology_that_either_process_announces_is_the_drivers_own(
-    node: Node, plugin: Plugin, vendor: Vendor, who: str
-) -> None:
-    vendor.lacks |= methods_of("Controller")
-    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
-    controller = split_off(vendor, "Node")
-    (controller if who == "controller" else vendor).on("GetPluginCapabilities", with_own_topology)
-    with controller:
-        await node.start(controller.socket)
-        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
-        plugin.start()
-        assert await told(plugin) == (True, "")
-        assert node.registry.topology_keys == {"vendor.test": ["zone"]}
-        assert node.registry.problems == []
-
-
-async def test_a_driver_without_getplugincapabilities_registers_and_has_no_topology(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    vendor.lacks.add("GetPluginCapabilities")
-    await node.start_with(plugin)
-    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node"]}
-
-
-async def test_a_driver_that_does_not_say_whether_it_has_a_topology_registers_later(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    vendor.refuse("GetPluginCapabilities", Code.FAILED_PRECONDITION, "starting")
-    plugin.start()
-    await node.start()
-    registered, why = await told(plugin)
-    assert not registered
-    assert "it answered GetPluginCapabilities with FAILED_PRECONDITION: starting" in why
-    vendor.as_usual("GetPluginCapabilities")
-    await node.registered()
 
 
 async def test_a_node_whose_name_can_be_no_label_has_no_segment_and_says_so(
@@ -765,20 +698,6 @@ def kill(vendor: Vendor) -> None:
     vendor.socket.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(vendor.socket))
-
-
-async def test_an_observer_tells_a_vendors_two_processes_apart(
-    node: Node, plugins: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
-        controller.lacks |= methods_of("Node")
-        vendor.lacks |= methods_of("Controller")
-        await node.start(own=False)
-        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
-        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
-        assert node.registry.problems == []
-        controller.stop()
-        assert node.socket_of(CREATE) == controller.socket
 
 
 async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_serves_the_same(

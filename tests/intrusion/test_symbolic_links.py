@@ -10,6 +10,7 @@ import pytest
 
 from edge.disk.mounts import read_table
 from tests.kit import needs
+from tests.kit.cluster_objects import claim, driver, pod, volume
 from tests.kit.hostile_hub import attack
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DRIVER = "vendor.test"
-_HANDLE = hashlib.sha256(b"h").hexdigest()
+_HANDLE = hashlib.sha256(b"h-pv").hexdigest()
 
 FILE_SYSTEM = [
     "pods",
@@ -52,31 +53,17 @@ TARGETS = {
 """Each path that the driver gets, and whether it is a block volume's."""
 
 
-def closure(*, block: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a pod of uid u with the volume pv."""
-    claim = {"namespace": "default", "name": "c", "uid": "uid-c"}
-    csi = {"driver": _DRIVER, "volumeHandle": "h"}
-    yield {"kind": "CSIDriver", "metadata": {"name": _DRIVER}, "spec": {"attachRequired": False}}
-    yield {
-        "kind": "PersistentVolumeClaim",
-        "metadata": claim,
-        "spec": {"volumeName": "pv"},
-        "status": {"phase": "Bound"},
-    }
-    yield {
-        "kind": "PersistentVolume",
-        "metadata": {"name": "pv"},
-        "spec": {"claimRef": claim, "csi": csi, "volumeMode": "Block" if block else "Filesystem"},
-    }
-    yield {
-        "kind": "Pod",
-        "metadata": {"name": "p", "namespace": "default", "uid": "u"},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "c", "volumeDevices" if block else "volumeMounts": [{"name": "v"}]}],
-            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}],
-        },
-    }
+def closure(*, block: bool = False) -> list[dict[str, Any]]:
+    """Return the objects of a pod of uid u with the volume pv."""
+    pv = volume("pv", claim="default/c", driver=_DRIVER, volumeMode="Block" if block else "Filesystem")
+    pv["spec"]["claimRef"]["uid"] = "uid-of-c"
+    web = pod("p", claims=("c",))
+    web["metadata"]["uid"] = "u"
+    (container,) = web["spec"]["containers"]
+    if block:
+        container["volumeDevices"] = container.pop("volumeMounts")
+    rules = driver(_DRIVER, attachRequired=False)
+    return [rules, claim("c", volume="pv", status={"phase": "Bound"}), pv, web]
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from common.errors import BridgeError
 from common.fault_points import VARIABLE
 from common.pages.json_form import plain
 from common.settings import INSECURE
+from edge.volumes import attachment_name
 from tests.kit.bridge import Agent, Bridge
 from tests.kit.machine import Machine
 from tests.kit.operator import hub_state
@@ -372,4 +373,15 @@ def pod(name: str, *claims: str, block: Iterable[str] = (), read_only: bool = Fa
             ],
             **spec,
         },
+    }
+
+
+def attachment(handle: str, pv: str, *, node: str = NODE, named_after: str = NODE, attached: bool = True) -> Object:
+    """Return the VolumeAttachment of a volume to a node, or one with the name of another node's."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": attachment_name(DRIVER, handle, named_after)},
+        "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": pv}},
+        "status": {"attached": attached},
     }

@@ -23,10 +23,9 @@ from common.errors import BridgeError
 from common.offline_policy import ANNOTATION
 from common.pages.json_form import plain
 from common.status import Code
-from edge.volumes import attachment_name
 from tests.kit import fencing_agent
 from tests.kit.bridge import Agent, Bridge
-from tests.kit.edge_node import DRIVER, csi_driver, volume
+from tests.kit.edge_node import DRIVER, attachment, csi_driver, pod, volume
 from tests.kit.fake_watchdog import FakeWatchdog
 from tests.kit.machine import Machine
 from tests.kit.processes import Process
@@ -35,8 +34,6 @@ from tests.kit.vendor import Refusal, Vendor, VendorCall
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.kit.sidecar import Outcome
 
 LEASE_S, WATCHDOG_S = 2.0, 5.0
@@ -199,10 +196,7 @@ class Node:
         if kind == "fork":
             own = ("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc")
             words = self.machine.inside([*own, sys.executable, "-c", WRITER, path, kind])
-        return self.start(words, path / kind)
-
-    def start(self, words: Sequence[object], file: Path) -> Process:
-        """Start a process, and wait until it has written to a file of the node."""
+        file = path / kind
         self._count += 1
         process = Process(f"{self.name}-{self._count}", words, log=self.directory / f"writer-{self._count}.log")
         process.start()
@@ -324,25 +318,8 @@ class FencedNodes:
 
     def move(self, name: str) -> None:
         """Attach the volume to a node, and run a pod there that wants it."""
-        attachment = {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "VolumeAttachment",
-            "metadata": {"name": attachment_name(DRIVER, HANDLE, name)},
-            "spec": {"attacher": DRIVER, "nodeName": name, "source": {"persistentVolumeName": "pv-data"}},
-            "status": {"attached": True},
-        }
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"web-{name}", "namespace": "default"},
-            "spec": {
-                "nodeName": name,
-                "containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
-            },
-        }
-        self.put("attachment", attachment)
-        self.put("pod", pod)
+        self.put("attachment", attachment(HANDLE, "pv-data", node=name, named_after=name))
+        self.put("pod", pod(f"web-{name}", "data", nodeName=name))
 
     def end_pod(self) -> None:
         """Delete the pod, as an eviction does. Its node does not hear of that."""

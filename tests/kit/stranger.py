@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 _LOOK_S = 0.02
 
 _FIN, _MASKED = 0x80, 0x80
-CONTINUATION, TEXT, BINARY, CLOSE, PING = 0x0, 0x1, 0x2, 0x8, 0x9
+TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 @dataclasses.dataclass(frozen=True)
