@@ -6,8 +6,6 @@ import asyncio
 import gc
 from typing import TYPE_CHECKING
 
-import pytest
-
 from common.status import Code
 from tests.kit.forms import slow_in_hub
 from tests.kit.local_bridge import LocalBridge
@@ -29,30 +27,29 @@ _ENDS = {
 
 
 @slow_in_hub
-@pytest.mark.parametrize("how", _ENDS)
 async def test_a_call_that_has_ended_is_in_no_cycle_of_references(
-    short_dir: Path, vendor: Vendor, how: str, *, in_hub: bool
+    short_dir: Path, vendor: Vendor, *, in_hub: bool
 ) -> None:
     vendor.refuse("DeleteVolume", Code.NOT_FOUND, "there is none")
     vendor.on("CreateSnapshot", lambda _: b"\xff\xff\xff this is no protobuf")
     gate = vendor.hold("ListVolumes")
-    method, message = _ENDS[how]
-    request = b"" if message is None else message.SerializeToString()
-    timeout_s = 0.3 if how == "late" else None
     async with LocalBridge(short_dir, vendor.socket, in_hub=in_hub) as bridge:
-        await bridge.call(method, request, timeout_s=timeout_s)
-        await asyncio.sleep(0.1)  # until the last acknowledgement
-        gc.collect()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.disable()
-        try:
+        for how, (method, message) in _ENDS.items():
+            request = b"" if message is None else message.SerializeToString()
+            timeout_s = 0.3 if how == "late" else None
             await bridge.call(method, request, timeout_s=timeout_s)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # until the last acknowledgement
             gc.collect()
-            found = {f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage}
-        finally:
-            gc.enable()
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gate.set()
-    assert {name for name in found if name.startswith(("cloud.", "common.", "edge."))} == set()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.disable()
+            try:
+                await bridge.call(method, request, timeout_s=timeout_s)
+                await asyncio.sleep(0.1)
+                gc.collect()
+                found = {f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.garbage}
+            finally:
+                gc.enable()
+                gc.set_debug(0)
+                gc.garbage.clear()
+            assert {name for name in found if name.startswith(("cloud.", "common.", "edge."))} == set(), how
+        gate.set()

@@ -5,7 +5,6 @@ Real hub, agent and driver. Counts are asserted and bytes, never times.
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import BridgeError
-from tests.kit.edge_node import NODE, EdgeNode, pod, volume
+from tests.kit.edge_node import EdgeNode, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.kit.edge_node import Object
 
@@ -162,62 +161,6 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
     assert len(node.calls()) == 2 * 2 * count, "each step was done once, and once more after the reboot"
 
 
-def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: Path, tmp_path: Path) -> None:
-    with LinkedNode(short_dir, tmp_path) as node:
-        _write_quickly(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")
-        node.start()
-        node.write(*_pods(_make_volumes(node, 1)), file="pods")  # with claim, volume and driver, and the node's own
-        _wait_rows(node, "objects", 10_000)
-        node.wait_published("p-c000")  # what the node tells of its volume changes objects, too
-        everything = node.bytes_down()
-
-        node.break_link()
-        nothing = node.bytes_down() - everything
-        node.write(pod("late"), file="late")
-        _wait_rows(node, "objects", 10_001)
-        one = node.bytes_down() - everything - nothing
-        node.break_link(meanwhile=lambda: node.remove("late"))
-        _wait_rows(node, "objects", 10_000)
-        gone = node.bytes_down() - everything - nothing - one
-
-    assert everything > 2_000_000
-    assert nothing < 8_000, "a digest of 2 KB, and what greets"
-    assert one < 4_000, "the object alone, and what keeps a link alive on a machine that is slow"
-    assert gone < 12_000, "a digest, the list of one bucket in 256, and the object's name"
-
-
-class LinkedNode(EdgeNode):
-    """A node whose agent dials through a link that counts, and that can be cut."""
-
-    def start_agent(self, *flags: str, wait: bool = True) -> None:
-        self._link = self.bridge.start_link()
-        flags = (f"--root-dir={self.root}", *flags)
-        self.agent = self.bridge.start_agent(
-            NODE, self.driver.socket, flags=flags, through=self._link.address, wait=wait
-        )
-        self.wait_told()
-
-    def bytes_down(self) -> int:
-        """What the agent has been sent so far, once no more comes."""
-        seen: list[int] = []
-
-        def settled() -> bool:
-            seen.append(int(self._link.command("stats")["bytes_down"]))
-            return len(seen) > 20 and len(set(seen[-20:])) == 1
-
-        wait_for(settled, what="end of the talk", timeout_s=_SLOW_S)
-        return seen[-1]
-
-    def break_link(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Cut the link and mend it, and wait until the agent has heard all."""
-        links = self._link.command("cut refuse")["accepted"]
-        self.agent.wait_connected(False)
-        meanwhile()
-        self._link.command("heal")
-        wait_for(lambda: self._link.command("stats")["accepted"] > links, what="new link", timeout_s=_SLOW_S)
-        wait_for(lambda: bool(self.state()["in_step"]), what="agent in step", timeout_s=_SLOW_S)
-
-
 def _wait_rows(node: EdgeNode, table: str, count: int) -> None:
     wait_for(
         lambda: _rows(node).get(f"edge.db {table}") == count,
@@ -236,10 +179,3 @@ def _wait_all_published(node: EdgeNode, count: int) -> None:
         return len(volumes) == count and all(each["state"] == "published" for each in volumes)
 
     wait_for(look, what=f"{count} published volumes", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
-
-
-def _write_quickly(node: EdgeNode, objects: list[Object], *, file: str) -> None:
-    """As `node.write`: JSON is YAML, and is written a hundred times faster."""
-    new = node.manifests / f".{file}.new"
-    new.write_text("\n---\n".join(map(json.dumps, objects)))
-    new.replace(node.manifests / f"{file}.yaml")

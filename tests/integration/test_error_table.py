@@ -17,8 +17,6 @@ from common.csi.csi_pb2 import (
     CreateVolumeResponse,
     DeleteVolumeRequest,
     ListVolumesRequest,
-    Topology,
-    TopologyRequirement,
     Volume,
 )
 from common.database import connect_to_read
@@ -30,7 +28,7 @@ from tests.kit.bridge import Bridge, Member
 from tests.kit.forms import slow_in_hub
 from tests.kit.local_bridge import LocalBridge
 from tests.kit.operator import by_hand, hub_state
-from tests.kit.requests import create, create_of_bytes
+from tests.kit.requests import create, create_at, create_of_bytes
 from tests.kit.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
 from tests.kit.spoken_node import Site, report
 from tests.kit.vendor import Vendor
@@ -368,9 +366,7 @@ def test_a_node_that_lacks_a_capability_of_most_nodes_is_not_asked_for_it(short_
         proxy = site.bridge.start_proxy("vendor.test", "--placement=local")
         site.bridge.wait_linked(proxy)
         sidecar = proxy.sidecar()
-        term = Topology(segments={NODE_SEGMENT: "n3"})
-        requirement = TopologyRequirement(requisite=[term], preferred=[term])
-        assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=requirement)).ok
+        assert site.call(sidecar, "CreateVolume", create_at("pvc-1", {NODE_SEGMENT: "n3"})).ok
         expand = ControllerExpandVolumeRequest(volume_id="v-1")
         assert refused_twice(sidecar, "ControllerExpandVolume", expand) == unavailable(
             "ControllerExpandVolume needs the capability EXPAND_VOLUME, which driver vendor.test has on most of its "

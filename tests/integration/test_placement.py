@@ -13,7 +13,7 @@ from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
 from tests.kit.operator import by_hand
-from tests.kit.requests import create
+from tests.kit.requests import create_at, delete
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
@@ -41,14 +41,10 @@ class Site:
     sidecar: Sidecar
 
     def create(self, name: str, node: str) -> Outcome:
-        """CreateVolume as external-provisioner asks with --strict-topology."""
-        term = csi.Topology(segments={NODE_SEGMENT: node})
-        wanted = csi.TopologyRequirement(requisite=[term], preferred=[term])
-        return self.sidecar.call("CreateVolume", create(name, accessibility_requirements=wanted))
+        return self.sidecar.call("CreateVolume", create_at(name, {NODE_SEGMENT: node}))
 
     def delete(self, name: str) -> Outcome:
-        """DeleteVolume of what the test vendor makes under a name."""
-        return self.sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id=f"id-of-{name}"))
+        return self.sidecar.call("DeleteVolume", delete(name))
 
     def list_volumes(self, node: str, *volumes: str) -> None:
         """Let a node's vendor list these volumes."""

@@ -80,11 +80,3 @@ def test_another_hub_that_serves_the_same_socket_does_not_start_and_the_first_go
     said = f"placement=auto: cannot listen on {routed.proxy.socket}: another process is serving there"
     assert said in second.hub.process.output()
     assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
-
-
-def test_a_separate_proxy_driver_may_serve_the_same_driver(routed: Routed, name: str) -> None:
-    second = routed.bridge.start_proxy(DRIVER).sidecar()
-    routed.bridge.wait_routed(second)
-    assert len(hub_state(routed.bridge.hub.uds)["drivers"]) == 2
-    assert routed.sidecar.call("CreateVolume", create(name)).answer == volume(name)
-    assert second.call("CreateVolume", create(name)).answer == volume(name)

@@ -120,12 +120,10 @@ def test_a_process_whose_log_nobody_ever_reads_ends_as_it_would() -> None:
     assert (done.returncode, done.stdout) == (0, b"lives\n")
 
 
-def test_a_hub_whose_log_cannot_be_written_drains_and_ends_with_0(
-    nowhere: int, environment: dict[str, str], short_dir: Path
-) -> None:
+def test_a_hub_whose_log_cannot_be_written_drains_and_ends_with_0(nowhere: int, short_dir: Path) -> None:
     (port,) = free_ports(1)
     flags = [f"--uds=unix://{short_dir}/h", f"--listen=127.0.0.1:{port}", "--insecure", f"--state-dir={short_dir}/s"]
-    with subprocess.Popen([*_HUB, *flags], stderr=nowhere, env=environment) as hub:
+    with subprocess.Popen([*_HUB, *flags], stderr=nowhere) as hub:
         try:
             wait_for(lambda: listens_on(port), what="hub that listens")
             hub.send_signal(signal.SIGTERM)

@@ -5,9 +5,8 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,41 +42,34 @@ def root() -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(root: Path) -> Iterator[Callable[..., Running]]:
-    with contextlib.ExitStack() as stack:
-
-        def started(*flags: str) -> Running:
-            running = Running(root / "vendor", *flags)
-            stack.callback(running.stop)
-            return running.start()
-
-        yield started
+def running(root: Path) -> Iterator[Running]:
+    running = Running(root / "vendor")
+    yield running.start()
+    running.stop()
 
 
-def plugin_of(root: Path, running: Running, *capabilities: int, **more: Any) -> VolumePlugin:
-    return VolumePlugin(
-        root / "kubelet", "n1", {DRIVER: SocketDriver(DRIVER, running.socket, *capabilities)}.get, **more
-    )
+@pytest.fixture
+def plugin(root: Path, running: Running) -> VolumePlugin:
+    return VolumePlugin(root / "kubelet", "n1", {DRIVER: SocketDriver(DRIVER, running.socket, 1)}.get)
 
 
-def made(running: Running, name: str, **more: Any) -> Volume:
-    capability = (block(),) if more.get("block") else ()
-    handle = running.attached(name, *capability).volume_id
-    return Volume(driver=DRIVER, handle=handle, name=f"pv-{name}", **more)
+@pytest.fixture
+def volume(running: Running) -> Volume:
+    return made(running, "a")
 
 
-def in_pod(volume: Volume, pod: Pod = POD, **more: Any) -> PodVolume:
-    return PodVolume(pod=pod, volume=volume, volume_name="data", **more)
+def made(running: Running, name: str, *, is_block: bool = False) -> Volume:
+    handle = running.attached(name, *((block(),) if is_block else ())).volume_id
+    return Volume(driver=DRIVER, handle=handle, name=f"pv-{name}", block=is_block)
 
 
-def published(volume: Volume, pod: Pod = POD) -> Published:
+def in_pod(volume: Volume) -> PodVolume:
+    return PodVolume(pod=POD, volume=volume, volume_name="data")
+
+
+def published(volume: Volume) -> Published:
     return Published(
-        driver=DRIVER,
-        handle=volume.handle,
-        name=volume.name,
-        pod_uid=pod.uid,
-        block=volume.block,
-        ephemeral=volume.ephemeral,
+        driver=DRIVER, handle=volume.handle, name=volume.name, pod_uid=POD.uid, block=volume.block, ephemeral=False
     )
 
 
@@ -85,17 +77,15 @@ def staged(volume: Volume) -> Staged:
     return Staged(driver=DRIVER, handle=volume.handle, name=volume.name, block=volume.block)
 
 
-async def up(plugin: VolumePlugin, wanted: PodVolume) -> None:
-    await plugin.stage(wanted.volume, publish_context={}, secrets={})
-    await plugin.publish(wanted, publish_context={}, secrets={})
+async def up(plugin: VolumePlugin, volume: Volume) -> None:
+    await plugin.stage(volume, publish_context={}, secrets={})
+    await plugin.publish(in_pod(volume), publish_context={}, secrets={})
 
 
-async def down(plugin: VolumePlugin, *volumes: Published) -> None:
-    for volume in volumes:
-        await plugin.unpublish(volume)
-        assert await plugin.clean_leftovers(volume)
-    first = volumes[0]
-    await plugin.unstage(Staged(driver=DRIVER, handle=first.handle, name=first.name, block=first.block))
+async def down(plugin: VolumePlugin, volume: Volume) -> None:
+    await plugin.unpublish(published(volume))
+    assert await plugin.clean_leftovers(published(volume))
+    await plugin.unstage(staged(volume))
 
 
 def files(root: Path) -> list[Path]:
@@ -114,12 +104,9 @@ def assert_clean(root: Path) -> None:
 
 
 async def test_what_a_pod_writes_is_in_the_volume_and_nothing_is_left(
-    root: Path, start: Callable[..., Running]
+    root: Path, running: Running, plugin: VolumePlugin, volume: Volume
 ) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
-    await up(plugin, in_pod(volume))
+    await up(plugin, volume)
     write(plugin.path(published(volume)) / "file", "hello")
     mounts = await plugin.mount_table()
     assert plugin.is_mounted(published(volume), mounts)
@@ -129,32 +116,26 @@ async def test_what_a_pod_writes_is_in_the_volume_and_nothing_is_left(
         await plugin.unstage(staged(volume))
     assert running.calls("NodeUnstageVolume") == []
 
-    await down(plugin, published(volume))
+    await down(plugin, volume)
 
     assert_clean(root)
     assert (running.state / "volumes" / volume.handle / "data/file").read_text() == "hello"
     running.discard(running.call("ListVolumes").entries[0].volume)
 
 
-async def test_everything_can_be_repeated(root: Path, start: Callable[..., Running]) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
+async def test_everything_can_be_repeated(root: Path, plugin: VolumePlugin, volume: Volume) -> None:
     for _ in range(3):
-        await up(plugin, in_pod(volume))
+        await up(plugin, volume)
     await plugin.republish(in_pod(volume), publish_context={}, secrets={})
     assert len(mounts_below(root / "kubelet")) == 2
     for _ in range(3):
-        await down(plugin, published(volume))
+        await down(plugin, volume)
     assert_clean(root)
 
 
 async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_have_done(
-    root: Path, start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+    root: Path, running: Running, plugin: VolumePlugin, volume: Volume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
     running.set_faults("NodeStageVolume=error:INTERNAL:no")
     with pytest.raises(Refused, match="INTERNAL: no"):
         await plugin.stage(volume, publish_context={}, secrets={})
@@ -171,12 +152,9 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
 
 
 async def test_what_is_still_mounted_after_an_ok_is_not_believed_to_be_gone(
-    root: Path, start: Callable[..., Running]
+    root: Path, running: Running, plugin: VolumePlugin, volume: Volume
 ) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
-    await up(plugin, in_pod(volume))
+    await up(plugin, volume)
     target = plugin.path(published(volume))
     other = root / "other"
     other.mkdir()
@@ -189,37 +167,32 @@ async def test_what_is_still_mounted_after_an_ok_is_not_believed_to_be_gone(
     assert not await plugin.clean_leftovers(published(volume))
     assert (target.parent / "vol_data.json").exists()
     await run("umount", target)
-    await down(plugin, published(volume))
+    await down(plugin, volume)
     assert_clean(root)
 
 
 async def test_a_root_directory_behind_a_link_works_and_is_told_as_it_was_given(
-    root: Path, start: Callable[..., Running]
+    root: Path, running: Running, plugin: VolumePlugin, volume: Volume
 ) -> None:
-    running = start()
     (root / "real").mkdir()
     (root / "kubelet").symlink_to(root / "real")
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a")
-    await up(plugin, in_pod(volume))
+    await up(plugin, volume)
     assert plugin.is_mounted(published(volume), await plugin.mount_table())
     with pytest.raises(NotReady, match="still in use"):
         await plugin.unstage(staged(volume))
     (call,) = running.calls("NodePublishVolume")
     assert call.fields["target_path"].startswith(f"{root}/kubelet/pods/")
-    await down(plugin, published(volume))
+    await down(plugin, volume)
     assert mounts_below(root) == []
     assert files(root) == []
 
 
 @needs_loops
 async def test_a_block_volume_that_stopped_half_way_is_found_and_undone(
-    root: Path, start: Callable[..., Running]
+    root: Path, running: Running, plugin: VolumePlugin
 ) -> None:
-    running = start()
-    plugin = plugin_of(root, running, 1)
-    volume = made(running, "a", block=True)
-    await up(plugin, in_pod(volume))
+    volume = made(running, "a", is_block=True)
+    await up(plugin, volume)
     plugin.path(published(volume)).unlink()
     assert (await plugin.scan()).published == (published(volume),)
     shutil.rmtree(root / "kubelet/pods")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
 from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact
 from tests.kit.operator import by_hand, hub_state, node_state
-from tests.kit.requests import create
+from tests.kit.requests import create, create_at, delete
 from tests.kit.small_disk import small_disk
 from tests.kit.stranger import Stranger
 from tests.kit.vendor import Vendor
@@ -99,10 +98,10 @@ def test_no_volume_is_forgotten_whose_success_cannot_be_recorded(
     with Vendor(short_dir / "other.sock") as other:
         bridge.start_agent("n2", other.socket)
         bridge.wait_routed(sidecar)
-        at_n2 = create("made", accessibility_requirements=only("n2"))
+        at_n2 = create_at("made", {NODE_SEGMENT: "n2"})
         wait_for(lambda: sidecar.call("CreateVolume", at_n2).ok, what="the retry, which n1 answers")
         assert other.calls("CreateVolume") == []
-    assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id="id-of-made")).ok
+    assert sidecar.call("DeleteVolume", delete("made")).ok
 
 
 def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
@@ -134,10 +133,4 @@ def test_a_hub_that_stops_on_a_full_disk_has_all_volumes_when_there_is_room(
     bridge.hub.stop()
     make_room(disk)
     bridge.hub.start()
-    first = csi.DeleteVolumeRequest(volume_id="id-of-first")
-    wait_for(lambda: sidecar.call("DeleteVolume", first).ok, what="deletion after the restart")
-
-
-def only(node: str) -> csi.TopologyRequirement:
-    term = csi.Topology(segments={NODE_SEGMENT: node})
-    return csi.TopologyRequirement(requisite=[term], preferred=[term])
+    wait_for(lambda: sidecar.call("DeleteVolume", delete("first")).ok, what="deletion after the restart")

@@ -8,7 +8,7 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from tests.kit.requests import create
+from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, report
 
 if TYPE_CHECKING:
@@ -35,16 +35,15 @@ DEEP = b"\xc3\x0c" * 200 + b"\xc4\x0c" * 200
 def test_a_create_hands_on_no_id_that_only_the_caller_reads(
     bodies: tuple[bytes, ...], why: str, short_dir: Path, tmp_path: Path
 ) -> None:
-    zone = csi.Topology(segments={"zone": "z1"})
-    wanted = csi.TopologyRequirement(requisite=[zone], preferred=[zone])
+    zone = {"zone": "z1"}
     with Site(short_dir, tmp_path) as site:
-        honest = site.told(site.node("n2"), report(DRIVER, "n2", segments={"zone": "z1"}))
+        honest = site.told(site.node("n2"), report(DRIVER, "n2", segments=zone))
         sidecar = site.sidecar(DRIVER)
         honest.answers["CreateVolume"] = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v-1"))
-        assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=wanted)).ok
-        thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={"zone": "z1"}))
+        assert site.call(sidecar, "CreateVolume", create_at("pvc-1", zone)).ok
+        thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments=zone))
         thief.answers["CreateVolume"] = bodies
-        stolen = site.call(sidecar, "CreateVolume", create("pvc-2", accessibility_requirements=wanted))
+        stolen = site.call(sidecar, "CreateVolume", create_at("pvc-2", zone))
         assert thief.times_asked("CreateVolume") == 1
         told = f"edge node a-thief answered CreateVolume pvc-2 of driver {DRIVER} with {why}"
         assert (stolen.code, stolen.message.partition(";")[0]) == (Code.UNAVAILABLE, told)

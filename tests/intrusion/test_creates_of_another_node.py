@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.csi import csi_pb2 as csi
 from common.status import Code
 from common.topology import NODE_SEGMENT
-from tests.kit.requests import create
+from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, report
 
 if TYPE_CHECKING:
@@ -19,10 +19,8 @@ SECRETS = {"key": "s3cret"}
 
 
 def wanted(name: str, segments: dict[str, str]) -> csi.CreateVolumeRequest:
-    """A CreateVolume with secrets, as external-provisioner sends it with --strict-topology."""
-    term = csi.Topology(segments=segments)
-    requirement = csi.TopologyRequirement(requisite=[term], preferred=[term])
-    return create(name, accessibility_requirements=requirement, secrets=SECRETS)
+    """A CreateVolume with secrets."""
+    return create_at(name, segments, secrets=SECRETS)
 
 
 def volume(id_: str) -> csi.CreateVolumeResponse:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from common.csi import csi_pb2 as csi
 from common.messages import Cancel, Chunk, End, Kind, Open, Priority
 from common.status import Code
-from tests.intrusion.test_creates_of_another_node import wanted
 from tests.kit.answers import path_of
+from tests.kit.requests import create_at
 from tests.kit.spoken_node import Site, attend, report
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
@@ -31,7 +31,7 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_and_memory_with_long_names(s
         for number, placement in enumerate(("auto", "pinned")):
             with Stranger(site.hub.address, tls=site.authority.driver(MINE).client()) as thief:
                 thief.greet(hello("driver", MINE, placement=placement))
-                call(thief, "CreateVolume", wanted(f"{number}" * LONG, ZONE))
+                call(thief, "CreateVolume", create_at(f"{number}" * LONG, ZONE))
                 refused = thief.next_end()
             assert refused.code == Code.UNAVAILABLE
             assert f"a create whose name has {LONG} characters" in refused.message
@@ -57,7 +57,7 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels
         with Stranger(site.hub.address, tls=site.authority.driver(MINE).client()) as thief:
             thief.greet(hello("driver", MINE, placement="local"))
             for number in range(3 * MOST):
-                call(thief, "CreateVolume", wanted(f"invented-{number:03}", ZONE), stream=2 * number + 1)
+                call(thief, "CreateVolume", create_at(f"invented-{number:03}", ZONE), stream=2 * number + 1)
             wait_for(lambda: stored(short_dir, 3 * MOST) >= MOST, what="names in the claim store")
             thief.frames(*(Cancel(2 * number + 1) for number in range(3 * MOST)))
             ends: list[End] = []

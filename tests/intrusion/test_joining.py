@@ -30,15 +30,13 @@ def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: Joina
     assert isinstance(node, NodeKey)
     with Stranger(joinable.hub.address, tls=node.client(joinable.authority.path, joinable.directory)) as link:
         assert link.greet(hello("edge", "n1")).role == "hub"
-    thief = joinable.join(token, "n2")
-    assert isinstance(thief, Refused)
+    thief = joinable.refusal(token, "n2")
     assert (thief.reason, thief.message) == ("token", "this token has been used 1 times, which is all that it allows")
 
 
 def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(joinable: JoinableHub) -> None:
     guess = JoinToken((), b"", joinable.token().id, bytes(32))
-    refused = joinable.join(guess, "n1")
-    assert isinstance(refused, Refused)
+    refused = joinable.refusal(guess, "n1")
     assert (refused.reason, refused.message) == ("token", "the hub has no such token")
     with joinable.dial() as stranger:
         assert isinstance(ask(stranger, AskCa(), Kind.CA), CaCertificates)
@@ -80,9 +78,7 @@ def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(joinable: J
     token = joinable.token("--node=*", "--uses=9")
     assert isinstance(joinable.join(token, "new-node"), NodeKey)
     for given, name in ((token, "with-volumes"), (token, "new-node"), (early, "named")):
-        refused = joinable.join(given, name)
-        assert isinstance(refused, Refused)
-        assert refused.reason == "node"
+        assert joinable.refusal(given, name).reason == "node"
     told = by_hand("token", "create", "--node=named", f"--hub=unix://{joinable.hub.uds}")
     assert (told.returncode, "edge node named exists; with --replace" in told.stderr) == (1, True)
 
@@ -109,12 +105,10 @@ def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(joinable: Jo
     assert answer.reason == "denied"
     later = joinable.token("--node=n5", "--replace")
     for shown, reason in ((token, "token"), (later, "denied")):
-        refused = joinable.join(shown, "n5")
-        assert isinstance(refused, Refused)
-        assert refused.reason == reason
+        assert joinable.refusal(shown, "n5").reason == reason
     assert joinable.outcome(stolen, "n5") == "denied"
     joinable.operator("allow", "n5")
-    assert isinstance(joinable.join(token, "n5"), Refused)
+    assert joinable.refusal(token, "n5")
     assert isinstance(joinable.join(later, "n5"), NodeKey)
 
 
@@ -123,9 +117,7 @@ def test_a_revoked_token_is_worth_nothing_also_after_a_restart(joinable: Joinabl
     assert joinable.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
     joinable.hub.kill()
     joinable.hub.start()
-    refused = joinable.join(token, "n6")
-    assert isinstance(refused, Refused)
-    assert refused.message == "this token was revoked"
+    assert joinable.refusal(token, "n6").message == "this token was revoked"
     listed = json.loads(joinable.operator("token", "list", "--output=json"))["tokens"]
     assert (token.id, "revoked") in [(one["id"], one["state"]) for one in listed]
 

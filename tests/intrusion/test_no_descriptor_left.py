@@ -6,11 +6,10 @@ import contextlib
 import resource
 from typing import TYPE_CHECKING
 
-from common.csi import csi_pb2 as csi
 from tests.intrusion.test_hostile_closures import _RULES, inline, pod
 from tests.kit.hostile_hub import attack
 from tests.kit.intruder import connections, gets_in
-from tests.kit.requests import create
+from tests.kit.requests import create, delete
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
@@ -59,11 +58,13 @@ def test_creates_and_deletes_go_on_while_the_hub_has_no_descriptor(bridge: Bridg
             for number in range(5):
                 outcome = sidecar.call("CreateVolume", create(f"v{number}"))
                 assert outcome.ok, outcome.refusal
-            assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id="id-of-v0")).ok
+            assert sidecar.call("DeleteVolume", delete("v0")).ok
             proxy.kill()
             proxy.start()
-        again, request = proxy.sidecar(), csi.DeleteVolumeRequest(volume_id="id-of-v1")
-        wait_for(lambda: again.call("DeleteVolume", request).ok, what="delete after the proxy driver has come back")
+        again = proxy.sidecar()
+        wait_for(
+            lambda: again.call("DeleteVolume", delete("v1")).ok, what="delete after the proxy driver has come back"
+        )
 
 
 async def test_an_agent_without_a_descriptor_mounts_later_and_forgets_no_volume(

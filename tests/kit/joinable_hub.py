@@ -55,6 +55,11 @@ class JoinableHub:
         assert isinstance(answer, Refused)
         return answer
 
+    def refusal(self, token: JoinToken, node: str) -> Refused:
+        found = self.join(token, node)
+        assert isinstance(found, Refused)
+        return found
+
     def joined(self, node: str, *flags: str) -> NodeKey:
         found = self.join(self.token(f"--node={node}", *flags), node)
         assert isinstance(found, NodeKey)

@@ -7,6 +7,13 @@ def create(name: str, **fields: object) -> csi_pb2.CreateVolumeRequest:
     return csi_pb2.CreateVolumeRequest(name=name, **fields)  # type: ignore[arg-type]  # passed on
 
 
+def create_at(name: str, segments: dict[str, str], **fields: object) -> csi_pb2.CreateVolumeRequest:
+    """Return a CreateVolumeRequest as external-provisioner sends it with --strict-topology."""
+    term = csi_pb2.Topology(segments=segments)
+    wanted = csi_pb2.TopologyRequirement(requisite=[term], preferred=[term])
+    return create(name, accessibility_requirements=wanted, **fields)
+
+
 def create_of_bytes(name: str, size: int) -> csi_pb2.CreateVolumeRequest:
     """Return a CreateVolumeRequest of exactly `size` bytes on the wire."""
     request = create(name)
