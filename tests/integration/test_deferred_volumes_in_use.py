@@ -38,7 +38,9 @@ def shown(node: DeferringNode) -> tuple[Any, Any]:
     return found["size_bytes"], found["used_bytes"]
 
 
-def test_the_usage_is_the_guests_and_only_the_devices_size_where_no_guest_can_tell(node: DeferringNode) -> None:
+def test_the_usage_is_the_guests_where_it_can_tell_and_the_volume_is_taken_back_only_when_the_guest_has_ended(
+    node: DeferringNode,
+) -> None:
     target = node.add("data")
     wait_for(lambda: shown(node) == (32 * MIB, None), what="the device's size", instead=node.tell)
     with node.guest("data"), FakeShim(node.run_dir / "vc/sbs", SANDBOX) as shim:
@@ -48,17 +50,10 @@ def test_the_usage_is_the_guests_and_only_the_devices_size_where_no_guest_can_te
         shim.usage = {mount_info(node.run_dir, target)["device"]: USAGE}
         wait_for(lambda: shown(node) == (32 * MIB, None), what="the device's size", instead=node.tell)
     assert node.driver.calls("NodeGetVolumeStats") == []
-
-
-def test_a_volume_is_taken_back_only_when_its_guest_has_ended(node: DeferringNode) -> None:
-    target = node.add("data")
     with node.guest("data"), FakeShim(node.run_dir / "vc/sbs", SANDBOX):
         node.put("data", phase="Succeeded")
-        wait_for(
-            lambda: f"sandbox {SANDBOX} still uses" in node.volumes("data")[0]["error"],
-            what="the reason",
-            instead=node.tell,
-        )
+        why = f"sandbox {SANDBOX} still uses"
+        wait_for(lambda: why in node.volumes("data")[0]["error"], what="the reason", instead=node.tell)
         assert mount_info(node.run_dir, target)
         assert node.driver.calls("NodeUnpublishVolume") == []
     node.wait_clean()

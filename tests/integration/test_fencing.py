@@ -86,9 +86,16 @@ def test_no_block_of_the_old_node_reaches_the_disk_after_the_detach(
         told.writelines(play(nodes, random.Random(seed), ROUNDS))
 
 
-def test_a_volume_goes_to_the_other_node_by_time_and_waits_for_those_that_hold_it(nodes: FencedNodes) -> None:
+def test_a_volume_is_mounted_again_by_a_node_that_comes_back_in_time_and_goes_by_time_once_nobody_holds_it(
+    nodes: FencedNodes,
+) -> None:
     old, new = nodes.nodes["n1"], nodes.nodes["n2"]
     nodes.move("n1")
+    old.write("open")
+    old.partition()
+    old.wait_fenced()
+    old.stop_writers()
+    old.heal()
     writer = old.write("fork")
     old.partition()
     began = time.monotonic()
@@ -105,17 +112,6 @@ def test_a_volume_goes_to_the_other_node_by_time_and_waits_for_those_that_hold_i
     nodes.disk.detach("n1")
     nodes.move("n2")
     new.write("open")
-
-
-def test_a_node_that_comes_back_before_the_detach_mounts_its_volume_again(nodes: FencedNodes) -> None:
-    node = nodes.nodes["n1"]
-    nodes.move("n1")
-    node.write("open")
-    node.partition()
-    node.wait_fenced()
-    node.stop_writers()
-    node.heal()
-    node.write("direct")
 
 
 def test_a_staging_that_hangs_holds_the_detach_and_resets_nothing(nodes: FencedNodes) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from edge.registry.node_driver import NodeDriver
+
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
 
@@ -87,6 +89,11 @@ class Node:
 
     async def away(self, name: str = "vendor.test") -> None:
         await until(lambda: (known := self.registry.find(name)) is None or not known.registered, f"{name} away")
+
+    def known(self) -> NodeDriver:
+        found = self.registry.find("vendor.test")
+        assert found is not None
+        return found
 
     def facts(self) -> dict[str, str]:
         return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
@@ -174,8 +181,7 @@ async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plu
     capability = csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})
     vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
     await node.start_with(plugin)
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     assert (found.node_id, found.max_volumes, dict(found.topology), set(found.capabilities)) == (
         "id-1",
         7,
@@ -260,8 +266,7 @@ async def test_a_driver_that_left_is_called_while_its_socket_is_there(
     await node.start_with(plugin)
     plugin.stop()
     await node.away()
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     assert (await found.call(PUBLISH, b"", timeout_s=5.0))[0].ok
     vendor.stop()
     vendor.socket.unlink(missing_ok=True)
@@ -272,8 +277,7 @@ async def test_a_driver_that_left_is_called_while_its_socket_is_there(
 async def test_a_call_that_hangs_is_given_up_in_time(node: Node, plugin: Plugin, vendor: Vendor) -> None:
     vendor.hold("NodePublishVolume")
     await node.start_with(plugin)
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     calling = asyncio.create_task(found.call(PUBLISH, b"", timeout_s=3.0))
     await until(lambda: vendor.calls("NodePublishVolume"), "the call at the driver")
     (call,) = vendor.calls("NodePublishVolume")
@@ -289,8 +293,7 @@ async def test_after_a_restart_a_driver_is_known_before_it_is_up(node: Node, plu
     plugin.stop()
     vendor.stop()
     await node.start()
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     assert (found.node_id, found.max_volumes, found.registered) == ("id-1", 3, False)
     assert node.facts() == {"vendor.test": "id-1"}
     vendor.start()
@@ -311,8 +314,7 @@ async def test_how_many_volumes_a_driver_takes_is_asked_as_often_as_wanted(
     vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=5))
     await until(lambda: node.registry.csi_node()[0].get("allocatable") == {"count": 5}, "the new count")
     node.registry.ask_every("vendor.test", None)
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     assert found.driver.ask_every_s == ASK_AGAIN_S
 
 
@@ -336,8 +338,7 @@ async def test_a_driver_that_restarts_with_other_capabilities_is_asked_again(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
     await node.start_with(plugin)
-    found = node.registry.find("vendor.test")
-    assert found is not None
+    found = node.known()
     assert found.capabilities == frozenset()
     capability = csi_pb2.NodeServiceCapability(rpc={"type": "EXPAND_VOLUME"})
     vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))

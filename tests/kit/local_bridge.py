@@ -23,6 +23,7 @@ from tests.kit.ports import free_ports
 from tests.lab.link import Link
 
 _WAIT_S = 0.005
+_DRIVER = "vendor.test"
 
 
 class LocalBridge:
@@ -32,8 +33,8 @@ class LocalBridge:
         links: between agent and hub, and between proxy driver and hub.
     """
 
-    def __init__(self, directory: Path, vendor: Path, *, driver: str = "vendor.test", in_hub: bool = False) -> None:
-        self._directory, self._vendor, self._driver, self._in_hub = directory, vendor, driver, in_hub
+    def __init__(self, directory: Path, vendor: Path, *, in_hub: bool = False) -> None:
+        self._directory, self._vendor, self._in_hub = directory, vendor, in_hub
         self._socket = directory / "csi.sock"
         self._stopping = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +72,7 @@ class LocalBridge:
                 "listen": f"127.0.0.1:{port}",
                 "insecure": "true",
                 "state_dir": str(states / "hub"),
-                **({"serve": [f"{self._driver}=unix://{self._socket}"]} if self._in_hub else {}),
+                **({"serve": [f"{_DRIVER}=unix://{self._socket}"]} if self._in_hub else {}),
             }
         )
         self._start(hub_process.run(hub, self._stopping), "hub")
@@ -94,7 +95,7 @@ class LocalBridge:
             await self._start_link(f"unix://{uds}", f"unix://{self._directory}/l.sock")
             proxy = DRIVER_OPTIONS.read(
                 {
-                    "drivername": self._driver,
+                    "drivername": _DRIVER,
                     "endpoint": f"unix://{self._socket}",
                     "hub_endpoint": self.links[1].address,
                     "state_dir": str(states / "proxy"),

@@ -105,15 +105,14 @@ class SpokenNode(Stranger):
 
     Attributes:
         name: its name.
-        answers: by method: the response, or the bytes of several, or the status, with which it answers. Other methods
-            get an empty response.
+        answers: by method: the response, or the bytes of several. Other methods get an empty one.
         asked: the calls that it has answered.
     """
 
     def __init__(self, name: str, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(to, tls=tls)
         self.name = name
-        self.answers: dict[str, Message | tuple[bytes, ...] | tuple[Code, str]] = {}
+        self.answers: dict[str, Message | tuple[bytes, ...]] = {}
         self.asked: list[Asked] = []
         self._opened: dict[int, Open] = {}
         self._requests: dict[int, bytes] = {}
@@ -156,8 +155,6 @@ class SpokenNode(Stranger):
         assert path == path_of(name)
         self.asked.append(Asked(name, method.request.FromString(request)))
         match self.answers.get(name, method.response()):
-            case (Code() as code, str() as text):
-                self.frames(End(stream, code, text, Origin.VENDOR))
             case tuple() as bodies:
                 self.frames(*(Chunk(stream, 0, body) for body in bodies))  # type: ignore[arg-type]  # bytes
                 self.frames(End(stream, Code.OK, "", Origin.VENDOR))

@@ -220,16 +220,6 @@ async def test_60_internal_errors_at_once_are_believed_and_the_connection_surviv
 
 
 @pytest.mark.usefixtures("looking")
-async def test_a_driver_that_restarts_is_called_on_its_new_socket(path: Path) -> None:
-    async with channel_to(path) as channel:
-        for number in range(3):
-            with vendor_at(path, Who=lambda _request, _context, number=number: b"%d" % number):  # type: ignore[misc]  # a lambda with a default
-                assert (await channel.call("/a/Who", b"").unary())[1] == b"%d" % number
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108 - what drivers do
-
-
-@pytest.mark.usefixtures("looking")
 async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_new(path: Path, tmp_path: Path) -> None:
     release, began = threading.Event(), threading.Event()
 

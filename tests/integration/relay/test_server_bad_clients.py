@@ -119,16 +119,6 @@ async def test_a_client_that_breaks_http2_loses_its_connection_and_no_other_does
     assert "broke the rules of HTTP/2" in caplog.text
 
 
-async def test_a_good_client_never_sees_a_goaway_while_the_server_runs(path: Path) -> None:
-    async with serving(path, echo), raw_sidecar_at(path) as peer:
-        for number in range(100):
-            stream = 2 * number + 1
-            await peer.send(wire(1, 4, stream, fields(*REQUEST)), wire(0, 1, stream, message(b"x")))
-            assert (await peer.frame(0))[2:] == (stream, message(b"x"))
-        assert 7 not in {kind for kind, *_ in peer.frames}
-        assert 3 not in {kind for kind, *_ in peer.frames}
-
-
 class Notes(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
