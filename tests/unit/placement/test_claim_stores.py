@@ -242,12 +242,16 @@ async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(
     assert (await id_entry(one)).holders["n1"].name == "CreateVolume first"
 
 
-async def test_deleted_ids_are_forgotten_after_an_hour_also_if_the_clock_was_set_back(one: ClaimStore) -> None:
-    third = Thing(VOLUME, "vol-3")
-    await make(one, "n1", VOL, OTHER, third)
+async def test_deleted_ids_are_forgotten_after_an_hour_and_no_sooner_also_if_the_clock_was_set_back(
+    one: ClaimStore,
+) -> None:
+    third, fourth = Thing(VOLUME, "vol-3"), Thing(VOLUME, "vol-4")
+    await make(one, "n1", VOL, OTHER, third, fourth)
     await delete(one, "n1", VOL, at=90_000.0)
     await delete(one, "n1", OTHER, at=1_000.0)
-    await delete(one, "n1", third, at=4_601.0)
+    await delete(one, "n1", third, at=4_600.0)
+    assert (await id_entry(one, OTHER)).deleted == ["n1"]
+    await delete(one, "n1", fourth, at=4_601.0)
     assert ((await id_entry(one, OTHER)).holders, (await id_entry(one)).deleted) == ({}, ["n1"])
     await make(one, "n1", OTHER)
 

@@ -35,3 +35,12 @@ def test_beyond_the_limit_the_oldest_go_and_the_hub_knows_from_when_on_it_has_al
         recent.add([place(number)], 200.0 + number)
     assert recent.all() == {place(2): 202.0, place(3): 203.0}
     assert recent.complete_since == 201.0
+
+
+def test_a_thing_that_is_made_again_is_young_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    recent = Recent(100.0)
+    recent.add([place(1), place(2)], 200.0)
+    recent.add([place(1)], 300.0)
+    recent.add([place(3)], 301.0)
+    assert recent.all() == {place(1): 300.0, place(3): 301.0}
