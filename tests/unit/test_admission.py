@@ -119,3 +119,14 @@ def test_an_instance_that_is_none_is_refused(role: str, peer: Peer, instance: st
 
 def test_a_role_is_not_repeated_at_any_length() -> None:
     assert len(str(refusal_of(hello("r" * 60_000), PLAIN))) < 300
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_an_edge_agent_may_not_come_by_the_unix_socket(insecure: bool) -> None:
+    refusal = refusal_of(hello("edge"), UDS, insecure=insecure)
+    assert (refusal.reason, "must connect over the network" in str(refusal)) == (Reason.ROLE, True)
+
+
+def test_a_node_has_the_name_of_a_kubernetes_node() -> None:
+    refusal = refusal_of(hello("edge", "n..1"), PLAIN, insecure=True)
+    assert (refusal.reason, "'n..1' is no node's name" in str(refusal)) == (Reason.NAME, True)

@@ -9,7 +9,7 @@ import pytest
 from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import TrustStore
+from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
@@ -74,6 +74,22 @@ async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_resta
     assert await hub.allow("n1") == ""
     for _ in range(2):
         assert not hub.denied("n1")
+        await hub.restart()
+
+
+async def test_a_node_that_is_allowed_again_comes_back_with_no_certificate_of_before(hub: DenyingHub) -> None:
+    for number, node in enumerate(("n1", "n2")):
+        hub.store.put_certificate(
+            Certificate(node, 1, f"key{number}", f"1{number}", NOW, NOW + 60.0, State.CURRENT, chain=b"pem")
+        )
+    await hub.deny("n1")
+    assert await hub.allow("n1") == (
+        "edge node n1 is no longer denied; its certificates stay refused: let it join again "
+        "(csi-bridge token create --node n1 --replace)"
+    )
+    for _ in range(2):
+        known = hub.store.certificates
+        assert (known["n1"][1].state, known["n1"][1].chain, known["n2"][1].state) == (State.VOID, b"", State.CURRENT)
         await hub.restart()
 
 

@@ -78,6 +78,22 @@ async def test_a_node_may_skip_a_certificate_whose_answer_was_lost(hub: Generati
     assert hub.states() == {1: State.VOID, 2: State.VOID, 3: State.CURRENT}
 
 
+async def test_a_generation_above_all_known_ones_becomes_the_current_one(hub: GenerationsOfHub) -> None:
+    """The hub was restored from a backup, and the node has renewed since then."""
+    hub.come(await hub.issue("k1"))
+    hub.come(shown(7, "k7"))
+    assert hub.states() == {1: State.VOID, 7: State.CURRENT}
+    assert hub.generations.next_of("n1") == 8
+
+
+async def test_a_certificate_without_a_generation_stays_out_when_all_generations_are_void(
+    hub: GenerationsOfHub,
+) -> None:
+    hub.come(await hub.issue("k1"))
+    hub.store.put_certificate(replace(hub.store.certificates["n1"][1], state=State.VOID))
+    hub.refusal(shown(0, "file"))
+
+
 async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(hub: GenerationsOfHub) -> None:
     hub.come(await hub.issue("k1"))
     second, third = await hub.issue("k2"), await hub.issue("k3")

@@ -291,3 +291,10 @@ async def test_damaged_settings_of_the_join_are_told_and_end_no_agent(node: Rene
     (tmp_path / "state/identity/joined.json").write_text("{")
     await node.renewal.before_dial()
     assert "repair it, or join again" in node.problem
+
+
+async def test_an_agent_moves_to_the_certificate_of_a_join_beside_it(node: RenewingNode) -> None:
+    node.uplink.is_outdated = True
+    async with asyncio.timeout(5):  # one that does not move looks again and again
+        await node.run()
+    assert node.hub.asked == []
