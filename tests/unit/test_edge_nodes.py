@@ -17,6 +17,7 @@ from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
     Draining,
+    DriverMissing,
     HandshakeRefused,
     NodeOffline,
     NodeUnknown,
@@ -190,7 +191,30 @@ async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: K
     assert world.nodes.connected == 1
 
 
+async def test_a_node_that_was_away_before_the_hubs_restart_keeps_the_time_it_left(world: Known) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    since = world.since
+    again = await world.restart()
+    assert again.since == since
+    await again.close()
+
+
+async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: Known) -> None:
+    await world.connected()
+    with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e\.example"):
+        world.ask(driver="e.example")
+
+
 # -------------------- one name, one machine --------------------
+
+
+async def test_an_earlier_start_of_the_same_machine_is_refused(world: Known) -> None:
+    first = await world.come(hello(boot=5))
+    refusal = await world.refused(hello(boot=4))
+    assert (refusal.reason, str(refusal)) == (Reason.STALE, "a later start of this machine is connected as n1")
+    assert not first.over
+    assert world.described().boot == 5
 
 
 async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_the_first_one_stays(
