@@ -211,6 +211,21 @@ async def test_an_expansion_tells_the_size_that_came_of_it(plugin: VolumePlugin,
     assert request.staging_target_path == str(plugin.layout.root / STAGING / "globalmount")
 
 
+async def test_a_driver_is_asked_neither_to_stage_nor_to_expand_without_the_capability(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    driver.capabilities = frozenset()
+    await stage(plugin)
+    await publish(plugin)
+    assert driver.last("NodePublishVolume").staging_target_path == ""
+    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    assert (type(error), error.code) == (Refused, Code.UNIMPLEMENTED)
+    await plugin.unpublish(PUBLISHED)
+    await plugin.unstage(STAGED)
+    assert driver.methods == ["Publish", "Unpublish"]
+    assert not any(STAGING in path for path in on_disk(plugin))
+
+
 async def test_stats_are_asked_as_far_as_the_driver_tells(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     driver.capabilities = frozenset()
     assert await plugin.stats(PUBLISHED) is None

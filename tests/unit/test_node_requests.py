@@ -1,4 +1,4 @@
-"""What the parity with the kubelet does not show of node calls: odd modes, labels, tokens, groups, and answers."""
+"""Node calls: the fields that keep a volume or a Secret safe, and what the parity with the kubelet does not show."""
 
 from dataclasses import replace
 from typing import Any
@@ -69,6 +69,33 @@ def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
     assert publish(wanted(VOLUME, pod)).volume_capability.mount.mount_flags == flags[:2]
 
 
+def test_a_publication_says_what_the_pod_may_do_and_who_it_is() -> None:
+    volume = replace(VOLUME, attributes={"pool": "fast"}, rules=DriverRules(pod_info=True))
+    request = publish(wanted(volume, replace(POD, service_account="seller"), read_only=True))
+    assert (request.readonly, list(request.volume_capability.mount.mount_flags)) == (True, ["noatime", "discard"])
+    assert dict(request.volume_context) == {
+        "pool": "fast",
+        "csi.storage.k8s.io/pod.name": "web",
+        "csi.storage.k8s.io/pod.namespace": "shop",
+        "csi.storage.k8s.io/pod.uid": "u1",
+        "csi.storage.k8s.io/serviceAccount.name": "seller",
+        "csi.storage.k8s.io/ephemeral": "false",
+    }
+    assert (publish().readonly, dict(publish().volume_context)) == (False, {})
+
+
+def test_the_group_is_told_to_a_driver_that_applies_it_and_to_no_other() -> None:
+    able = frozenset({Has.VOLUME_MOUNT_GROUP})
+    for capabilities, told in ((able, "2000"), (STAGE_ONLY, "")):
+        assert stage(capabilities=capabilities, fs_group=2000).volume_capability.mount.volume_mount_group == told
+        assert publish(capabilities=capabilities).volume_capability.mount.volume_mount_group == told
+
+
+def test_an_expansion_says_the_size() -> None:
+    raw = requests.expand(VOLUME, "/target", "/staging", ALL, required_bytes=2**31, secrets={})
+    assert pb.NodeExpandVolumeRequest.FromString(raw).capacity_range.required_bytes == 2**31
+
+
 TOKENS = {
     "vault": {"token": "ey<1>", "expirationTimestamp": "2026-01-01T00:00:00Z"},
     "": {"token": "ey2", "expirationTimestamp": "2026-01-02T00:00:00Z"},
@@ -92,6 +119,14 @@ def test_without_a_token_for_each_audience_nothing_is_asked(tokens: Any) -> None
     volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED))
     with pytest.raises(NotReady, match="wants a token for audience"):
         publish(wanted(volume), tokens=tokens)
+
+
+def test_tokens_go_into_the_secrets_if_the_driver_says_so() -> None:
+    volume = replace(VOLUME, rules=DriverRules(token_audiences=(("vault", 0),), tokens_in_secrets=True))
+    given = {"key": "s3cret"}
+    request = publish(wanted(volume), tokens=TOKENS, secrets=given)
+    assert (requests.TOKENS_KEY in request.secrets, requests.TOKENS_KEY in request.volume_context) == (True, False)
+    assert given == {"key": "s3cret"}
 
 
 def test_a_block_volume_gets_no_tokens_as_from_the_kubelet() -> None:
@@ -127,6 +162,11 @@ def test_who_changes_the_group_of_the_files(policy: str, fs_type: str, modes: tu
     assert not requests.wants_fs_group(wanted(volume, read_only=True), frozenset())
     assert not requests.wants_fs_group(wanted(volume, replace(POD, fs_group=None)), frozenset())
     assert not requests.wants_fs_group(wanted(volume), frozenset({Has.VOLUME_MOUNT_GROUP}))
+
+
+def test_an_inline_volume_counts_as_one_writers() -> None:
+    volume = replace(VOLUME, ephemeral=True, access_modes=())
+    assert requests.wants_fs_group(wanted(volume), frozenset())
 
 
 USAGE = pb.NodeGetVolumeStatsResponse(

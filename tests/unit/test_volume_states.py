@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.errors import SettingsError
 from edge.manager.states import Device, Publication, State, VolumeStates
 from edge.volume_errors import NotReady
 
@@ -116,3 +117,10 @@ async def test_nobody_else_may_read_the_files(tmp_path: Path) -> None:
     modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in os.scandir(tmp_path)}
     await states.close()
     assert set(modes.values()) == {0o600}, modes
+
+
+async def test_two_agents_cannot_use_one_directory(tmp_path: Path) -> None:
+    states = VolumeStates(tmp_path)
+    with pytest.raises(SettingsError, match="another edge agent"):
+        VolumeStates(tmp_path)
+    await states.close()

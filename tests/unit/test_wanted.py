@@ -8,6 +8,7 @@ import pytest
 
 from common.objects import Object, Ref, Stamp
 from edge.manager.wanted import Wanted
+from edge.volumes import SecretRef, inline_handle
 from tests.kit.edge_volumes import (
     DRIVER,
     NODE,
@@ -92,6 +93,23 @@ def test_a_hub_that_does_not_tell_the_places_in_containers_leaves_them_out() -> 
 def test_what_is_no_volume_of_a_container_and_a_driver_is_not_wanted(body: Mapping[str, Any]) -> None:
     (found,) = wanted(store(body)).pods
     assert (found.volumes, dict(found.unresolved)) == ((), {})
+
+
+def test_each_call_gets_the_secret_that_its_volume_names_for_it() -> None:
+    names = ("nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef")
+    given = volume(
+        WEB, persistent_volume(csi={it: {"namespace": "vault", "name": it} for it in names}), persistent_claim()
+    )
+    found = given.volume.stage_secret, given.volume.publish_secret, given.volume.expand_secret
+    assert found == tuple(SecretRef("vault", it) for it in names)
+
+
+def test_an_inline_volume_has_a_handle_of_its_own_and_its_secret_in_the_pods_namespace() -> None:
+    csi = {"driver": DRIVER, "readOnly": True, "nodePublishSecretRef": {"name": "s", "namespace": "kube-system"}}
+    given = volume(pod(volumes=[{"name": "tmp", "csi": csi}]), driver(volumeLifecycleModes=["Ephemeral"]))
+    assert (given.read_only, given.volume.ephemeral) == (True, True)
+    assert given.volume.handle == inline_handle("web-uid", "tmp")
+    assert given.volume.publish_secret == SecretRef("default", "s")
 
 
 def test_a_generic_ephemeral_volume_is_the_claim_that_its_pod_owns() -> None:
