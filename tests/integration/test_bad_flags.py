@@ -184,16 +184,6 @@ def test_a_flag_and_a_variable_with_a_wrong_value_are_named(command: Case, optio
     assert not_refused(by_variable, option) == {}
 
 
-@pytest.mark.parametrize(
-    ("command", "option"), [(command, option) for command in COMMANDS for option in command.options if option.required]
-)
-def test_a_required_setting_that_is_missing_is_named(command: Case, option: Option) -> None:
-    others = {flag: value for flag, value in command.needed.items() if flag != option.opts[0]}
-    result = run(Case(command.words, others, command.arguments))
-    assert result.exit_code == 2
-    assert f"{option.envvar} or {option.opts[0]}: required" in result.output
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_what_is_no_flag_ends_with_code_2(command: Case) -> None:
     for argv in (["--no-such-flag"], ["extra", "words", "here"]):

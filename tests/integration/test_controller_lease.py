@@ -169,7 +169,9 @@ async def node(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator
 
 
 @pytest.mark.parametrize("lease_s", [LONG_S])
-async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_refused(node: LeasedNode) -> None:
+async def test_the_lease_goes_on_while_the_hub_answers_also_while_the_agent_drains_and_an_older_epoch_is_refused(
+    node: LeasedNode,
+) -> None:
     stream = await node.running_create()
     await asyncio.sleep(LONG_S + 1)
     assert not node.vendor.calls("CreateVolume")[0].cancelled
@@ -178,7 +180,14 @@ async def test_the_lease_goes_on_while_the_hub_answers_and_an_older_epoch_is_ref
     status = await ended(old)
     assert (status.code, status.origin) == (Code.ABORTED, Origin.UNSENT)
     assert node.vendor.calls("DeleteVolume") == []
+    node.agent.ask_to_stop()
+    await node.logged("stopping: calls under way have 15 s to finish")
+    await asyncio.sleep(LONG_S + 1)
+    assert not node.vendor.calls("CreateVolume")[0].cancelled
     assert not node.agent.logged("no answer of the hub")
+    node.gate.set()
+    assert (await ended(stream)).ok
+    await asyncio.to_thread(node.agent.process.wait_exit)
 
 
 async def test_a_partition_cancels_the_vendors_call_and_the_retry_begins_anew(node: LeasedNode) -> None:
@@ -217,18 +226,6 @@ async def test_an_agent_that_was_stopped_across_the_lease_cancels_what_it_had_be
     node.vendor.as_usual("CreateVolume")
     assert (await ended(node.hub.call(CREATE, create("pvc-2").SerializeToString(), epoch=7))).ok
     assert node.vendor.calls("DeleteVolume") == []
-
-
-@pytest.mark.parametrize("lease_s", [LONG_S])
-async def test_an_agent_that_drains_finishes_its_operation_on_the_link(node: LeasedNode) -> None:
-    stream = await node.running_create()
-    node.agent.ask_to_stop()
-    await node.logged("stopping: calls under way have 15 s to finish")
-    await asyncio.sleep(LONG_S + 1)
-    assert not node.vendor.calls("CreateVolume")[0].cancelled
-    node.gate.set()
-    assert (await ended(stream)).ok
-    await asyncio.to_thread(node.agent.process.wait_exit)
 
 
 async def test_an_agent_that_drains_without_its_hub_cancels_its_operation_when_the_lease_ends(node: LeasedNode) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from common.csi import csi_pb2 as csi
 from common.status import Code
-from tests.kit.bridge import Agent, Bridge
 from tests.kit.edge_node import DRIVER, NODE, EdgeNode, attachment, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.operator import by_hand, hub_state, node_state
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import CompletedProcess
 
+    from tests.kit.bridge import Agent, Bridge
     from tests.kit.sidecar import Outcome
 
 VENDOR = "vendor.test"
@@ -54,33 +54,24 @@ def problems(bridge: Bridge) -> str:
 class Pair:
     """Node n1 serves the controller calls, node n2 has volumes."""
 
-    def __init__(self, bridge: Bridge, directory: Path) -> None:
-        self.bridge = bridge
-        self.vendors = [Vendor(directory / f"v-{name}.sock") for name in ("n1", "n2")]
+    def __init__(self, bridge: Bridge, serving: Vendor, other: Vendor) -> None:
+        self.bridge, self._vendor = bridge, serving
         bridge.start_hub()
-        for vendor, name in zip(self.vendors, ("n1", "n2"), strict=True):
-            vendor.identity.node_id = f"i-{name}"
-            vendor.start()
-        self.serving, self.other = (
-            bridge.start_agent(name, vendor.socket) for vendor, name in zip(self.vendors, ("n1", "n2"), strict=True)
-        )
+        serving.identity.node_id, other.identity.node_id = "i-n1", "i-n2"
+        bridge.start_agent("n1", serving.socket)
+        self.other = bridge.start_agent("n2", other.socket)
         self.sidecar = bridge.start_proxy(VENDOR, node="n1").sidecar()
         bridge.wait_routed(self.sidecar)
         wait_for(lambda: VENDOR in node_state(bridge.hub.uds, "n2")["drivers"], what="the report of n2")
 
     def detached(self) -> int:
-        return len(self.vendors[0].calls("ControllerUnpublishVolume"))
+        return len(self._vendor.calls("ControllerUnpublishVolume"))
 
 
 @pytest.fixture
-def pair(short_dir: Path, tmp_path: Path) -> Iterator[Pair]:
-    with Bridge(short_dir, tmp_path) as bridge:
-        pair = Pair(bridge, short_dir)
-        try:
-            yield pair
-        finally:
-            for vendor in pair.vendors:
-                vendor.stop()
+def pair(bridge: Bridge, vendor: Vendor, short_dir: Path) -> Iterator[Pair]:
+    with Vendor(short_dir / "other.sock") as other:
+        yield Pair(bridge, vendor, other)
 
 
 def test_a_node_that_is_away_keeps_its_volumes_until_it_is_back(pair: Pair) -> None:

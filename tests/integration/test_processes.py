@@ -143,15 +143,6 @@ def test_several_proxies_of_one_driver_serve_side_by_side(routed: Routed, name: 
 # -------------------- SIGTERM --------------------
 
 
-def test_each_process_stops_on_sigterm_and_leaves_no_socket(routed: Routed, short_dir: Path) -> None:
-    for which in ("proxy", "agent", "hub"):
-        stopped = member(routed, which)
-        stopped.ask_to_stop()
-        assert stopped.process.wait_exit() == 0, stopped.process.log_tail()
-        assert stopped.lines()[-1]["msg"].endswith("has stopped")
-    assert [path for path in short_dir.rglob("*.sock") if path != routed.vendor.socket] == []
-
-
 @pytest.mark.parametrize("which", ["hub", "agent", "proxy"])
 def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
     routed: Routed, which: str, name: str
@@ -220,7 +211,9 @@ def test_an_agent_that_drains_finishes_an_operation_whose_caller_has_gone_and_di
     assert not at_vendor.cancelled
 
 
-def test_sigterm_of_everything_at_once_finishes_the_call_under_way(routed: Routed, name: str) -> None:
+def test_sigterm_of_everything_at_once_finishes_the_call_under_way_and_leaves_no_socket(
+    routed: Routed, short_dir: Path, name: str
+) -> None:
     gate, call = routed.held_create(name)
     members = [member(routed, which) for which in ("hub", "agent", "proxy")]
     for stopped in members:
@@ -230,3 +223,5 @@ def test_sigterm_of_everything_at_once_finishes_the_call_under_way(routed: Route
     gate.set()
     assert call.outcome().answer == volume(name)
     assert [stopped.process.wait_exit() for stopped in members] == [0, 0, 0]
+    assert all(stopped.lines()[-1]["msg"].endswith("has stopped") for stopped in members)
+    assert [path for path in short_dir.rglob("*.sock") if path != routed.vendor.socket] == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edge.direct.errors import BadReply, NoSandbox, ShimError, ShimGone, ShimRefused, Unsupported
-from edge.direct.shim_client import GO_ROOT, RUST_ROOT, ShimClient
+from edge.direct.shim_client import ShimClient
 from edge.node_requests import VolumeStats
 from tests.kit.fake_shim import FakeShim, Flavour
 
@@ -50,11 +50,6 @@ def rust(client: ShimClient) -> Iterator[FakeShim]:
     with FakeShim(client.rust_root, "s", Flavour.RUST) as shim:
         shim.usage = {DEVICE: USAGE}
         yield shim
-
-
-def test_the_sockets_lie_where_the_runtimes_make_them() -> None:
-    assert (ShimClient().go_root, ShimClient().rust_root) == (GO_ROOT, RUST_ROOT)
-    assert (str(GO_ROOT), str(RUST_ROOT)) == ("/run/vc/sbs", "/run/kata")
 
 
 async def test_the_go_runtime_tells_usage_and_condition_and_omits_zeros(client: ShimClient, go: FakeShim) -> None:

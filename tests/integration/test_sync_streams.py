@@ -19,7 +19,6 @@ from cloud.sync.streams import PATIENCE_S, SyncServer
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
-from common.served_by_tasks import ServedByTasks
 from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
@@ -136,7 +135,7 @@ class Sink:
             raise OSError(self.trouble)
 
 
-class StreamedPair(ServedByTasks):
+class StreamedPair:
     """A hub and an agent, and the link between them."""
 
     def __init__(self, directory: Path) -> None:
@@ -147,10 +146,15 @@ class StreamedPair(ServedByTasks):
         self.links: tuple[Link, ...] = ()
         self.priorities: set[int] = set()
 
+    async def link(self) -> tuple[Link, Link]:
+        """The hub's end and the agent's of a new link without streams."""
+        ends = link_pair(Peer(self.serve), Peer(accepts=False))
+        await settle()
+        return ends
+
     async def connect(self) -> None:
         """A new link; the streams are about to compare."""
-        self.links = link_pair(Peer(self.serve), Peer(accepts=False))
-        await settle()
+        self.links = await self.link()
         self.streams.up(self.links[1])
 
     def cut(self) -> None:
@@ -398,8 +402,7 @@ async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pa
     await until(lambda: pair.sink.streams == 0)
     pair.sink.told.clear()
     observing = observe_stream()
-    hub, agent = link_pair(Peer(pair.serve), Peer(accepts=False))
-    await settle()
+    hub, agent = await pair.link()
     pair.sink.trouble = "disk is full"
     observing.up(agent)
     await until(lambda: pair.sink.told)
@@ -424,8 +427,7 @@ async def test_the_hub_notes_the_machine_before_a_stream_of_it_changes_what_the_
         known_at.extend(pair.sink.facts)
 
     pair.sink.meet = meet  # type: ignore[method-assign]  # it only looks
-    hub, agent = link_pair(Peer(pair.serve), Peer(accepts=False))
-    await settle()
+    hub, agent = await pair.link()
     agent.open(kind)
     await until(lambda: known_at)
     assert known_at == [NODE]
@@ -492,8 +494,7 @@ async def test_of_many_facts_that_are_refused_the_log_names_the_first(
 
 async def test_a_node_has_so_many_streams_and_no_more(pair: StreamedPair) -> None:
     for _ in range(2):
-        at_hub, at_edge = link_pair(Peer(pair.serve), Peer(accepts=False))
-        await settle()
+        at_hub, at_edge = await pair.link()
         streams = [at_edge.open(kind) for kind in (Kind.SYNC, Kind.FACTS, Kind.SYNC, Kind.FACTS, Kind.SYNC)]
         await settle()
         assert [stream.status is None for stream in streams] == [True, True, True, True, False]
@@ -507,8 +508,7 @@ async def test_a_node_has_so_many_streams_and_no_more(pair: StreamedPair) -> Non
 async def test_an_agent_that_breaks_the_rules_is_told_so_and_its_stream_ends(
     pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, at_edge = link_pair(Peer(pair.serve), Peer(accepts=False))
-    await settle()
+    _, at_edge = await pair.link()
     for kind, message in ((Kind.SYNC, encode(Stored(7))), (Kind.FACTS, b"nonsense"), (Kind.SYNC, b"\x92\x09\x01")):
         stream = at_edge.open(kind, message)
         while await stream.receive() is not None:
