@@ -107,6 +107,26 @@ async def test_a_code_that_is_not_final_leaves_everything_in_place(
     assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json", f"{TARGET}/vol_data.json"]
 
 
+async def test_no_answer_at_all_leaves_everything_in_place(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.answers |= {"NodeStageVolume": NO_ANSWER, "NodePublishVolume": NO_ANSWER}
+    assert isinstance(await failed(stage(plugin)), Uncertain)
+    assert isinstance(await failed(publish(plugin)), Uncertain)
+    assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json", f"{TARGET}/vol_data.json"]
+
+
+@pytest.mark.parametrize("answer", [(Code.INTERNAL, "no"), NO_ANSWER])
+async def test_a_volume_that_the_driver_does_not_take_down_keeps_its_data(
+    plugin: VolumePlugin, driver: ScriptedDriver, answer: Any
+) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    before = on_disk(plugin)
+    driver.answers |= {"NodeUnpublishVolume": answer, "NodeUnstageVolume": answer}
+    await failed(plugin.unpublish(PUBLISHED))
+    await failed(plugin.unstage(STAGED))
+    assert on_disk(plugin) == before
+
+
 @pytest.mark.parametrize("code", FINAL)
 async def test_a_final_code_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver, code: Code) -> None:
     driver.answers |= {"NodeStageVolume": (code, "no"), "NodePublishVolume": (code, "no")}
