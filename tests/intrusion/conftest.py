@@ -10,13 +10,18 @@ import pytest
 
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import Authority
-from tests.kit.intruder import lasting_hub
+from tests.kit.intruder import lasting_hub, outcome
 from tests.kit.joinable_hub import JoinableHub
+from tests.kit.stranger import hello
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
     from tests.kit.bridge import Hub
+
+BYSTANDER = "bystander"
+"""A node that no attack names."""
 
 
 @pytest.fixture(scope="module")
@@ -32,17 +37,30 @@ def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Hub]:
-    """A hub with TLS that the tests of a module share."""
+def _hub(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[tuple[Hub, ssl.SSLContext]]:
     with lasting_hub(tmp_path_factory.mktemp("logs"), *authority.hub().flags) as hub:
-        yield hub
+        yield hub, authority.edge(BYSTANDER).client()
+
+
+@pytest.fixture
+def hub(_hub: tuple[Hub, ssl.SSLContext]) -> Iterator[Hub]:
+    """A hub with TLS that the tests of a module share. After each of them it still admits a node that did nothing."""
+    hub, tls = _hub
+    yield hub
+    assert outcome(hub, hello("edge", BYSTANDER), tls) == "welcome"
 
 
 @pytest.fixture(scope="module")
-def insecure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    """A hub without TLS that the tests of a module share."""
+def _insecure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     with lasting_hub(tmp_path_factory.mktemp("logs")) as hub:
         yield hub
+
+
+@pytest.fixture
+def insecure(_insecure: Hub) -> Iterator[Hub]:
+    """The same without TLS."""
+    yield _insecure
+    assert outcome(_insecure, hello("edge", BYSTANDER)) == "welcome"
 
 
 @pytest.fixture(scope="module")

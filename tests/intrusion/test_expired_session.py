@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.messages import Reason
-from tests.kit.operator import hub_state
+from tests.kit.operator import node_state
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -26,4 +26,4 @@ def test_a_session_ends_with_its_certificate(hub: Hub, authority: Authority, rol
             f"the certificate of {role} x has ended; connect with a renewed one",
         )
     if role == "edge":
-        wait_for(lambda: not hub_state(hub.uds)["nodes"][0]["connected"], what="end of the node's session")
+        wait_for(lambda: not node_state(hub.uds, "x")["connected"], what="end of the node's session")
