@@ -41,6 +41,14 @@ def only_file(tmp_path: Path) -> Path:
     return path
 
 
+async def test_the_go_runtime_gets_a_bind_because_it_knows_no_other_type(files: CdiFiles, tmp_path: Path) -> None:
+    await files.add(replace(DEFERRED, deferral=Deferral(runtime="kata, go", flavour="go", fs_type="ext4")))
+    raw = only_file(tmp_path).read_bytes()
+    assert json.loads(raw)["cdiVersion"] == "0.4.0"
+    [edits] = devices_in(raw).values()
+    assert edits["mounts"][0]["type"] == "bind"
+
+
 @pytest.mark.parametrize(("read_only", "permissions"), [(False, "rw"), (True, "r")])
 async def test_a_raw_block_volume_is_a_device_node(
     files: CdiFiles, tmp_path: Path, read_only: bool, permissions: str
