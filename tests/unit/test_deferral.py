@@ -143,11 +143,18 @@ def edge() -> DeferringEdge:
     return DeferringEdge()
 
 
-async def test_an_unfinished_file_system_of_somebody_else_is_refused(edge: DeferringEdge) -> None:
-    edge.direct.content, edge.direct.sound = Content("the file system ext4 u", "ext4", "u"), False
+@pytest.mark.parametrize(
+    ("fs_type", "is_sound", "why"),
+    [("ext4", False, "unfinished ext4"), ("xfs", True, "holds the file system xfs u, and the volume's file system is")],
+    ids=["unfinished", "another one"],
+)
+async def test_a_file_system_of_somebody_else_is_refused(
+    edge: DeferringEdge, fs_type: str, is_sound: bool, why: str
+) -> None:
+    edge.direct.content, edge.direct.sound = Content(f"the file system {fs_type} u", fs_type, "u"), is_sound
     edge.ask()
     await edge.start()
-    assert "unfinished ext4" in edge.entry()["error"]
+    assert why in edge.entry()["error"]
     assert edge.direct.done == ["take back while nothing", "wait while nothing"]
 
 

@@ -342,6 +342,13 @@ async def test_an_event_about_an_object_that_the_node_may_not_have_is_kept_and_d
     assert tables.written() == [*(f"n1/Event/default/e{number}" for number in (1, 3, 4, 5)), "n2/Event/default/e2"]
 
 
+async def test_an_event_about_a_strange_object_without_room_is_dropped(tables: Tables) -> None:
+    to = sink(await tables(quota_bytes=320_000))
+    for number in range(100):
+        assert not await to.store("n1", event(f"e{number}", about=Ref("Pod", "default", "x"), message="m" * 3_000))
+    assert len(tables.written()) == 3
+
+
 # -------------------- the quota --------------------
 
 
