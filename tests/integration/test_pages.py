@@ -221,7 +221,7 @@ async def test_a_page_that_a_server_does_not_have_is_an_error_with_its_words(sho
     ],
     ids=["another version", "too many clients", "cut"],
 )
-async def test_an_agent_of_another_version_is_told_and_none_is_taken_for_it(
+async def test_what_answers_as_no_agent_does_is_called_another_version_and_no_other_failure_is(
     short_dir: Path, answer: bytes, why: str
 ) -> None:
     def client() -> None:
