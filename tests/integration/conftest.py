@@ -38,6 +38,13 @@ DRIVER = "vendor.test"
 """The name of the vendor's driver, unless a test gives it another one."""
 
 
+@pytest.fixture(scope="module")
+def module_dir() -> Iterator[Path]:
+    """A temporary directory of a module, with a path short enough for UNIX sockets."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
+        yield Path(directory)
+
+
 @pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path, *, in_hub: bool) -> Iterator[Bridge]:
     with Bridge(short_dir, tmp_path, serves=DRIVER if in_hub else "") as bridge:
@@ -56,12 +63,11 @@ def routed(bridge: Bridge, vendor: Vendor) -> Routed:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[Routed]:
+def shared(module_dir: Path, tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[Routed]:
     """A whole bridge that the tests of a module share: they leave it working."""
     with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        Vendor(Path(name) / "vendor.sock") as vendor,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
+        Vendor(module_dir / "vendor.sock") as vendor,
+        Bridge(module_dir, tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
     ):
         yield build(bridge, vendor)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,13 +13,14 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = needs_mounts
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[EdgeNode]:
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory, EdgeNode(Path(directory), tmp_path) as node:
+def node(short_dir: Path, tmp_path: Path) -> Iterator[EdgeNode]:
+    with EdgeNode(short_dir, tmp_path) as node:
         yield node
 
 

@@ -28,12 +28,9 @@ pytestmark = needs_loops
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeferringNode]:
+def node(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeferringNode]:
     """A node that the tests of this module share: each takes its volumes away."""
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as directory,
-        DeferringNode(Path(directory), tmp_path_factory.mktemp("logs")) as node,
-    ):
+    with DeferringNode(module_dir, tmp_path_factory.mktemp("logs")) as node:
         node.start()
         yield node
 
@@ -133,8 +130,8 @@ def test_orphans_in_the_directories_of_runtime_and_engines_go_strangers_stay_and
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[DeferringNode]:
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+def own(short_dir: Path, tmp_path: Path) -> Iterator[DeferringNode]:
+    with DeferringNode(short_dir, tmp_path) as node:
         node.start()
         yield node
 

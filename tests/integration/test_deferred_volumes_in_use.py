@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +17,7 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = needs_loops
 
@@ -27,8 +26,8 @@ USAGE = {"usage": [{"available": 900, "total": 1000, "used": 100, "unit": 1}], "
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[DeferringNode]:
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory, DeferringNode(Path(directory), tmp_path) as node:
+def node(short_dir: Path, tmp_path: Path) -> Iterator[DeferringNode]:
+    with DeferringNode(short_dir, tmp_path) as node:
         node.start("--volume-stats-interval=1s")
         yield node
 

@@ -99,18 +99,26 @@ def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(ro
     assert answers_like(routed.proxy.sidecar(), routed.vendor)
 
 
+def named(size: int) -> csi_pb2.GetPluginInfoResponse:
+    """What a vendor says of itself, at some length."""
+    return csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * size})
+
+
 @pytest.mark.parametrize(
-    ("size", "said"),
-    [(5_000_000, "larger than the limit"), (3_500_000, "the hub gets only its name")],
-    ids=["to-the-agent", "to-the-hub"],
+    ("answer", "said"),
+    [
+        (named(5_000_000), "larger than the limit"),
+        (named(3_500_000), "the hub gets only its name"),
+        (b"\xff\xff\xff this is no protobuf", "GetPluginInfo does not parse; look at the driver's log there"),
+    ],
+    ids=["too large for the agent", "too large for the hub", "garbage"],
 )
-def test_a_vendor_with_a_name_tag_too_large_to_pass_on_does_not_stop_the_agent(
-    bridge: Bridge, vendor: Vendor, size: int, said: str
+def test_a_vendor_that_introduces_itself_too_large_or_with_garbage_is_told_of_and_found_when_it_speaks_clearly(
+    bridge: Bridge, vendor: Vendor, answer: csi_pb2.GetPluginInfoResponse | bytes, said: str
 ) -> None:
     bridge.start_hub()
-    vendor.on("GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * size}))
+    vendor.on("GetPluginInfo", lambda _: answer)
     agent = bridge.start_agent("n1", vendor.socket)
-    agent.wait_connected()
     agent.wait_logged(said)
     agent.wait_connected()
     vendor.as_usual("GetPluginInfo")
@@ -118,24 +126,10 @@ def test_a_vendor_with_a_name_tag_too_large_to_pass_on_does_not_stop_the_agent(
     bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
 
 
-def test_a_vendor_that_introduces_itself_with_garbage_is_told_of_and_found_when_it_speaks_clearly(
-    bridge: Bridge, vendor: Vendor
-) -> None:
-    vendor.on("GetPluginInfo", lambda _: b"\xff\xff\xff this is no protobuf")
-    bridge.start_hub()
-    agent = bridge.start_agent("n1", vendor.socket)
-    agent.wait_logged("GetPluginInfo does not parse; look at the driver's log there")
-    agent.wait_connected()
-    vendor.as_usual("GetPluginInfo")
-    bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
-
-
 def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_was_known_of_it_stays(
     routed: Routed,
 ) -> None:
-    routed.vendor.on(
-        "GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * 300_000})
-    )
+    routed.vendor.on("GetPluginInfo", lambda _: named(300_000))
     routed.vendor.restart()
     routed.agent.wait_logged("driver vendor.test describes itself in")
     assert answers_like(routed.sidecar, routed.vendor)

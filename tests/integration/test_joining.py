@@ -4,7 +4,6 @@ docs/csi-contract.md#a-timeout-is-not-a-cancel and docs/csi-contract.md#when-two
 Any other call is passed through, and so is its cancel.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +44,10 @@ class Edge:
 
 
 @pytest.fixture(scope="module")
-def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+def edge(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        Vendor(Path(name) / "vendor.sock") as vendor,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+        Vendor(module_dir / "vendor.sock") as vendor,
+        Bridge(module_dir, tmp_path_factory.mktemp("logs")) as bridge,
     ):
         bridge.start_hub()
         link = bridge.start_link()

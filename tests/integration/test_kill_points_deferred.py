@@ -25,11 +25,8 @@ _TEXT = "written by the guest\n"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeferringNode]:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as directory,
-        DeferringNode(Path(directory), tmp_path_factory.mktemp("logs")) as node,
-    ):
+def node(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeferringNode]:
+    with DeferringNode(module_dir, tmp_path_factory.mktemp("logs")) as node:
         node.start()
         yield node
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,16 +12,14 @@ from tests.kit.needs import needs_mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = needs_mounts
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as directory,
-        EdgeNode(Path(directory), tmp_path_factory.mktemp("logs")) as node,
-    ):
+def node(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
+    with EdgeNode(module_dir, tmp_path_factory.mktemp("logs")) as node:
         node.start()
         node.write(csi_driver(fsGroupPolicy="File"), file="driver")
         yield node

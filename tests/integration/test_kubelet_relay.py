@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +24,7 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NAME = "vendor.test"
 NOBODY = "127.0.0.1:1"
@@ -83,10 +82,9 @@ def relayed(vendor: Vendor, logs: Path, *, node: str = "n1") -> Iterator[Relayed
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
+def shared(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
     with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        Vendor(Path(name) / "vendor.sock") as vendor,
+        Vendor(module_dir / "vendor.sock") as vendor,
         relayed(vendor, tmp_path_factory.mktemp("logs")) as world,
     ):
         yield world

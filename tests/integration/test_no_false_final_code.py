@@ -6,7 +6,6 @@ Sidecars take all but a few codes as proof that nothing exists at the driver: an
 
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -36,12 +35,13 @@ _GRPC = (("content-type", "application/grpc"),)
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool) -> Iterator[tuple[WireVendor, Sidecar]]:
+def broken(
+    module_dir: Path, tmp_path_factory: pytest.TempPathFactory, *, in_hub: bool
+) -> Iterator[tuple[WireVendor, Sidecar]]:
     """A vendor that can break gRPC's rules, and a sidecar with a bridge between them."""
     with (
-        tempfile.TemporaryDirectory(prefix="csi-") as name,
-        WireVendor(Path(name) / "vendor.sock") as vendor,
-        Bridge(Path(name), tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
+        WireVendor(module_dir / "vendor.sock") as vendor,
+        Bridge(module_dir, tmp_path_factory.mktemp("logs"), serves=DRIVER if in_hub else "") as bridge,
     ):
         bridge.start_hub()
         bridge.start_agent("n1", vendor.socket)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +15,7 @@ from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytestmark = needs_loops
 
@@ -27,11 +26,8 @@ _GROUP = 4711
 
 
 @pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
-    with (
-        tempfile.TemporaryDirectory(prefix="csi-") as directory,
-        EdgeNode(Path(directory), tmp_path_factory.mktemp("logs"), reboots=True) as node,
-    ):
+def machine(module_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
+    with EdgeNode(module_dir, tmp_path_factory.mktemp("logs"), reboots=True) as node:
         node.start()
         yield node
 

@@ -21,15 +21,20 @@ if TYPE_CHECKING:
 _HUB = [Path(sys.executable).with_name("csi-bridge"), "hub"]
 _LIMIT_S = 60
 
-_LOGS = """
-import logging, sys
-from common import logs
-logs.configure(log_format="auto", level="info")
-for _ in range(1000):
-    logging.getLogger("csi_bridge.kiln").info("a line")
-print("lives")
-sys.exit(3)
-"""
+
+def script(*then: str, lines: int = 1000) -> list[str]:
+    """The command of a process that writes so many lines to its log, and then does something."""
+    program = (
+        "import logging, sys",
+        "from common import logs",
+        "logs.configure(log_format='text', level='info')",
+        f"for number in range({lines}): logging.getLogger('csi_bridge.kiln').info('line %d', number)",
+        *then,
+    )
+    return [sys.executable, "-c", "\n".join(program)]
+
+
+_NEVER_WAITS = script("print('lives', flush=True)", "sys.stdin.read()", lines=20_000)
 
 
 @pytest.fixture(params=["full disk", "no reader"])
@@ -55,7 +60,7 @@ def test_a_process_whose_log_cannot_be_written_lives_and_ends_with_its_own_statu
     nowhere: int, environment: dict[str, str]
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _LOGS],
+        script("print('lives')", "sys.exit(3)"),
         stdout=subprocess.PIPE,
         stderr=nowhere,
         env=environment,
@@ -66,40 +71,18 @@ def test_a_process_whose_log_cannot_be_written_lives_and_ends_with_its_own_statu
     assert (done.returncode, done.stdout) == (3, "lives\n")
 
 
-_ENDS = """
-import logging, sys
-from common import logs
-logs.configure(log_format="text", level="info")
-for number in range(1000):
-    logging.getLogger("csi_bridge.kiln").info("line %d", number)
-"""
-
-
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise RuntimeError", 1), ("sys.exit('why')", 1)]
 )
 def test_a_process_that_ends_by_itself_has_written_every_line(end: str, status: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _ENDS + end], stderr=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=False
-    )
+    done = subprocess.run(script(end), stderr=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=False)
     written = [line.rpartition("kiln: ")[2] for line in done.stderr.splitlines() if "kiln: " in line]
     assert (done.returncode, written) == (status, [f"line {number}" for number in range(1000)])
 
 
-_NEVER_WAITS = """
-import logging, sys
-from common import logs
-logs.configure(log_format="text", level="info")
-for number in range(20_000):
-    logging.getLogger("csi_bridge.kiln").info("line %d", number)
-print("lives", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_process_whose_log_nobody_reads_goes_on_and_counts_the_lines_that_it_loses() -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", _NEVER_WAITS], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(_NEVER_WAITS, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"lives\n"
         _, log = process.communicate(timeout=_LIMIT_S)
@@ -113,8 +96,7 @@ def test_a_process_whose_log_nobody_reads_goes_on_and_counts_the_lines_that_it_l
 
 def test_a_process_whose_log_nobody_ever_reads_ends_as_it_would() -> None:
     reader, place = os.pipe()
-    process = [sys.executable, "-c", _NEVER_WAITS]
-    done = subprocess.run(process, input=b"", stdout=subprocess.PIPE, stderr=place, timeout=_LIMIT_S, check=False)
+    done = subprocess.run(_NEVER_WAITS, input=b"", stdout=subprocess.PIPE, stderr=place, timeout=_LIMIT_S, check=False)
     os.close(reader)
     os.close(place)
     assert (done.returncode, done.stdout) == (0, b"lives\n")

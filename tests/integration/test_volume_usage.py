@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import urllib.request
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.kit.edge_node import EdgeNode, pod, volume
 from tests.kit.needs import needs_mounts
 from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_for
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 pytestmark = needs_mounts
 
 _NAMES = ("capacity_bytes", "available_bytes", "used_bytes", "inodes", "inodes_free", "inodes_used")
 
 
-def test_the_usage_of_a_claim_appears_with_its_mount_and_goes_with_it(tmp_path: Path) -> None:
+def test_the_usage_of_a_claim_appears_with_its_mount_and_goes_with_it(short_dir: Path, tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
     def scraped() -> dict[str, float]:
@@ -28,7 +30,7 @@ def test_the_usage_of_a_claim_appears_with_its_mount_and_goes_with_it(tmp_path: 
     def of(name: str) -> str:
         return f'kubelet_volume_stats_{name}{{namespace="default",persistentvolumeclaim="data"}}'
 
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory, EdgeNode(Path(directory), tmp_path) as node:
+    with EdgeNode(short_dir, tmp_path) as node:
         node.start(f"--http=127.0.0.1:{port}", "--volume-stats-interval=1s")
         assert scraped() == {}
         objects = volume("data", node.make_volume("data"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.cluster_objects import as_yaml, secret
 from tests.kit.operator import hub_state
 from tests.kit.waiting import wait_for
 
@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 
     from tests.kit.bridge import Bridge
 
-SECRET = json.dumps(
-    {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "credentials", "namespace": "default"},
-        "stringData": {"password": "hunter2-in-clear"},
-    }
-)
-
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
     directory = tmp_path / "manifests"
     directory.mkdir()
-    (directory / "secret.yaml").write_text(SECRET)
+    (directory / "secret.yaml").write_text(as_yaml(secret("credentials", password="hunter2-in-clear")))
     return directory
 
 
