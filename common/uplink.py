@@ -177,10 +177,15 @@ class Uplink:
     async def _dial(self, *, beside: bool = False) -> Link:
         if self._before_dial is not None:
             await self._before_dial()
+        asked, self._moves = self._moves, False  # from here on, a move asks for a newer certificate than this one
         context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
         hello = replace(self._hello(), beside=True) if beside else self._hello()
-        link = await self._make_link(self.endpoint, hello, self, limits=self._limits, tls=context)
-        self._certificate, self._moves = certificate, False
+        try:
+            link = await self._make_link(self.endpoint, hello, self, limits=self._limits, tls=context)
+        except (DialError, HandshakeRefused):
+            self._moves = self._moves or asked
+            raise
+        self._certificate = certificate
         return link
 
     def _note_failure(self, state: RetryCallState) -> None:

@@ -85,7 +85,6 @@ class MovedUplink:
 
     async def links(self, number: int) -> Link:
         await until(lambda: len(self.agent.links) >= number)
-        await asyncio.sleep(0.001)  # the uplink has its link a moment after the agent
         return self.agent.links[-1]
 
     async def ends(self, number: int) -> None:
