@@ -13,6 +13,10 @@ from common.messages import Kind
 from common.receiver import Receiver
 from common.status import Status
 
+_WAY_BACK_S, _WAY_BACK = 1.0, 0.05
+"""The hub gives a call up by so much, or by this part of its time, before its caller does. So the caller hears where
+the call was, and not only that its own time is up."""
+
 _UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
 
 
@@ -77,7 +81,18 @@ class NodeCall(Receiver):
     The message of a unary answer waits for the status, so that both travel on together.
     """
 
-    __slots__ = ("_caller", "_driver", "_has_ended", "_id", "_is_unary", "_last", "_name", "_owed", "_visit")
+    __slots__ = (
+        "_caller",
+        "_driver",
+        "_has_ended",
+        "_id",
+        "_is_unary",
+        "_last",
+        "_limit_s",
+        "_name",
+        "_owed",
+        "_visit",
+    )
 
     def __init__(self, name: str, visit: Visit, call: Call, caller: Caller) -> None:
         self._name = name
@@ -89,6 +104,9 @@ class NodeCall(Receiver):
         self._owed: list[int] = []
         """The sizes of the messages whose credit has not gone back to the node."""
         self._has_ended = False
+        self._limit_s = call.timeout_s
+        if call.timeout_s is not None:
+            self._limit_s = call.timeout_s - min(_WAY_BACK_S, call.timeout_s * _WAY_BACK)
         try:
             self._id = visit.link.start(
                 self,
@@ -98,7 +116,7 @@ class NodeCall(Receiver):
                 method=call.method,
                 node=name,
                 call=call.call_id,
-                timeout_s=call.timeout_s,
+                timeout_s=self._limit_s,
                 epoch=call.epoch,
             )
         except Overloaded as error:
@@ -172,7 +190,7 @@ class NodeCall(Receiver):
         """
         named: CallError
         if isinstance(error, CallTimeout):
-            named = CallTimeout(f"edge node {self._name}")
+            named = CallTimeout(f"driver {self._driver} on edge node {self._name}", self._limit_s)
         elif error.sent:
             named = LinkLost(f"edge node {self._name}", error.why)
         else:

@@ -449,9 +449,10 @@ class Draining(CallError):
 class CallTimeout(CallError):
     """The caller's deadline has passed. An operation goes on; any other call is cancelled."""
 
-    def __init__(self, to: str = "the peer") -> None:
-        self.to = to
-        super().__init__(f"{to} did not answer before the caller's deadline; {_MAY_GO_ON}")
+    def __init__(self, to: str = "the peer", within_s: float | None = None) -> None:
+        self.to, self.within_s = to, within_s
+        time = f" ({within_s:.3g} s)" if within_s is not None else ""
+        super().__init__(f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}")
 
 
 class OperationLimit(CallError):

@@ -230,7 +230,9 @@ async def test_a_deadline_that_passes_at_the_node_names_the_node(world: Hub) -> 
     at_node.session.tick(at_node.loop.time() + 61.0)
     _, status = await answer(stream)
     assert status.code == Code.DEADLINE_EXCEEDED
-    assert status.message.startswith("edge node n1 did not answer before the caller's deadline")
+    assert status.message.startswith(
+        "driver d.example on edge node n1 did not answer before the caller's deadline (59 s)"
+    )
     assert holder(world) == ["n1"]
 
 
