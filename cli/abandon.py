@@ -4,6 +4,7 @@ Rules:
 
 * The hub says what is the node's own. The command deletes it, with the operator's kubeconfig: the hub may not.
 * Without `--yes` nothing is changed: the command lists what would go.
+* It first checks that the kubeconfig's user may do all that: a pass that ends in the middle leaves a riddle.
 * With it the command makes one pass after another until nothing is left. Then it lets the hub forget the node. It keeps
   nothing: after it was cut off, the same command goes on.
 * Before each pass the command asks the hub again. It stops if the node is no longer denied, or is connected.
@@ -69,10 +70,11 @@ def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -
 
 async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: bool) -> None:
     async with _release(kubeconfig, node) as release:
+        found = await release.run(await _own_storage(settings, node), is_dry=True)
+        await release.check(found)
         if sure:
             await _to_the_end(settings, node, release)
             return
-        found = await release.run(await _own_storage(settings, node), is_dry=True)
     if found:
         rows = [(it.fate, it.kind, it.name, it.why or "-") for it in found]
         for line in table(("STATE", "KIND", "NAME", "WHY"), rows, width=terminal_width()):

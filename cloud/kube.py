@@ -357,6 +357,23 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await connector.close(abort_ssl=True)
 
 
+async def may(api: Kube, verb: str, resource: str, namespace: str = "") -> bool:
+    """Whether the account may do something, by a SelfSubjectAccessReview, which every user may make.
+
+    `resource` is as for `kubectl auth can-i`: `pods/status`, `leases.coordination.k8s.io`. Raises KubeError.
+    """
+    name, _, subresource = resource.partition("/")
+    plural, _, group = name.partition(".")
+    wanted = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": wanted},
+    }
+    answer = await api.create(RESOURCES["SelfSubjectAccessReview"], review)
+    return bool((answer.get("status") or {}).get("allowed"))
+
+
 async def find(kube: Kube, resource: Resource, name: str, namespace: str = "") -> Body | None:
     """An object; None if there is none. Raises KubeError if the API server refused, or did not answer."""
     try:

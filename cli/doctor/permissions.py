@@ -114,10 +114,14 @@ def check(kube: "Kube", process: str, namespace: str) -> Check:
     """The check whether the account of `kube` has all that a process needs. `namespace` is that of its Leases."""
 
     async def permissions() -> Finding:
+        from cloud.kube import may
+
         asked = [
             (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()
         ]
-        allowed = await asyncio.gather(*(_may(kube, verb, one, namespace) for _, one, verb in asked))
+        allowed = await asyncio.gather(
+            *(may(kube, verb, one, namespace if one.startswith("leases.") else "") for _, one, verb in asked)
+        )
         return _verdict(process, [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed])
 
     return Check("permissions", permissions, API_SERVER)
@@ -131,18 +135,3 @@ def _verdict(process: str, denied: Sequence[tuple[Rule, str, str]]) -> Finding:
     if process != HUB:
         return warning(f"if {process} runs in this pod: {text}", _ROLES)
     return (warning if all(rule.only_for for rule, _, _ in denied) else wrong)(text, _HUBS_ROLES)
-
-
-async def _may(kube: "Kube", verb: str, one: str, namespace: str) -> bool:
-    from cloud.kube import RESOURCES
-
-    name, _, subresource = one.partition("/")
-    resource, _, group = name.partition(".")
-    wanted = {"group": group, "resource": resource, "subresource": subresource, "verb": verb}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted | ({"namespace": namespace} if resource == "leases" else {})},
-    }
-    answer = await kube.create(RESOURCES["SelfSubjectAccessReview"], review)
-    return bool((answer.get("status") or {}).get("allowed"))

@@ -17,6 +17,7 @@ Rules:
 * Each object gets an Event before the first change.
 """
 
+import asyncio
 from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from cloud.abandon.own_storage import Handle, own_contents, own_groups, part
 from cloud.kinds.fields import Body as Part
 from cloud.kinds.pods import claim_names
-from cloud.kube import RESOURCES, Body, Kube, KubeError, Resource, find
+from cloud.kube import RESOURCES, Body, Kube, KubeError, Resource, find, may
 from cloud.upsync.ownership import is_made
 from common.errors import BridgeError
 from common.operator_orders import MadeAlone, NodeStorage
@@ -41,6 +42,12 @@ _SIDECARS: Final = (
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
 )
 """How the finalizers begin that the stock sidecars remove after an answer of the driver."""
+
+_DELETED: Final = frozenset({
+    "PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment", "VolumeSnapshot", "VolumeSnapshotContent",
+    "VolumeGroupSnapshot", "VolumeGroupSnapshotContent",
+})  # fmt: skip
+"""The kinds that a pass deletes. Kubernetes ends pods, and the hub deletes the Node."""
 
 _REASON: Final = "NodeAbandoned"
 
@@ -116,6 +123,20 @@ class ClusterRelease:
             await steps.release_volume(volume, pods, has.attachments)
         return steps.found
 
+    async def check(self, found: Iterable[Released]) -> None:
+        """Check that the account may do to these objects what a pass does.
+
+        Raises:
+            BridgeError: it may not; the text names all that it lacks.
+            KubeError: the API server refused a question, or did not answer.
+        """
+        where = {(it.kind, it.name.rpartition("/")[0]) for it in found if it.fate == GOES and it.kind in _DELETED}
+        asked = [(verb, kind, namespace) for kind, namespace in sorted(where) for verb in ("delete", "patch")]
+        allowed = await asyncio.gather(*(may(self._api, verb, _plural(kind), there) for verb, kind, there in asked))
+        if lacks := [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed]:
+            texts = (f"{verb} {_plural(kind)}{there and f' in namespace {there}'}" for verb, kind, there in lacks)
+            raise BridgeError(f"the user of --kubeconfig may not {', '.join(texts)}; nothing is changed")
+
     async def _read(self, known: NodeStorage) -> _Cluster:
         volumes, own_uids = await self._all(RESOURCES["PersistentVolume"]), frozenset(known.volumes)
         own = [it for it in volumes if it["metadata"]["uid"] in own_uids]
@@ -147,6 +168,13 @@ class ClusterRelease:
             for claim in claim_names(pod):
                 found.setdefault((pod["metadata"]["namespace"], claim), []).append(pod)
         return found
+
+
+def _plural(kind: str) -> str:
+    """A kind as `cloud.kube.may` takes it."""
+    resource = RESOURCES[kind]
+    group = resource.group.split("/")[1:-1]
+    return ".".join([resource.plural, *group])
 
 
 def _foreign(node: str) -> str:

@@ -140,7 +140,7 @@ def test_a_stateful_set_moves_on_after_its_node_is_abandoned(site: Site, control
         assert expected in re.sub(" +", "  ", listed.stdout) or expected in listed.stdout
 
     hubs_own = f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}"
-    assert "forbidden" in site.forget(first, "--yes", hubs_own).stderr
+    assert "may not delete persistentvolumes, " in site.forget(first, "--yes", hubs_own).stderr
     claim = api.get("PersistentVolumeClaim", "data-web-0", namespace=namespace)
     assert claim is not None
     assert claim["metadata"].get("deletionTimestamp") is None

@@ -413,7 +413,7 @@ class Cluster(FakeApi):
     async def create(self, resource: Resource, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
         await self._fail("create")
         asked = body["spec"]["resourceAttributes"]
-        assert asked.get("namespace") == ("kube-node-lease" if asked["resource"] == "leases" else None)
+        assert asked["namespace"] == ("kube-node-lease" if asked["resource"] == "leases" else "")
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
         return {"status": {"allowed": f"{asked['verb']} {name}" not in self._denied}}
 
