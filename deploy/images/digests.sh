@@ -10,9 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 images=$(grep -rhoE '^ *image: [^ ]+:[^ ]+' cloud edge examples/driver | sed 's/.*image: //' | sort -u)
-echo 'apiVersion: kustomize.config.k8s.io/v1alpha1'
-echo 'kind: Component'
-echo 'images:'
+found=''
 for image in $images; do
     name=${image%:*}
     case $name in
@@ -24,5 +22,10 @@ for image in $images; do
         echo "$new:${image##*:} has no digest: '$DIGEST_OF' said: $digest" >&2
         exit 1
     fi
-    echo "  - {name: $name, newName: $new, digest: $digest}"
+    found="$found
+  - {name: $name, newName: $new, digest: $digest}"
 done
+# At once: a failure before leaves the file empty, and kustomize refuses it.
+echo "apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images:$found"

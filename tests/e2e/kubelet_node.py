@@ -62,7 +62,7 @@ class KubeletNode(Node):
     def start(self) -> None:
         """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""
         self.start_kubelet()
-        self.start_agent(*with_flags(added_arguments("edge/overlays/relay"), relay_dir=self.relay))
+        self.start_agent(*with_flags(added_arguments("edge/relay"), relay_dir=self.relay))
 
     def start_kubelet(self) -> None:
         """The same without an agent."""

@@ -135,7 +135,7 @@ def test_no_file_is_left_out() -> None:
     for path in kustomizations():
         read.add(path / "kustomization.yaml")
         content = yaml.safe_load((path / "kustomization.yaml").read_text())
-        named = [*content["resources"], *(it["path"] for it in content.get("patches", ()) if "path" in it)]
+        named = [*content.get("resources", ()), *(it["path"] for it in content.get("patches", ()) if "path" in it)]
         read |= {file for name in named if (file := (path / name).resolve()).is_file()}
     assert sorted(read) == sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 
@@ -418,11 +418,19 @@ def _snapshot(api: KubeApi, namespace: str) -> None:
 
 
 def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
-    deployment: Deployment, supervisor: Supervisor, short_dir: Path, rendered: dict[str, list[Object]]
+    deployment: Deployment,
+    supervisor: Supervisor,
+    short_dir: Path,
+    tmp_path: Path,
+    peer: Callable[[str], Path],
 ) -> None:
     deployment.start_hub_of(container("cloud/base/hub.yaml", "hub"))
     start_vendor(supervisor, short_dir, "--no-topology", "--no-attach")
-    (agent,) = _of_daemons(rendered["edge/overlays/relay"])["containers"]
+    agent, joined = (
+        _of_daemons(kustomized(peer("kubectl"), with_components(tmp_path, of, "edge/relay")))["containers"][0]
+        for of in ("edge/base", "edge/overlays/join")
+    )
+    assert joined["args"][-1] == agent["args"][-1]
     relay = short_dir / "root/plugins/csi-bridge"
     deployment.new_agent(_NODE, of=agent, root=short_dir / "root", relay_dir=relay).start()
 

@@ -88,7 +88,7 @@ def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_on
     settings_of: Callable[..., ProcessSettings],
 ) -> None:
     agent = container("edge/base/agent.yaml", "agent")
-    settings = settings_of(*arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
+    settings = settings_of(*arguments(agent, **VALUES), *added_arguments("edge/relay"))
     assert isinstance(settings, AgentFlags)
     assert settings.relay_dir is not None
     spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
