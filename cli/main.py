@@ -179,7 +179,12 @@ def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
 @cli.command(
     params=of_command(
         "DOCTOR",
-        option("--hub", type=LOCAL_HUB, help="UNIX socket of a hub on this host (its --uds). Unset: its usual path."),
+        option(
+            "--hub",
+            envvar="CSI_BRIDGE_HUB",
+            type=LOCAL_HUB,
+            help="UNIX socket of a hub on this host (its --uds). Unset: its usual path.",
+        ),
         option(
             "--endpoint",
             type=SOCKET,

@@ -22,6 +22,7 @@ LOCAL_HUB = Text(_local_hub, "unix:///PATH")
 OPERATOR_OPTIONS = (
     option(
         "--hub",
+        envvar="CSI_BRIDGE_HUB",
         type=LOCAL_HUB,
         default="unix:///var/lib/kubeedge/kubeedge.sock",
         help="UNIX socket of the hub on this host (its --uds).",

@@ -81,7 +81,7 @@ class Option(click.Option):
     """One option. `option()` makes it.
 
     Attributes:
-        envvar: its variable, where it belongs to a command (`of_command`).
+        envvar: its variable: its own, or that of its command (`of_command`).
         group: its heading in `--help`, a key of `cli.command.HEADINGS`.
         unit: the noun that a number counts, where the type does not say it ("nodes"); may be empty.
     """
@@ -171,10 +171,10 @@ def _shown(text: str) -> str:
 
 
 def of_command(name: str, *declared: Option) -> list[Option]:
-    """The options with the variables of a command: `HUB` gives `CSI_BRIDGE_HUB_LISTEN`."""
+    """The options with the variables of a command, unless they have their own: `HUB` gives `CSI_BRIDGE_HUB_LISTEN`."""
     own = [copy.copy(one) for one in declared]
     for one in own:
-        one.envvar = f"CSI_BRIDGE_{name}_{one.opts[0].lstrip('-').replace('-', '_').upper()}"
+        one.envvar = one.envvar or f"CSI_BRIDGE_{name}_{one.opts[0].lstrip('-').replace('-', '_').upper()}"
     return own
 
 

@@ -25,9 +25,9 @@ caller gets are in [architecture.md](architecture.md#what-the-caller-is-told). `
 * **Shared flags** stand once, after the commands: those [of every process](#flags-of-every-process) and those [of
   commands that ask the hub](#flags-of-commands-that-ask-the-hub).
 * **Variables.** Each flag has one, with the command's name: `--why` of `fence` is `CSI_BRIDGE_FENCE_WHY`, `--wait` of
-  `edge volumes` is `CSI_BRIDGE_EDGE_VOLUMES_WAIT`. Those of `edge run` and `edge join` begin with `CSI_BRIDGE_EDGE_`. A
-  flag wins over its variable. An empty variable counts as not set. The variable of a repeatable flag holds its values
-  with spaces between them.
+  `edge volumes` is `CSI_BRIDGE_EDGE_VOLUMES_WAIT`. Those of `edge run` and `edge join` begin with `CSI_BRIDGE_EDGE_`.
+  `CSI_BRIDGE_HUB` is the hub's socket for all commands that ask it. A flag wins over its variable. An empty variable
+  counts as not set. The variable of a repeatable flag holds its values with spaces between them.
 * **Values.** A duration is `500ms`, `10s`, `1h30m`, or a number of seconds. A size is `16384`, `64KiB` or `4MiB`.
 * **Exit codes.** 2: a flag or variable cannot be used. 1: any other failure.
 * **Output.** Commands that print a table, a report or facts print JSON with `--output=json` (`-o json`). Its times are

@@ -219,10 +219,10 @@ def test_what_is_no_flag_ends_with_code_2(command: Case) -> None:
         (
             COMMANDS[3],
             ["--hub=ws://127.0.0.1:1"],
-            "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
+            "CSI_BRIDGE_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
         ),
-        (COMMANDS[4], ["--hub=localhost:1"], "CSI_BRIDGE_STATUS_HUB or --hub=localhost:1: must be the hub's UNIX sock"),
-        (COMMANDS[5], ["--hub=wss://hub:1"], "CSI_BRIDGE_DOCTOR_HUB or --hub=wss://hub:1: must be the hub's UNIX sock"),
+        (COMMANDS[4], ["--hub=localhost:1"], "CSI_BRIDGE_HUB or --hub=localhost:1: must be the hub's UNIX sock"),
+        (COMMANDS[5], ["--hub=wss://hub:1"], "CSI_BRIDGE_HUB or --hub=wss://hub:1: must be the hub's UNIX sock"),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_named(command: Case, argv: list[str], said: str) -> None:

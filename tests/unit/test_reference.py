@@ -45,5 +45,6 @@ def test_a_flags_variable_has_the_name_that_the_page_says() -> None:
     names = {"edge run": "EDGE", "edge join": "EDGE"}
     for path, command in commands("", cli):
         for option in command.options if isinstance(command, Command) else ():
-            name = f"{names.get(path, path)} {option.opts[0].lstrip('-')}"
+            flag = option.opts[0].lstrip("-")
+            name = "hub" if flag == "hub" and path != "edge run" else f"{names.get(path, path)} {flag}"
             assert option.envvar == f"CSI_BRIDGE_{name.upper().replace(' ', '_').replace('-', '_')}"
