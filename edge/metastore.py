@@ -199,10 +199,6 @@ class Metastore:
         """The keys of all facts of a kind on the disk."""
         return [ref for ref in self.facts.stamps() if ref.kind == kind]
 
-    def fact_acked(self, ref: Ref) -> bool:
-        """Whether the hub has stored a fact's newest state; False if there is no such fact."""
-        return self.facts.is_acked(ref)
-
     async def wait_acked(self, ref: Ref) -> None:
         """Wait until the hub has stored a fact's newest state.
 

@@ -138,11 +138,6 @@ class DriverRegistry:
         return node_labels(self._facts())
 
     @property
-    def topology_keys(self) -> dict[str, list[str]]:
-        """Each driver's topology keys, sorted."""
-        return {found.name: sorted(found.info.topology) for found in self._facts()}
-
-    @property
     def problems(self) -> list[str]:
         """Problems that people must solve, or should know."""
         return ambiguities(self.drivers, self._node) + self._without_segment() + self._without_node_plugin()

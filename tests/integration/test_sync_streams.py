@@ -25,6 +25,7 @@ from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
 from tests.kit.fake_api import FakeApi
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ async def following(
     """A hub that has just started beside this API server; lets time pass for what it asks for."""
     now = 0.0
     cluster = Cluster(api, now=lambda: now)
-    pair.server = SyncServer(Closures(cluster), pair.sink, patience_s=patience_s)
+    pair.server = SyncServer(Closures(cluster, TRUSTING), pair.sink, patience_s=patience_s)
     task = asyncio.create_task(cluster.run())
 
     def turn(seconds: float) -> None:
@@ -386,7 +387,7 @@ async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline
     await until(lambda: pair.sink.streams == 0)
     pair.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
     pair.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
-    assert not pair.metastore.fact_acked(NODE)
+    assert not pair.metastore.facts.is_acked(NODE)
     await pair.connect()
     await pair.metastore.wait_acked(NODE)
     assert pair.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
@@ -455,7 +456,7 @@ async def test_a_hub_whose_disk_is_full_acknowledges_nothing_and_tries_again(
     said = "a fact of node n1 cannot be stored; it is tried again: disk is full"
     await until(lambda: pair.sink.failed > 3)
     assert caplog.messages.count(said) == 1
-    assert not pair.metastore.fact_acked(NODE)
+    assert not pair.metastore.facts.is_acked(NODE)
     pair.sink.trouble = ""
     await pair.metastore.wait_acked(NODE)
 

@@ -491,7 +491,7 @@ async def test_the_same_fact_again_is_no_new_state(store: Metastore) -> None:
     heard: list[frozenset[Ref]] = []
     store.facts.listen(heard.append)
     assert await stored_fact(store, NODE, {"b": 2, "a": 1}) == stamp
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
     assert heard == []
 
 
@@ -499,14 +499,14 @@ async def test_of_a_fact_only_the_newest_state_is_told_and_acknowledged(store: M
     first = await stored_fact(store, NODE, {"a": 1})
     second = await stored_fact(store, NODE, {"a": 2})
     store.facts.hear(Confirmed(NODE, first))
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
     store.facts.hear(Confirmed(NODE, second))
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
     await store.facts.flush()
     store = await reopened(tmp_path, store)
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
     store.put_fact(NODE, {"a": 3})
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
     await store.close()
 
 
@@ -516,14 +516,14 @@ async def test_a_fact_that_the_hub_turns_out_to_have_lost_is_not_acknowledged_an
     first, other = await stored_fact(store, NODE, {"a": 1}), Ref("CSINode", "", "n1")
     kept = await stored_fact(store, other, {"b": 1})
     store.facts.hear(Compared({NODE: first, other: kept}))
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
     store.facts.hear(Compared({other: kept}))
-    assert (store.fact_acked(NODE), store.fact_acked(other), store.facts.waiting) == (False, True, 1)
+    assert (store.facts.is_acked(NODE), store.facts.is_acked(other), store.facts.waiting) == (False, True, 1)
     waiting = asyncio.ensure_future(store.wait_acked(NODE))
     await asyncio.sleep(0)
     assert not waiting.done()
     store = await reopened(tmp_path, store)
-    assert (store.fact_acked(NODE), store.fact_acked(other)) == (False, True)
+    assert (store.facts.is_acked(NODE), store.facts.is_acked(other)) == (False, True)
     await store.close()
     waiting.cancel()
 
@@ -534,9 +534,9 @@ async def test_a_fact_of_which_the_hub_has_an_older_state_is_not_acknowledged_an
     second = await stored_fact(store, NODE, {"a": 2})
     store.facts.hear(Confirmed(NODE, second))
     store.facts.hear(Compared({NODE: first}))
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
     store.facts.hear(Confirmed(NODE, second))
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
 
 
 async def test_a_fact_that_the_disk_does_not_give_is_named_once_and_tried_again_until_it_is_dropped(
@@ -589,12 +589,12 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     store.put_fact(NODE, {"a": 1})
     store.facts.hear(Confirmed(NODE, first))
     busy.set()
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
     await holding
     await store.facts.flush()
     assert told(store) == {NODE: first}
     store.facts.hear(Confirmed(NODE, first))
-    assert store.fact_acked(NODE)
+    assert store.facts.is_acked(NODE)
 
 
 async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) -> None:
@@ -621,7 +621,7 @@ async def test_who_waits_for_a_fact_that_is_dropped_hears_that(store: Metastore)
     store.drop_fact(NODE)
     with pytest.raises(KeyError):
         await waiting
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
 
 
 async def test_a_fact_that_the_hub_refuses_is_told_to_its_waiters_and_a_new_state_of_it_counts(
@@ -705,7 +705,7 @@ async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays
     store.facts.hear(Untold(NODE, node, "not yours"))
     await store.facts.flush()
     assert told(store) == {NODE: node}
-    assert not store.fact_acked(NODE)
+    assert not store.facts.is_acked(NODE)
     assert "the hub does not accept the fact Node n1 of this node: not yours" in caplog.messages
 
 
