@@ -26,6 +26,7 @@ The hub:
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
 * `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
+* `node_rights`: what the hub believes a node of its drivers, and which volumes it may get.
 * `node_calls`: counts of each node's calls, for people.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `election`, `placement`: the node for each call; the node that serves a driver of many nodes.

@@ -26,7 +26,7 @@ from itertools import islice
 
 from cloud.election import Seat
 from cloud.node_call import Call, Caller, NodeCall
-from cloud.report_judge import Refused, ReportJudge, topology_of
+from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
 from cloud.store import Store, StoredNode
 from cloud.visit import Visit
 from common.enrolment import generation_of, rights_in
@@ -124,7 +124,7 @@ class Nodes:
     ) -> None:
         """With `max_nodes` known nodes, a new one is refused; a known one never is."""
         self._store = store
-        self._subscribers: list[Callable[[str], None]] = []
+        self._subscribers: list[Callable[[str, str], None]] = []
         self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
@@ -143,13 +143,13 @@ class Nodes:
         self._judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
         self.judge_again()
 
-    def subscribe(self, changed: Callable[[str], None]) -> None:
-        """Call `changed` with a driver's name whenever a report of it has changed, in the order of subscription."""
+    def subscribe(self, changed: Callable[[str, str], None]) -> None:
+        """Call `changed` with driver and node whenever a report has changed, in the order of subscription."""
         self._subscribers.append(changed)
 
-    def _changed(self, driver: str) -> None:
+    def _changed(self, driver: str, node: str) -> None:
         for changed in self._subscribers:
-            changed(driver)
+            changed(driver, node)
 
     # ---- links come and go -------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class Nodes:
                 self._judge.accept(report)
             if report != old.get(driver) or refused.get(driver) != before.get(driver):
                 self._by_driver.setdefault(driver, set()).add(name)
-                self._changed(driver)
+                self._changed(driver, name)
         self._judge.note(name, before, refused)
 
     def forget(self, name: str, driver: str = "") -> None:
@@ -301,7 +301,7 @@ class Nodes:
         self._judge.segments.forget(name, driver)
         for gone in [driver] if driver else known:
             self._by_driver[gone].discard(name)
-            self._changed(gone)
+            self._changed(gone, name)
         self._judge_again([each for each in self._nodes.values() if each.refused])
 
     def _forget_node(self, node: _Node, what: str) -> None:
@@ -330,6 +330,21 @@ class Nodes:
         if node is None:
             return None
         return next((report for report in node.stored.reports if report.driver == driver), None)
+
+    def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
+        """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
+        node = self._nodes.get(name)
+        counted = (report for report in node.stored.reports if report.driver not in node.refused) if node else ()
+        return {report.driver: told_topology(report) for report in counted}
+
+    def rights(self, name: str) -> tuple[str, ...]:
+        """The drivers that the certificate of a node's last link names; none: every driver."""
+        node = self._nodes.get(name)
+        return node.rights if node is not None else ()
+
+    def owner(self, key: str, value: str, driver: str) -> str:
+        """The node that has a unique segment (`UniqueSegments.owner`)."""
+        return self._judge.segments.owner(key, value, self._nodes, driver)
 
     def why_refused(self, driver: str, name: str) -> str:
         """Why a node gets no call of a driver that it reports; empty if it gets them."""

@@ -18,7 +18,6 @@ from cloud.placement.claim_store import ClaimStore
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.refusals import Refusals
-from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -47,6 +46,7 @@ class HubParts:
     def __init__(
         self,
         settings: HubSettings,
+        nodes: Nodes,
         sync: SyncPart,
         trust: TrustPart,
         *,
@@ -55,8 +55,7 @@ class HubParts:
         segments: UniqueSegments,
         metrics: Metrics,
     ) -> None:
-        judge = ReportJudge(segments, metrics)
-        self.nodes = Nodes(store, judge, max_nodes=settings.max_nodes)
+        self.nodes = nodes
         self.placement = Placement(
             self.nodes,
             claims,
@@ -70,7 +69,7 @@ class HubParts:
             labels=sync.node_labels,
         )
         self.reports = ReportStreams(self.nodes, self.placement, metrics)
-        self.nodes.subscribe(self.placement.changed)
+        self.nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)
 

@@ -11,11 +11,14 @@ from cloud import first_start
 from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
+from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
+from cloud.node_rights import NodeRights
 from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -99,9 +102,12 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     opened.push_async_callback(trust_store.close)
     trust = TrustPart(settings, trust_store, metrics)
     segments = UniqueSegments(store, settings.unique_topology)
-    sync = await opened.enter_async_context(_sync_part(settings))
+    nodes = Nodes(store, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
+    rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
+    nodes.subscribe(lambda _driver, node: rights.changed(node))
+    sync = await opened.enter_async_context(_sync_part(settings, rights))
     claims = SqliteClaims(settings.state_dir)
-    parts = HubParts(settings, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
+    parts = HubParts(settings, nodes, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
     opened.push_async_callback(parts.placement.close)  # and with it the claims
     # No provisioner writes into a directory of manifests.
     cluster = sync.source if settings.kubeconfig is not None else None
@@ -149,12 +155,13 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
         parts.hub.end_expired()
 
 
-def _sync_part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
+def _sync_part(settings: HubSettings, rights: NodeRights) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
             settings.manifests,
             settings.state_dir,
+            rights,
             seal_key=settings.seal_key,
             fact_quota_bytes=settings.fact_quota_bytes,
         )
@@ -169,6 +176,7 @@ def _sync_part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     return following(
         settings.kubeconfig,
         settings.state_dir,
+        rights,
         labels=labels,
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,

@@ -7,6 +7,7 @@ from pathlib import Path
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect
 from cloud.mounts import Mounts
+from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
 from cloud.sole_use import SoleUse
 from cloud.sources.cluster.cluster import Cluster
@@ -36,6 +37,7 @@ from common.tasks import supervised
 async def following(
     kubeconfig: str,
     state_dir: Path,
+    rights: NodeRights,
     *,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Body] = (),
@@ -46,6 +48,7 @@ async def following(
     Args:
         kubeconfig: how to reach it.
         state_dir: for the facts.
+        rights: what nodes may tell, and have.
         labels: of each Node that the hub makes.
         taints: of each such Node.
         fact_quota_bytes: the room of one node's facts.
@@ -54,7 +57,7 @@ async def following(
         SettingsError: the kubeconfig or the state directory cannot be used.
     """
     async with (
-        FactTable(state_dir, quota_bytes=fact_quota_bytes) as table,
+        FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table,
         connect(kubeconfig) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
@@ -68,7 +71,7 @@ async def following(
             nodes_trouble=lambda: cluster.nodes_trouble,
         )
         events = EventQueue(kube)
-        sole_use, closures = SoleUse(table, mounts), Closures(cluster)
+        sole_use, closures = SoleUse(table, mounts), Closures(cluster, rights)
         writers: dict[str, Writer] = {
             "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
             "CSINode": CSINodeWriter(kube),
@@ -85,11 +88,12 @@ async def following(
                 facts.changed(ref, cluster.body(ref))
 
         cluster.subscribe(changed)
+        rights.changed = facts.judge_again
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
         policies = PolicyProblems(cluster, mounts, table.users)
-        parts: tuple[Part, ...] = (cluster, table, facts, hearts, sync, policies, events)
+        parts: tuple[Part, ...] = (cluster, table, facts, hearts, closures, sync, policies, events)
         try:
             yield SyncPart(
                 source=cluster,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cloud.mounts import Mounts
+from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
 from cloud.references import SourceReferences
 from cloud.sole_use import SoleUse
@@ -28,25 +29,32 @@ log = logging.getLogger("csi_bridge.hub.manifests")
 
 @asynccontextmanager
 async def reading(
-    directory: Path, state_dir: Path, *, seal_key: Path | None = None, fact_quota_bytes: int = FACT_QUOTA_BYTES
+    directory: Path,
+    state_dir: Path,
+    rights: NodeRights,
+    *,
+    seal_key: Path | None = None,
+    fact_quota_bytes: int = FACT_QUOTA_BYTES,
 ) -> AsyncIterator[SyncPart]:
     """Read a directory of manifests, and again at each change, until the block ends.
 
     Args:
         directory: the manifests.
         state_dir: for the facts, and for the manifests' last good content.
+        rights: what nodes may tell, and have.
         seal_key: the file with the key that seals this content; by default one in the state directory.
         fact_quota_bytes: the room of one node's facts.
 
     Raises:
         SettingsError: the state directory or the key cannot be used.
     """
-    async with FactTable(state_dir, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
+    async with FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
         manifests = Manifests(directory, table, LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key)))
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
-        sole_use, closures = SoleUse(table, mounts), Closures(manifests)
+        sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))
-        parts: tuple[Part, ...] = (manifests, table, sync, PolicyProblems(manifests, mounts, table.users))
+        parts: tuple[Part, ...] = (manifests, table, closures, sync, PolicyProblems(manifests, mounts, table.users))
+        rights.changed = table.judge_again
         tasks.start(manifests.run(), name="manifests")
         yield SyncPart(
             source=manifests,

@@ -14,14 +14,13 @@ Rules:
   stores that before the agent stages the volume, too.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body
-from cloud.kinds.nodes import NodeState
+from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
 from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
 from cloud.sync.fact_kinds import Fact
@@ -34,9 +33,6 @@ _ATTACHMENT, _VOLUME = "VolumeAttachment", "PersistentVolume"
 
 _ID_AT_ATTACH: Final = "csi.alpha.kubernetes.io/node-id"
 """The annotation of a VolumeAttachment with the node id that external-attacher used (its csi_handler.go)."""
-
-_NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
-"""The annotation of a Node with the node id of each driver, as JSON."""
 
 _NO_NODE: Final = NodeState("", "", frozenset(), is_out_of_service=False)
 
@@ -99,12 +95,8 @@ class Mounts:
 
     def node_id(self, driver: str, node: str) -> str:
         """The id that a driver gave a node, by the annotation of its Node; empty if that does not tell."""
-        try:
-            ids = json.loads(annotation(self._source.body(Ref("Node", "", node)) or {}, _NODE_IDS) or "{}")
-        except (ValueError, RecursionError):
-            return ""
-        found = ids.get(driver) if isinstance(ids, dict) else None
-        return found if isinstance(found, str) else ""
+        ids = read_ids(annotation(self._source.body(Ref("Node", "", node)) or {}, NODE_IDS))
+        return (ids or {}).get(driver, "")
 
     def nodes(self) -> Iterator[str]:
         """Every node that has a Node."""

@@ -23,7 +23,7 @@ from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport, plugin_name
-from common.topology import has_topology
+from common.topology import has_topology, segment_of, why_no_segment
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
@@ -104,6 +104,13 @@ def announces_topology(report: DriverReport) -> bool:
         return answer is not None and has_topology(answer.body)
     except ValueError:
         return False
+
+
+def told_topology(report: DriverReport) -> Mapping[str, str]:
+    """The topology of the node that Kubernetes is told: the vendor's, or the bridge's segment."""
+    if announces_topology(report):
+        return topology_of(report)
+    return {} if why_no_segment(report.node) else segment_of(report.node)
 
 
 def topology_of(report: DriverReport) -> Mapping[str, str]:

@@ -29,7 +29,7 @@ class ReportStreams:
         self._placement = placement
         self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
-        nodes.subscribe(self.changed)
+        nodes.subscribe(lambda driver, _node: self.changed(driver))
 
     async def serve_report(self, stream: Stream) -> None:
         """Take an agent's reports for as long as it is connected.

@@ -4,6 +4,7 @@ The rest of a Node's status changes every few minutes and does not concern the n
 words of it to itself (`NodeState`): they say whether a volume may be detached (`cloud.mount_guard`).
 """
 
+import json
 from typing import Any, Final, NamedTuple
 
 from cloud.kinds.fields import Body, Fields
@@ -19,6 +20,9 @@ def _check(fields: Fields) -> None:
 def _trim(body: Body) -> dict[str, Any]:
     return without_empty({"status": pick(body.get("status"), "volumesAttached")})
 
+
+NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
+"""The annotation with the drivers' ids for the node, as JSON."""
 
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it."""
@@ -43,6 +47,15 @@ class NodeState(NamedTuple):
     def is_ready(self) -> bool:
         """Whether the condition Ready is True."""
         return self.ready == "True"
+
+
+def read_ids(text: str) -> dict[str, str] | None:
+    """The ids of the annotation `NODE_IDS`, by driver; None if it has another form."""
+    try:
+        ids = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None
 
 
 def state_of(fields: Fields) -> NodeState:

@@ -40,6 +40,11 @@ def claim_names(body: Body) -> list[str]:
     return names
 
 
+def inline_drivers(body: Body) -> list[str]:
+    """The drivers of the pod's inline volumes."""
+    return [inline["driver"] for volume in body["spec"].get("volumes", ()) if (inline := volume.get("csi"))]
+
+
 def ephemeral_claim_name(pod: str, volume: str) -> str:
     """The name of the claim that Kubernetes makes for a generic ephemeral volume: `<pod>-<volume>`."""
     return f"{pod}-{volume}"

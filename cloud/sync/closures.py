@@ -28,7 +28,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeVar
 
@@ -37,6 +37,7 @@ from cloud.kinds.fields import Body
 from cloud.kinds.persistentvolumes import is_claimed_by
 from cloud.kinds.table import KINDS
 from cloud.kinds.tokens import TokenRequest, request_of
+from cloud.node_rights import NodeRights
 from cloud.sources.source import Source
 from common.objects import Object, Ref, Stamp, encode_body
 
@@ -61,8 +62,8 @@ log = logging.getLogger("csi_bridge.hub.closures")
 class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, rights: NodeRights) -> None:
+        self._source, self._rights = source, rights
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}
@@ -112,6 +113,14 @@ class Closures:
             return True
         return not all(map(self._source.knows, closure.looked_up()))
 
+    def problems(self) -> list[str]:
+        """The objects that nodes lack because they may not have them, in sentences."""
+        return [
+            f"node {node} does not get {ref}: {why}"
+            for node, closure in sorted(self._closures.items())
+            for ref, why in closure.refused().items()
+        ]
+
     def forget(self, node: str) -> None:
         """Forget the objects that have left a node's closure: the node is gone for good."""
         self._past.pop(node, None)
@@ -124,12 +133,16 @@ class Closures:
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` when the node's closure may have changed, once for all objects that changed together.
 
+        The node's rights count as they are now: its link, with its certificate, may be a new one.
+
         Returns:
             A function that ends the watch.
         """
         if node not in self._closures:
-            self._closures[node] = _Closure(node, self._source, self._bound)
-            self._closure(node)
+            self._closures[node] = _Closure(node, self._source, self._bound, self._rights)
+        else:
+            self._touched[node].update(self._bound.pods.get(node, ()))
+        self._closure(node)
         self._watchers[node].append(changed)
 
         def unwatch() -> None:
@@ -145,7 +158,7 @@ class Closures:
     def _closure(self, node: str) -> "_Closure":
         closure = self._closures.get(node)
         if closure is None:
-            return _Closure(node, self._source, self._bound)
+            return _Closure(node, self._source, self._bound, self._rights)
         if refs := self._touched.get(node):
             closure.change(refs)
             del self._touched[node]
@@ -291,10 +304,10 @@ class _Closure:
             failure: a walk that is repeated after it would find no difference.
     """
 
-    def __init__(self, node: str, source: Source, bound: _Bound) -> None:
+    def __init__(self, node: str, source: Source, bound: _Bound, rights: NodeRights) -> None:
         self.node = node
         self.unnoted: set[Ref] = set()
-        self._source, self._bound = source, bound
+        self._source, self._bound, self._rights = source, bound, rights
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
         """The pods whose walks look an object up, by object."""
@@ -309,6 +322,9 @@ class _Closure:
     def request(self, ref: Ref) -> TokenRequest | None:
         """The tokens that an object has to hold; None if it holds none."""
         return self._requests.get(ref)
+
+    def refused(self) -> Mapping[Ref, str]:
+        return {ref: why for pod in sorted(self._walks) for ref, why in self._walks[pod].refused.items()}
 
     def looked_up(self) -> Collection[Ref]:
         return self._pods.keys()
@@ -340,7 +356,7 @@ class _Closure:
     def _walk_again(self, stale: Iterable[Ref]) -> None:
         mine = self._bound.pods.get(self.node, ())
         for pod in stale:
-            new = _walk(pod, self.node, self._source, self._bound) if pod in mine else _NOTHING
+            new = _walk(pod, self.node, self._source, self._bound, self._rights) if pod in mine else _NOTHING
             old = self._walks.pop(pod, _NOTHING)
             for ref in old.looked_up - new.looked_up:
                 _discard(self._pods, ref, pod)
@@ -391,20 +407,23 @@ class _Walk:
         held: the objects for the node, each after the objects that it needs, the pod last; some may not exist.
         looked_up: the objects that this result depends on.
         tokens: the tokens that the pod needs.
+        refused: the objects that the node may not have, with the reason.
     """
 
     held: tuple[Ref, ...] = ()
     looked_up: frozenset[Ref] = frozenset()
     tokens: TokenRequest | None = None
+    refused: Mapping[Ref, str] = field(default_factory=dict)
 
 
 _NOTHING = _Walk()
 
 
-def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
+def _walk(pod: Ref, node: str, source: Source, bound: _Bound, rights: NodeRights) -> _Walk:
     held: dict[Ref, None] = {}
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
+    refused: dict[Ref, str] = {}
     mounting: set[Ref] = set()
     """The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go)."""
 
@@ -414,6 +433,9 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
             return
         visited.add(ref)
         body = source.body(ref)
+        if body is not None and (why := rights.why_not(node, ref, body)):
+            refused[ref] = why
+            return
         for needed in KINDS[ref.kind].needs(body) if body is not None else ():
             if ref.kind != "PersistentVolumeClaim" or _is_mutual(needed, body, source):
                 visit(needed)
@@ -431,7 +453,7 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
         looked_up.add(tokens.ref)
         del held[pod]  # the pod comes last
         held |= {tokens.ref: None, pod: None}
-    return _Walk(tuple(held), frozenset(looked_up), tokens)
+    return _Walk(tuple(held), frozenset(looked_up), tokens, refused)
 
 
 def _tokens(pod: Body | None, drivers: Iterable[Body | None]) -> TokenRequest | None:

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Final, Self
 from weakref import WeakValueDictionary
 
+from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
+from cloud.node_rights import NodeRights
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
@@ -93,15 +95,16 @@ class FactTable:
     def __init__(
         self,
         state_dir: Path,
+        rights: NodeRights,
         *,
         quota_bytes: int = FACT_QUOTA_BYTES,
     ) -> None:
-        """Read all facts.
+        """Read all facts. `rights` say which of them the hub believes.
 
         Raises:
             SettingsError: the directory cannot be used, or a newer hub wrote the database.
         """
-        self._path = state_dir / "facts.db"
+        self._path, self._rights = state_dir / "facts.db", rights
         self._quota_bytes = quota_bytes
         self._quota = FactQuota(quota_bytes)
         self._facts: dict[str, dict[Ref, Fact]] = {}
@@ -139,6 +142,16 @@ class FactTable:
         """A node's facts, without its Events."""
         return self._facts.get(node, {})
 
+    def believed(self, node: str, ref: Ref) -> Body | None:
+        """A fact's body as far as the hub believes it; None if there is no such fact."""
+        fact = self.of(node).get(ref)
+        return self._rights.believed(node, ref, fact.body) if fact is not None else None
+
+    def judge_again(self, node: str) -> None:
+        """The hub may believe a node other things than before."""
+        if Ref("Node", "", node) in self.of(node):
+            self._retold()
+
     def users(self, volume: str) -> Collection[str]:
         """The nodes that list a volume as in use, by its name in `volumesInUse`."""
         return self._users.get(volume, frozenset())
@@ -172,9 +185,9 @@ class FactTable:
                 for ref, told in claims.items()
             }
             nodes = {
-                node: pick(facts[ref].body, "metadata")
-                for node, facts in self._facts.items()
-                if (ref := Ref("Node", "", node)) in facts
+                node: pick(body, "metadata")
+                for node in self._facts
+                if (body := self.believed(node, Ref("Node", "", node))) is not None
             }
             self._told = Told(in_order, nodes)
         return self._told
@@ -342,6 +355,9 @@ class FactTable:
             self._note_use(ref.name, old, new)
         if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
             return  # the volumes in use change with every mount, and concern no other object
+        self._retold()
+
+    def _retold(self) -> None:
         self._told = None
         for changed in list(self._subscribers):
             changed()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
-from cloud.upsync.ownership import remember_drivers, written_drivers
+from cloud.upsync.ownership import HUB, MADE_BY, remember_drivers, written_drivers
 from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
@@ -93,7 +93,7 @@ class CSINodeWriter:
         uid = owner["metadata"]["uid"]
         reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
         if found is None:
-            metadata = {"name": node, "ownerReferences": [reference]}
+            metadata = {"name": node, "annotations": {MADE_BY: HUB}, "ownerReferences": [reference]}
             body = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": metadata, "spec": {"drivers": []}}
             return await self._api.create(_CSI_NODES, body)
         references = found["metadata"].get("ownerReferences") or []

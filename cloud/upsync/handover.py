@@ -1,4 +1,4 @@
-"""A hand-over: removes the hub's marks from the Node and the CSINode of a node that a kubelet serves now.
+"""A hand-over: removes the hub's marks from Node, CSINode and Lease of a node that a kubelet serves now.
 
 Rules:
 
@@ -13,7 +13,7 @@ from typing import Final
 
 from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.node_marks import AGENT, EDGE
-from cloud.upsync.ownership import is_made, unmarked
+from cloud.upsync.ownership import LEASES, is_made, unmarked
 from common.objects import Ref
 
 KIND: Final = "Kubelet"
@@ -28,14 +28,14 @@ class HandOver:
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
         """Remove the marks from a node's objects. Raises KubeError if the write failed; try again."""
-        for kind in ("Node", "CSINode"):
-            found = await find(self._api, RESOURCES[kind], node)
+        for kind, namespace in (("Node", ""), ("CSINode", ""), ("Lease", LEASES)):
+            found = await find(self._api, RESOURCES[kind], node, namespace)
             if found is not None and (marks := unmarked(found)):
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 change: Body = {"metadata": {**version, "annotations": marks}}
                 if is_made(found):
                     _open(found, change)
-                await self._api.patch(RESOURCES[kind], node, change)
+                await self._api.patch(RESOURCES[kind], node, change, namespace)
 
     def forget(self, _node: str, _ref: Ref) -> None:
         """Nothing to forget."""

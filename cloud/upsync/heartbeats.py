@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
-from cloud.upsync.ownership import is_made
+from cloud.upsync.ownership import HUB, LEASES, MADE_BY, is_made
 from common.backoff import Backoff
 from common.errors import timestamp
 
@@ -30,7 +30,6 @@ log = logging.getLogger("csi_bridge.hub.heartbeats")
 
 _NODES: Final = RESOURCES["Node"]
 _LEASES: Final = RESOURCES["Lease"]
-_NAMESPACE: Final = "kube-node-lease"
 
 _EVERY_S: Final = 10.0
 """The time between two renewals, as in a kubelet (a quarter of the Lease's duration)."""
@@ -195,7 +194,7 @@ class Heartbeats:
             return False
         heart.look_at = 0.0
         owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
-        lease = await find(self._api, _LEASES, node, _NAMESPACE)
+        lease = await find(self._api, _LEASES, node, LEASES)
         if lease is not None:
             heart.lease = lease["metadata"]["uid"]
             heart.told_s = max(heart.told_s, _seconds((lease.get("spec") or {}).get("renewTime")))
@@ -205,17 +204,22 @@ class Heartbeats:
         made = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": node, "namespace": _NAMESPACE, "ownerReferences": [owner]},
+            "metadata": {
+                "name": node,
+                "namespace": LEASES,
+                "annotations": {MADE_BY: HUB},
+                "ownerReferences": [owner],
+            },
             "spec": self._lease_spec(node, heart),
         }
-        lease = await self._api.create(_LEASES, made, _NAMESPACE)
+        lease = await self._api.create(_LEASES, made, LEASES)
         heart.lease = lease["metadata"]["uid"]
         return True
 
     async def _renew(self, node: str, heart: _Heart, metadata: Body | None = None) -> None:
         await self._turn()
         change = {"metadata": {"uid": heart.lease, **(metadata or {})}, "spec": self._lease_spec(node, heart)}
-        await self._api.patch(_LEASES, node, change, _NAMESPACE)
+        await self._api.patch(_LEASES, node, change, LEASES)
 
     def _lease_spec(self, node: str, heart: _Heart) -> Body:
         heart.told_s = max(self._wall(), heart.told_s + _STEP_S)

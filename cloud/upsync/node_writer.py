@@ -21,6 +21,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cloud.kinds.nodes import NODE_IDS, read_ids
 from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
@@ -31,7 +32,6 @@ from common.topology import NODE_SEGMENT
 
 _NODES: Final = RESOURCES["Node"]
 
-_NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
 """The controller-manager attaches volumes only to nodes that have this annotation with the value "true"."""
 
@@ -164,11 +164,11 @@ class _Change:
         return {**change, **self._node_ids()}
 
     def _node_ids(self) -> Body:
-        there = _read_ids(annotation(self._found, _NODE_IDS))
-        told = _read_ids(annotation(self._fact or {}, _NODE_IDS))
+        there = read_ids(annotation(self._found, NODE_IDS))
+        told = read_ids(annotation(self._fact or {}, NODE_IDS))
         if there is None or told is None:
             whose = "of its Node" if there is None else "that it tells"
-            self._problem(f"has no node ids in Kubernetes: the annotation {_NODE_IDS} {whose} cannot be read")
+            self._problem(f"has no node ids in Kubernetes: the annotation {NODE_IDS} {whose} cannot be read")
             return {}
         before = written_drivers(self._found)
         ids = {**{name: text for name, text in there.items() if name not in before}, **told}
@@ -176,7 +176,7 @@ class _Change:
         change: Body = {}
         if ids != there:
             text = json.dumps(ids, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-            change[_NODE_IDS] = text if ids else None
+            change[NODE_IDS] = text if ids else None
         if ours != before:
             change |= remember_drivers(ours)
         return change
@@ -219,12 +219,3 @@ def _amount(text: object) -> int | None:
         return parse_bytes(text)
     except ValueError:
         return None
-
-
-def _read_ids(text: str) -> dict[str, str] | None:
-    """The node ids of an annotation, by driver; None if it has another form."""
-    try:
-        ids = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None

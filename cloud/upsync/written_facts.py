@@ -99,6 +99,11 @@ class WrittenFacts:
             for ref in self._files.of(node):
                 self._told((node, ref))
 
+    def judge_again(self, node: str) -> None:
+        """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""
+        for kind in NODE_KINDS:
+            self._add_if_told(node, Ref(kind, "", node))
+
     async def close(self) -> None:
         """Write no more."""
         for queue in self._queues.values():
@@ -281,8 +286,8 @@ class WrittenFacts:
         return await self._write_told(node, ref)  # the object was deleted during the write, for example by a farewell
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        fact = self._files.of(node).get(ref)
-        return await self._writers[ref.kind].write(node, ref, dict(fact.body) if fact is not None else None)
+        body = self._files.believed(node, ref)
+        return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)
 
 
 def _in_use(body: Body) -> Collection[str]:

@@ -18,6 +18,7 @@ from common.reports import decode_reports, encode_reports, vendor_version
 from edge.direct.errors import MountInfoBroken
 from edge.direct.mount_info import MountInfo
 from tests.fuzz.cutter import Cutter
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ def manifests(data: bytes) -> None:
     bound = Binder().bind(entries, Told(told))
     source = Objects()
     source.update(dict(bound.items), ready=True)
-    closures = Closures(source)
+    closures = Closures(source, TRUSTING)
     nodes = {item.body["spec"]["nodeName"] for ref, item in bound.items.items() if ref.kind == "Pod"}
     for node in sorted(nodes):
         for ref in closures.stamps(node):

@@ -39,7 +39,7 @@ DRIVER = "vendor.test"
 
 
 @pytest.fixture(scope="module")
-def module_dir(*, in_hub: bool) -> Iterator[Path]:  # noqa: ARG001  # each form has a directory of its own
+def module_dir(*, in_hub: bool) -> Iterator[Path]:  # each form has a directory of its own
     """A temporary directory of a module, with a path short enough for UNIX sockets."""
     with tempfile.TemporaryDirectory(prefix="csi-") as directory:
         yield Path(directory)

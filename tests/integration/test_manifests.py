@@ -19,6 +19,7 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import as_yaml, claim, driver, node, pod, volume
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def running(manifests: Manifests) -> AsyncIterator[Closures]:
     """The closures of manifests that are read for as long as the block lasts."""
     task = asyncio.create_task(manifests.run())
     try:
-        yield Closures(manifests)
+        yield Closures(manifests, TRUSTING)
     finally:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -182,7 +183,7 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         return str(found.read()["status"]["capacity"]["storage"]) if found else ""
 
     async with (
-        FactTable(tmp_path / "state") as table,
+        FactTable(tmp_path / "state", TRUSTING) as table,
         running(Manifests(directory, table)) as closures,
     ):
         await until(lambda: closures.is_ready, what="readiness")
@@ -198,7 +199,7 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         )
         await until(lambda: size(closures) == "2Gi", what="new size")
     async with (
-        FactTable(tmp_path / "state") as table,
+        FactTable(tmp_path / "state", TRUSTING) as table,
         running(Manifests(directory, table)) as closures,
     ):
         await until(lambda: closures.is_ready, what="readiness after a restart")

@@ -10,7 +10,9 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import as_yaml, attachment, volume
+from tests.kit.operator import by_hand
 from tests.kit.spoken_node import Site, report
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +45,7 @@ def site(short_dir: Path, tmp_path: Path) -> Iterator[Site]:
     manifests.mkdir()
     (manifests / "m.yaml").write_text(as_yaml(volume("pv-1"), attachment("csi-1", volume="pv-1", node=VICTIM)))
     with Site(short_dir, tmp_path, f"--manifests={manifests}") as site:
+        wait_for(lambda: "h-pv-1" in by_hand("volumes", f"--hub=unix://{site.hub.uds}").stdout, what="the manifests")
         site.told(site.node("n1"), report(DRIVER, "n1"))
         yield site
 

@@ -10,6 +10,9 @@ import pytest
 from common.digest import Digest as Sums
 from common.messages import Chunk, Kind, Open, Priority
 from common.sync_messages import Differ, Digest, Held, HeldAll, Put, decode, encode
+from common.topology import NODE_SEGMENT
+from tests.kit.cluster_objects import as_yaml, claim, pod, secret, volume
+from tests.kit.operator import hub_state
 from tests.kit.stranger import HungUp, Stranger, hello
 
 if TYPE_CHECKING:
@@ -77,3 +80,36 @@ def collect(stranger: Stranger, found: list[Put], *, holds_foreign: bool) -> Non
                     stranger.frames(Chunk(1, 0, b"".join(map(encode, answer))))
                 elif isinstance(message, Put):
                     found.append(message)
+
+
+@pytest.mark.parametrize("why", ["the driver is not its own", "the segment is another node's"])
+def test_a_node_that_draws_a_pod_gets_no_volume_and_no_secret_that_it_may_not_have(
+    bridge: Bridge, authority: Authority, tmp_path: Path, why: str
+) -> None:
+    """The pod is bound to it, as the scheduler does after a false label, or somebody by mistake."""
+    is_foreign_driver = why == "the driver is not its own"
+    segment = {"key": NODE_SEGMENT, "operator": "In", "values": ["n2"]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [segment]}]}}}
+    stolen = volume(
+        "stolen",
+        claim="default/stolen",
+        driver="other.test" if is_foreign_driver else "vendor.test",
+        secrets={"nodeStageSecretRef": "default/of-the-volume"},
+        **({} if is_foreign_driver else affinity),
+    )
+    drawn = pod("drawn", claims=("stolen",)), claim("stolen", volume="stolen"), stolen
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    (manifests / "drawn.yaml").write_text(as_yaml(*drawn, secret("of-the-volume")))
+    (manifests / "n1.yaml").write_text(OBJECTS.format(node="n1"))
+    hub = bridge.start_hub(*authority.hub().flags, f"--manifests={manifests}")
+    with Stranger(hub.address, tls=authority.edge("n1", drivers=["vendor.test"]).client()) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        stranger.frames(Open(1, Kind.SYNC, Priority.SYNC, "", "", "", "", 0))
+        stranger.frames(Chunk(1, 0, encode(Digest(1 << 20, Sums().sums()))))
+        found = objects(stranger, holds_foreign=False)  # the pod web-n1 and its Secret come last
+        state = hub_state(hub.uds)
+    assert {(put.kind, put.name) for put in found} >= {("Pod", "drawn"), ("Secret", "secret-n1")}
+    assert not [put for put in found if put.name == "of-the-volume" or put.kind == "PersistentVolume"]
+    shown = "node n1 does not get PersistentVolume stolen: "
+    assert [line.startswith(shown) for line in state["problems"]] == [True]

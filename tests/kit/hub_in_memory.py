@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cli.process_options import HUB_OPTIONS
+from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
 from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.trust_store import TrustStore
@@ -43,13 +45,15 @@ class Hub:
         self.settings = HUB_OPTIONS.read(texts)
         self.store, self.metrics = Store(directory), Metrics()
         self.trust = TrustPart(self.settings, TrustStore(directory), self.metrics)
+        segments = UniqueSegments(self.store, self.settings.unique_topology)
         parts = HubParts(
             self.settings,
+            Nodes(self.store, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
             part or SyncPart(),
             self.trust,
             store=self.store,
             claims=SqliteClaims(directory),
-            segments=UniqueSegments(self.store, self.settings.unique_topology),
+            segments=segments,
             metrics=self.metrics,
         )
         self.hub, self.nodes, self.placement = parts.hub, parts.nodes, parts.placement

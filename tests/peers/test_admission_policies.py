@@ -11,7 +11,7 @@ import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 
 from tests.kit.deployed import DEPLOY, objects
-from tests.kit.peers.manifests import node, pod
+from tests.kit.peers.manifests import claim, node, pod
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def _are_effective(users: Users, label: str) -> bool:
 
 def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: ControlPlane) -> None:
     hub = users.hub
-    assert hub.create(node("own", annotations=_MADE)) == ""
+    assert "has the taint csi-bridge.io/edge=agent" in hub.create(node("own", annotations=_MADE))
+    assert hub.create(_made("own")) == ""
     control_plane.api.create(node("lent", labels={"csi-bridge.io/edge": "agent"}))
     change: dict[str, Any] = {"metadata": {"labels": {"topology.example/rack": "7"}}}
     in_use: dict[str, Any] = {"status": {"volumesInUse": ["kubernetes.io/csi/d^v"]}}
@@ -108,10 +109,16 @@ def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: Control
     assert refused in hub.end("Node", "k1")
     assert refused in hub.create(node("other"))
     assert refused in hub.create(node("other", labels={"csi-bridge.io/edge": "agent"}))
+    assert "has the taint" in hub.patch("Node", "own", {"spec": {"taints": None}})
+    for address in ({"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "k1"}):
+        assert "no address but the Hostname" in hub.patch("Node", "own", {"status": {"addresses": [address]}})
+    named: dict[str, Any] = {"status": {"addresses": [{"type": "Hostname", "address": "own"}]}}
+    assert hub.patch("Node", "own", named) == ""
     pull = {"metadata": {"labels": {"csi-bridge.io/edge": "kubelet"}}}
     assert "only on a Node that it makes" in hub.patch("Node", "own", pull)
 
-    hand_over = {"metadata": {"annotations": {"csi-bridge.io/made-by": None}, "labels": {"csi-bridge.io/edge": None}}}
+    marks = {"annotations": {"csi-bridge.io/made-by": None}, "labels": {"csi-bridge.io/edge": None}}
+    hand_over = {"metadata": marks, "spec": {"taints": None}}
     assert hub.patch("Node", "own", hand_over) == ""
     assert refused in hub.end("Node", "own")
     assert hub.end("Node", "lent") == ""
@@ -129,6 +136,8 @@ def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
     for name in ("waiting", "running"):
         api.delete("Pod", name, namespace=namespace)  # each has a grace period
 
+    for change in ({"phase": "Failed"}, {"podIP": "192.0.2.1"}, {"conditions": [{"type": "Ready", "status": "True"}]}):
+        assert "sets no other status of a pod" in hub.patch("Pod", "waiting", {"status": change}, namespace)
     assert hub.patch("Pod", "waiting", told, namespace) == ""
     assert hub.end("Pod", "waiting", namespace) == ""
     assert api.get("Pod", "waiting", namespace=namespace) is None
@@ -139,6 +148,39 @@ def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
     assert kubelets in hub.patch("Pod", "running", {"status": {"startTime": None}}, namespace)
     assert "that somebody else has deleted" in hub.end("Pod", "kept", namespace)
     assert "the hub starts no pod" in hub.patch("Pod", "kept", taken, namespace)
+
+
+def test_the_hub_changes_only_csinodes_and_leases_that_it_made(users: Users, control_plane: ControlPlane) -> None:
+    api, hub, refused = control_plane.api, users.hub, "CSINodes and node Leases that it made"
+    body: dict[str, Any]
+    where: dict[str, str]
+    leases = {"namespace": "kube-node-lease"}
+    csi_node = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {}, "spec": {"drivers": []}}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": leases}
+    for body, where in ((csi_node, {}), (lease, leases)):
+        kind, kubelets, own = body["kind"], {"name": "k1", **where}, {"name": "own", **where}
+        api.create({**body, "metadata": kubelets})
+        assert refused in hub.patch(kind, "k1", {"metadata": {"annotations": _MADE}}, **where)
+        assert refused in hub.create({**body, "metadata": own})
+        assert hub.create({**body, "metadata": {**own, "annotations": _MADE}}) == ""
+        assert hub.patch(kind, "own", {"metadata": {"labels": {"a": "b"}}}, **where) == ""
+        for name in ("k1", "own"):
+            api.delete(kind, name, **where)
+
+
+def test_the_hub_binds_and_loses_no_claim_and_makes_none_smaller(
+    users: Users, control_plane: ControlPlane, namespace: str
+) -> None:
+    api, hub = control_plane.api, users.hub
+    api.create(claim("data", namespace=namespace, storage_class="none"))
+    api.patch_status("PersistentVolumeClaim", "data", _claim_status("2Gi", phase="Bound"), namespace=namespace)
+
+    def told(status: dict[str, Any]) -> str:
+        return hub.patch("PersistentVolumeClaim", "data", status, namespace)
+
+    assert told(_claim_status("3Gi")) == ""
+    assert "makes no claim smaller" in told(_claim_status("1Gi"))
+    assert "binds and loses no claim" in told(_claim_status("4Gi", phase="Lost"))
 
 
 def test_a_node_sets_no_label_by_which_the_bridge_chooses_nodes(users: Users, control_plane: ControlPlane) -> None:
@@ -188,3 +230,13 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
             api.delete(each["kind"], each["metadata"]["name"])
         for each in api.all("Pod", namespace=edges):
             api.delete_now("Pod", each["metadata"]["name"], namespace=edges)
+
+
+def _made(name: str) -> dict[str, Any]:
+    """Return a Node as the hub makes it."""
+    taint = {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"}
+    return {**node(name, annotations=_MADE), "spec": {"taints": [taint]}}
+
+
+def _claim_status(size: str, **status: str) -> dict[str, Any]:
+    return {"status": {"capacity": {"storage": size}, **status}}

@@ -96,7 +96,8 @@ async def test_a_csinode_that_is_missing_is_made_and_belongs_to_its_node(kube: C
     await kube.write(entry("d", keys=("zone",), count=3), entry("e"))
     found = await kube.found()
     assert found["metadata"]["ownerReferences"] == [OWNER]
-    assert found["metadata"]["annotations"] == {"csi-bridge.io/drivers": '["d","e"]'}
+    marks = {"csi-bridge.io/made-by": "hub", "csi-bridge.io/drivers": '["d","e"]'}
+    assert found["metadata"]["annotations"] == marks
     assert await kube.entries() == [entry("d", keys=("zone",), count=3), entry("e")]
 
 

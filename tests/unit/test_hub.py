@@ -41,6 +41,7 @@ from tests.kit.hub_in_memory import (
     with_driver,
 )
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -265,8 +266,8 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 @pytest.fixture
 async def told(tmp_path: Path) -> AsyncIterator[tuple[Hub, FactSink]]:
     """A hub with facts: n1 has told of itself."""
-    closures = Closures(objects := Objects())
-    async with FactTable(tmp_path) as table:
+    closures = Closures(objects := Objects(), TRUSTING)
+    async with FactTable(tmp_path, TRUSTING) as table:
         facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
         await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
         part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)

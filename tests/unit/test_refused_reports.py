@@ -48,7 +48,7 @@ class ReportedNodes:
         segments = UniqueSegments(self.store, UniqueKeys(keys))
         judge = ReportJudge(segments, self.metrics)
         self.nodes = Nodes(self.store, judge, max_nodes=10)
-        self.nodes.subscribe(self.changes.append)
+        self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
         self._links: dict[str, tuple[Link, Link]] = {}
         self._closed = False
 

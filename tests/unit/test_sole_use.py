@@ -18,6 +18,7 @@ from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
 from tests.kit.cluster_objects import DRIVER, claim, entries, node, pod, volume
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,13 +45,13 @@ class Hub:
 
     def start(self) -> None:
         """Start the hub: the facts are on its disk."""
-        self.table = FactTable(self.directory)
+        self.table = FactTable(self.directory, TRUSTING)
         mounts = Mounts(
             self.source, earlier_use=self.table.earlier_use, facts=self.table.of, node_state=self.kubelets.get
         )
         judge = SoleUse(self.table, mounts)
         judge.begin(lambda name: self.away.get(name, ""), lambda name: name in self.given_up)
-        self.facts = FactSink(Closures(self.source), self.table, judge.claim)
+        self.facts = FactSink(Closures(self.source, TRUSTING), self.table, judge.claim)
 
     async def restart(self) -> None:
         await self.table.__aexit__()

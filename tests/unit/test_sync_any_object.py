@@ -15,6 +15,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.kit.cluster_objects import attachment, claim, driver, node, pod, secret, volume
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +135,7 @@ def test_an_object_with_anything_anywhere_is_served_or_refused_by_name(kind: str
         source = Objects()
         bound = Binder().bind({entry.ref: entry for entry in [*others, *found]}, Told())
         source.update(bound.items, ready=True)
-        closures = Closures(source)
+        closures = Closures(source, TRUSTING)
         for ref in closures.stamps("n1"):
             assert closures.read(ref) is not None, where
         for entry in found:  # what is kept of it is a whole object in itself

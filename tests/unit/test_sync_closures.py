@@ -26,6 +26,7 @@ from tests.kit.cluster_objects import (
     storage_class,
     volume,
 )
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Reluctant(Objects):
 
 def watched(source: Objects, *nodes: str) -> Closures:
     """Closures of which those of these nodes (n1, if none is named) are kept."""
-    closures = Closures(source)
+    closures = Closures(source, TRUSTING)
     for name in nodes or ("n1",):
         closures.watch(name, lambda: None)
     return closures
@@ -101,7 +102,7 @@ WITHOUT_SECRET = tuple(it for it in WEB if it["kind"] != "Secret")
 
 
 def test_a_node_holds_what_its_pods_need_each_thing_before_what_needs_it() -> None:
-    assert held(Closures(source(*WEB)), "n1") == [
+    assert held(Closures(source(*WEB), TRUSTING), "n1") == [
         "Node n1",
         "CSIDriver d.example",
         "Secret vault/stage",
@@ -131,7 +132,9 @@ def test_a_node_holds_the_class_of_its_volume_with_the_bridges_own_parameter_alo
 
 
 def test_pods_come_in_the_order_of_their_names_and_shared_things_once() -> None:
-    closures = Closures(source(pod("b", claims=("c",)), pod("a", claims=("c",)), pod("z", namespace="a"), claim("c")))
+    closures = Closures(
+        source(pod("b", claims=("c",)), pod("a", claims=("c",)), pod("z", namespace="a"), claim("c")), TRUSTING
+    )
     assert held(closures, "n1") == [
         "Pod a/z",
         "PersistentVolumeClaim default/c",
@@ -155,8 +158,8 @@ def test_nothing_of_anybody_else_is_held() -> None:
         claim("unused"),
         node("n2"),
     )
-    closures = Closures(source(*WEB, *others))
-    assert held(closures, "n1") == held(Closures(source(*WEB)), "n1")
+    closures = Closures(source(*WEB, *others), TRUSTING)
+    assert held(closures, "n1") == held(Closures(source(*WEB), TRUSTING), "n1")
     assert "Secret vault/stage" not in held(closures, "n2")
     assert held(closures, "n3") == []
 
@@ -169,19 +172,19 @@ def test_a_claim_gets_nobody_a_volume_that_does_not_name_it() -> None:
         volume("v", secrets=STAGE),
         volume("v", secrets=STAGE, claimRef={"namespace": "default", "name": "data", "uid": "another"}),
     ):
-        closures = Closures(source(*WEB[:2], stranger, *WEB[3:]))
+        closures = Closures(source(*WEB[:2], stranger, *WEB[3:]), TRUSTING)
         assert held(closures, "n1") == ["Node n1", "PersistentVolumeClaim default/data", "Pod default/web"]
 
 
 def test_two_claims_of_one_pod_may_name_one_volume_and_only_its_own_gets_it() -> None:
     thief = claim("aaa", volume="v")
-    closures = Closures(source(pod("web", claims=("aaa", "data")), thief, *WEB[1:]))
+    closures = Closures(source(pod("web", claims=("aaa", "data")), thief, *WEB[1:]), TRUSTING)
     assert "PersistentVolume v" in held(closures, "n1")
 
 
 def test_only_nodes_that_look_an_object_up_hear_of_it_and_once() -> None:
     objects = source(*WEB, pod("other", node="n2"))
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     told: list[str] = []
     for name in ("n1", "n2"):
         closures.watch(name, partial(told.append, name))
@@ -205,7 +208,7 @@ def test_stamps_stay_the_same_mapping_until_something_changes() -> None:
 
 def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
     objects = source(*WEB)
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     told: list[str] = []
     first = closures.watch("n1", lambda: told.append("first"))
     second = closures.watch("n1", lambda: told.append("second"))
@@ -221,7 +224,7 @@ def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
 
 def test_who_asks_for_a_closure_that_nobody_watches_gets_it_and_nothing_is_kept_or_asked_for() -> None:
     found = Reluctant(*WITHOUT_SECRET)
-    closures = Closures(found)
+    closures = Closures(found, TRUSTING)
     assert closures.holds("n1", Ref("Pod", "default", "web"))
     assert not closures.holds("n2", Ref("Pod", "default", "web"))
     assert (found.used, closures._closures, closures._users) == ([], {}, {})
@@ -234,7 +237,7 @@ async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_t
     volumes = [{"name": "v", "csi": {"driver": DRIVER}}]
     found = source(driver(), *(pod(name, node=name, volumes=volumes) for name in nodes))
     monkeypatch.setattr(module, "NODES_A_TURN", 2)
-    closures = Closures(found)
+    closures = Closures(found, TRUSTING)
     heard: list[str] = []
     leaves = {name: closures.watch(name, partial(heard.append, name)) for name in nodes}
     shared = Ref("CSIDriver", "", DRIVER)
@@ -252,7 +255,7 @@ async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_t
 
 def test_one_watcher_that_fails_keeps_no_other_from_hearing() -> None:
     objects = source(*WEB, pod("other", node="n2", claims=("x",)), claim("x", volume="y"))
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     told: list[str] = []
 
     def fail() -> None:
@@ -266,7 +269,7 @@ def test_one_watcher_that_fails_keeps_no_other_from_hearing() -> None:
 
 def test_everybody_hears_when_the_source_becomes_ready() -> None:
     objects = Objects()
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     told: list[bool] = []
     closures.watch("n1", lambda: told.append(closures.is_ready))
     objects.update(items(*WEB), ready=False)
@@ -298,7 +301,7 @@ def test_a_node_may_tell_of_what_it_has_or_had_and_of_nothing_else() -> None:
 
 def test_a_node_may_tell_of_what_left_it_while_it_was_away() -> None:
     objects = source(*WEB)
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     closures.watch("n1", lambda: None)()
     remove(objects, WEB_POD)
     assert closures.may_concern("n1", WEB_POD)
@@ -325,7 +328,7 @@ def test_of_the_objects_that_left_a_node_the_last_ones_are_remembered(monkeypatc
 
 def test_an_object_is_read_as_it_is_now() -> None:
     objects = source(*WEB)
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     ref = Ref("CSIDriver", "", "d.example")
     found = closures.read(ref)
     assert (found.stamp, found.read()["kind"]) == (closures.stamps("n1")[ref], "CSIDriver")
@@ -365,7 +368,7 @@ def test_whatever_changes_a_closure_is_what_it_would_be_if_made_anew(
     batches: list[dict[Ref, Any]], data: st.DataObject
 ) -> None:
     objects = source()
-    closures = Closures(objects)
+    closures = Closures(objects, TRUSTING)
     seen = {name: dict(closures.stamps(name)) for name in NODES}
     told: set[str] = set()
     for name in NODES:
@@ -375,7 +378,7 @@ def test_whatever_changes_a_closure_is_what_it_would_be_if_made_anew(
         objects.update(batch)
         for name in NODES:
             now = list(closures.stamps(name).items())
-            assert now == list(Closures(objects).stamps(name).items())
+            assert now == list(Closures(objects, TRUSTING).stamps(name).items())
             assert name in told or now == list(seen[name].items()), "nobody was told"
             seen[name] = dict(now)
 
@@ -450,7 +453,7 @@ async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_a
     nodes = [f"n{number}" for number in range(5)]
     found = Forgetful(*with_own_secrets(*nodes))
     monkeypatch.setattr(module, "NODES_A_TURN", 2)
-    closures, heard = Closures(found), []
+    closures, heard = Closures(found, TRUSTING), []
     for name in nodes:
         closures.watch(name, partial(heard.append, name))
     remove(found, *(Ref("Pod", "default", name) for name in nodes))
@@ -462,7 +465,7 @@ async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_a
 
 def test_a_pod_that_cannot_be_looked_at_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = source(*WEB)
-    closures, told = Closures(objects), list[str]()
+    closures, told = Closures(objects, TRUSTING), list[str]()
     closures.watch("n1", lambda: told.append("n1"))
     before = held(closures, "n1")
     with monkeypatch.context() as patched:
@@ -480,7 +483,7 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
     nodes = ["n1", "n2", "n3"]
     found = Reluctant(*with_own_secrets(*nodes))
     monkeypatch.setattr(module, "NODES_A_TURN", 1)
-    closures, heard = Closures(found), []
+    closures, heard = Closures(found, TRUSTING), []
     for name in nodes:
         closures.watch(name, partial(heard.append, name))
 
@@ -532,7 +535,7 @@ def test_what_a_source_failed_to_take_is_asked_for_again(monkeypatch: pytest.Mon
 
 def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> None:
     found = Reluctant(*WITHOUT_SECRET)
-    closures = Closures(found)
+    closures = Closures(found, TRUSTING)
     unwatch = [closures.watch(name, lambda: None) for name in ("n1", "n2")]
     assert found.used == ["use stage"]
     put(found, pod("more", claims=("data",)))
@@ -546,7 +549,7 @@ def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> 
 
 def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
     found, ref = Reluctant(*WITHOUT_SECRET), Ref("Secret", "vault", "stage")
-    closures, told = Closures(found), []
+    closures, told = Closures(found, TRUSTING), []
     closures.watch("n1", lambda: told.append(closures.is_known("n1")))
     assert not closures.is_known("n1")
     assert closures.is_known("n2")
@@ -615,11 +618,11 @@ def test_tokens_are_told_before_their_pod_and_go_with_it() -> None:
 def test_a_pod_that_is_over_and_a_block_volume_get_no_tokens() -> None:
     block = volume("v", claim="default/data", secrets=STAGE, volumeMode="Block")
     found = Reluctant(pod("web", claims=("data",)), claim("data", volume="v"), block, driver(**VAULT))
-    Closures(found).watch("n1", lambda: None)
+    Closures(found, TRUSTING).watch("n1", lambda: None)
     assert [it for it in asked(found) if "default/web" in it] == []
     over = {**pod("web", claims=("data",)), "status": {"phase": "Succeeded"}}
     found = Reluctant(over, *WEB[1:3], driver(**VAULT))
-    Closures(found).watch("n1", lambda: None)
+    Closures(found, TRUSTING).watch("n1", lambda: None)
     assert [it for it in asked(found) if "default/web" in it] == []
 
 
@@ -629,5 +632,5 @@ def test_of_two_drivers_that_ask_for_one_audience_the_shorter_life_counts() -> N
     web["spec"]["volumes"].append(inline)
     longer = driver("e.example", tokenRequests=[{"audience": "vault"}])
     found = Reluctant(web, *WEB[1:3], driver(**VAULT), longer)
-    Closures(found).watch("n1", lambda: None)
+    Closures(found, TRUSTING).watch("n1", lambda: None)
     assert "use Pod default/web robot {'vault': 600}" in asked(found)

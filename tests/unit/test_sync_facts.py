@@ -19,6 +19,7 @@ from cloud.sync.facts import FactSink
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -103,7 +104,7 @@ class Tables:
         self._exits = contextlib.AsyncExitStack()
 
     async def __call__(self, **limits: int) -> FactTable:
-        return await self._exits.enter_async_context(FactTable(self.directory, **limits))
+        return await self._exits.enter_async_context(FactTable(self.directory, TRUSTING, **limits))
 
     async def close(self) -> None:
         await self._exits.aclose()
@@ -622,7 +623,7 @@ async def test_a_row_of_one_node_says_nothing_of_another(tables: Tables) -> None
 async def test_a_database_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "facts.db").mkdir()
     with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
-        FactTable(tmp_path)
+        FactTable(tmp_path, TRUSTING)
 
 
 async def test_a_newer_hubs_database_is_refused_and_stays_as_it_is(tables: Tables) -> None:

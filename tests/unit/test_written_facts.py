@@ -18,6 +18,7 @@ from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
 from common.pod_fact import RELEASED
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class WritingHub:
 
     def table(self) -> FactTable:
         """What a hub that starts now finds on the disk."""
-        self.tables.append(FactTable(self.directory))
+        self.tables.append(FactTable(self.directory, TRUSTING))
         return self.tables[-1]
 
     def make(self) -> WrittenFacts:
