@@ -40,7 +40,7 @@ DRIVER = "vendor.test"
 
 @pytest.fixture(scope="module")
 def module_dir(*, in_hub: bool) -> Iterator[Path]:  # each form has a directory of its own
-    """A temporary directory of a module, with a path short enough for UNIX sockets."""
+    """A temporary directory of a module, one for each of its forms, with a path short enough for UNIX sockets."""
     with tempfile.TemporaryDirectory(prefix="csi-") as directory:
         yield Path(directory)
 
