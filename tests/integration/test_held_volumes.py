@@ -112,6 +112,7 @@ def test_a_fence_lets_the_volumes_go_until_the_node_is_back(pair: Pair) -> None:
     done = run(pair.bridge, "fence", "n2", "--yes", "--why=the site has burnt down")
     assert done.stdout.splitlines()[0] == "node n2 is fenced: its volumes may be detached"
     assert detach(pair.sidecar, "i-n2").ok
+    assert [line["why"] for line in pair.bridge.hub.audited("fence")] == ["the site has burnt down"]
     pair.bridge.hub.kill()
     pair.bridge.hub.start()
     wait_for(lambda: detach(pair.sidecar, "i-n2").ok, what="the detach after the hub's restart")
@@ -124,7 +125,6 @@ def test_a_fence_lets_the_volumes_go_until_the_node_is_back(pair: Pair) -> None:
     assert not detach(pair.sidecar, "i-n2").ok
     assert run(pair.bridge, "unfence", "n2").returncode == 0
     assert "fenced" not in problems(pair.bridge)
-    assert "the site has burnt down" in [line.get("why") for line in pair.bridge.hub.audited("fence")]
 
 
 # -------------------- a hub that knows mounts --------------------

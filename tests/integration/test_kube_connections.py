@@ -18,6 +18,7 @@ from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
 from tests.kit.certificates import Authority
+from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
     import socket
@@ -195,7 +196,7 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
 
     async with api_server(tmp_path, serve) as kubeconfig:
         for turns in range(0, _LAST_TURN, 10):
-            async with following(kubeconfig, tmp_path / "state"):
+            async with following(kubeconfig, tmp_path / "state", TRUSTING):
                 for _ in range(turns):
                     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []
