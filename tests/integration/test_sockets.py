@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+def umask(path: Path, request: pytest.FixtureRequest) -> Iterator[None]:  # after the directory of the path
     before = os.umask(request.param)
     yield
     os.umask(before)
