@@ -82,17 +82,8 @@ class NodeCall(Receiver):
     """
 
     __slots__ = (
-        "_caller",
-        "_driver",
-        "_has_ended",
-        "_id",
-        "_is_unary",
-        "_last",
-        "_limit_s",
-        "_name",
-        "_owed",
-        "_visit",
-    )
+        "_caller", "_driver", "_has_ended", "_id", "_is_unary", "_last", "_limit_s", "_name", "_owed", "_visit",
+    )  # fmt: skip
 
     def __init__(self, name: str, visit: Visit, call: Call, caller: Caller) -> None:
         self._name = name

@@ -40,7 +40,7 @@ class NodeRights:
         self.changed: Callable[[str], None] = lambda _: None
 
     def believed(self, node: str, ref: Ref, body: Body) -> Body:
-        """A fact's body without what the node may not tell. A body of which all counts is returned as it is."""
+        """A fact's body without what the node may not tell."""
         match ref.kind:
             case "CSINode":
                 kept = [it for it in body["spec"]["drivers"] if self._is_reported(node, it)]
@@ -50,7 +50,7 @@ class NodeRights:
         return body
 
     def why_not(self, node: str, ref: Ref, body: Body) -> str:
-        """Why a node does not get an object, and nothing that the object needs; empty if it gets it."""
+        """Why a node gets nothing that an object needs, nor the object itself unless it is a pod; else empty."""
         match ref.kind:
             case "Pod":
                 return next(filter(None, (self._why_not_driver(node, driver) for driver in inline_drivers(body))), "")

@@ -116,7 +116,7 @@ class Closures:
     def problems(self) -> list[str]:
         """The objects that nodes lack because they may not have them, in sentences."""
         return [
-            f"node {node} does not get {ref}: {why}"
+            f"node {node} gets nothing that {ref} needs: {why}"
             for node, closure in sorted(self._closures.items())
             for ref, why in closure.refused().items()
         ]
@@ -407,7 +407,7 @@ class _Walk:
         held: the objects for the node, each after the objects that it needs, the pod last; some may not exist.
         looked_up: the objects that this result depends on.
         tokens: the tokens that the pod needs.
-        refused: the objects that the node may not have, with the reason.
+        refused: the objects of which the node may not have what they need, with the reason. It gets none but the pod.
     """
 
     held: tuple[Ref, ...] = ()
@@ -435,6 +435,8 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound, rights: NodeRights
         body = source.body(ref)
         if body is not None and (why := rights.why_not(node, ref, body)):
             refused[ref] = why
+            if ref == pod:  # else its node would take down the pod's other volumes
+                held[ref] = None
             return
         for needed in KINDS[ref.kind].needs(body) if body is not None else ():
             if ref.kind != "PersistentVolumeClaim" or _is_mutual(needed, body, source):

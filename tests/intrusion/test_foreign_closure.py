@@ -111,5 +111,5 @@ def test_a_node_that_draws_a_pod_gets_no_volume_and_no_secret_that_it_may_not_ha
         state = hub_state(hub.uds)
     assert {(put.kind, put.name) for put in found} >= {("Pod", "drawn"), ("Secret", "secret-n1")}
     assert not [put for put in found if put.name == "of-the-volume" or put.kind == "PersistentVolume"]
-    shown = "node n1 does not get PersistentVolume stolen: "
+    shown = "node n1 gets nothing that PersistentVolume stolen needs: "
     assert [line.startswith(shown) for line in state["problems"]] == [True]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.node_rights import NodeRights
 from cloud.sources.source import Item, Objects
 from cloud.sync import closures as module
 from cloud.sync.closures import Closures
@@ -634,3 +635,22 @@ def test_of_two_drivers_that_ask_for_one_audience_the_shorter_life_counts() -> N
     found = Reluctant(web, *WEB[1:3], driver(**VAULT), longer)
     Closures(found, TRUSTING).watch("n1", lambda: None)
     assert "use Pod default/web robot {'vault': 600}" in asked(found)
+
+
+def test_what_a_node_may_not_have_is_left_out_and_narrower_rights_count_from_the_next_watch_on() -> None:
+    named: list[str] = []
+    inline = {"name": "i", "csi": {"driver": "d.example", "nodePublishSecretRef": {"name": "stage"}}}
+    found = source(*WEB, pod("inline", volumes=[inline]), secret("stage", key="x"))
+    closures = Closures(found, NodeRights(lambda _: {}, lambda _: named, lambda *_: ""))
+    closures.watch("n1", lambda: None)
+    assert {"Secret default/stage", "PersistentVolume v"} <= set(held(closures, "n1"))
+    assert closures.problems() == []
+    named.append("other.example")
+    closures.watch("n1", lambda: None)
+    assert held(closures, "n1") == [
+        "Node n1", "Pod default/inline", "PersistentVolumeClaim default/data", "Pod default/web"
+    ]  # fmt: skip
+    why = "the node's certificate is for other.example, and not for d.example"
+    assert closures.problems() == [
+        f"node n1 gets nothing that {what} needs: {why}" for what in ("Pod default/inline", "PersistentVolume v")
+    ]
