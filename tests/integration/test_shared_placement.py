@@ -137,6 +137,7 @@ def test_another_node_takes_over_at_once_from_one_whose_driver_is_gone_or_that_d
         held = site.begin("CreateVolume", create("v"))
         site.vendors["n2"].wait_for_call("CreateVolume", 2)
         site.agents["n2"].ask_to_stop()
+        wait_for(lambda: site.serving()[0] == "n3", what="the takeover", timeout_s=SOON_S)
         assert site.wait_made("w") == "n3"
         gate.set()
         assert held.result().ok
