@@ -286,7 +286,9 @@ class WrittenFacts:
         return await self._write_told(node, ref)  # the object was deleted during the write, for example by a farewell
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        body = self._files.believed(node, ref)
+        fact, body = self._files.of(node).get(ref), self._files.believed(node, ref)
+        if fact is not None and body != fact.body:
+            log.info("node %s tells of drivers or segments that its reports do not have: not written to %s", node, ref)
         return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)
 
 
