@@ -47,7 +47,7 @@ from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
 from common.peer import Peer
-from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
+from common.reports import MAX_DRIVER_BYTES, MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
@@ -69,8 +69,8 @@ _SHOWN_CHARS = 100
 """An agent's words about its software are cut here."""
 
 _MOST_REFUSED = 20
-"""Refused drivers that are remembered of a node, apart from drivers that counted before. A hostile node can invent
-thousands."""
+"""Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
+answers that are shown. A hostile node can invent thousands."""
 
 _MOST_SOON = 4
 """Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
@@ -592,9 +592,20 @@ def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict
 
 
 def _problems(node: _Node) -> list[str]:
-    if node.visit is None or not node.visit.untaken:
+    name, visit = node.stored.name, node.visit
+    if visit is None:
         return []
-    return [f"the newest report of edge node {node.stored.name} does not count: {node.visit.untaken}"]
+    untaken = f"the newest report of edge node {name} does not count: {visit.untaken}" if visit.untaken else ""
+    bare = (driver for driver, report in visit.told.items() if not report.answers)
+    return [*filter(None, (untaken,)), *(_too_long(driver, name) for driver in islice(bare, _MOST_REFUSED))]
+
+
+def _too_long(driver: str, node: str) -> str:
+    return (
+        f"driver {driver} on edge node {node} describes itself in more than {MAX_DRIVER_BYTES} bytes, so the hub gets "
+        f"its name alone, without topology and capabilities, and the CSINode may lack it; make the driver's answers "
+        f"shorter, above all the manifest in GetPluginInfo, and restart it"
+    )
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:

@@ -12,6 +12,7 @@ from common.status import Code
 from tests.integration.conftest import Routed
 from tests.kit.answers import answer_of
 from tests.kit.bridge import Bridge, Proxy
+from tests.kit.operator import by_hand
 from tests.kit.sidecar import Sidecar
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -132,6 +133,9 @@ def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_w
     routed.vendor.on("GetPluginInfo", lambda _: named(300_000))
     routed.vendor.restart()
     routed.agent.wait_logged("driver vendor.test describes itself in")
+    hub = f"--hub=unix://{routed.bridge.hub.uds}"
+    said = "driver vendor.test on edge node n1 describes itself in more than 65536 bytes"
+    wait_for(lambda: said in by_hand("status", hub).stdout, what="the node's problem")
     assert answers_like(routed.sidecar, routed.vendor)
     fresh = routed.bridge.start_proxy("vendor.test").sidecar()
     routed.bridge.wait_routed(fresh)

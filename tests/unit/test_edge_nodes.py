@@ -462,6 +462,19 @@ async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_s
     assert world.changes == [DRIVER, "e.example"]
 
 
+async def test_a_driver_that_describes_itself_at_too_great_length_is_a_problem_of_its_node_until_it_is_brief(
+    world: Known,
+) -> None:
+    await world.connected()
+    world.nodes.report("n1", [DriverReport(DRIVER, "n1", {}), report("e.example")])
+    (problem,) = world.described().problems
+    assert problem.startswith(f"driver {DRIVER} on edge node n1 describes itself in more than 65536 bytes, ")
+    world.nodes.report("n1", [DriverReport(f"{number}.example", "n1", {}) for number in range(50)])
+    assert len(world.described().problems) == 20
+    world.nodes.report("n1", [report()])
+    assert world.described().problems == []
+
+
 async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the_agent_has_asked_its_drivers(
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
