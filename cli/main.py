@@ -303,7 +303,7 @@ def forget(
     if not kubeconfig:
         raise click.UsageError(
             "--abandon-volumes needs --kubeconfig: the hub may not delete volumes, so pass a kubeconfig that may "
-            "(docs/recovery.md, A node that never comes back)"
+            "(docs/recovery.md#a-node-that-never-comes-back)"
         )
     sys.exit(abandon.run(settings, node=node, kubeconfig=kubeconfig, sure=yes))
 

@@ -104,7 +104,7 @@ class SourceReferences:
         found = References(unread={SNAPSHOT: "manifests have no VolumeSnapshotContents"}, is_in_files=True)
         problems = self._problems()
         if problems or not self._source.is_ready:
-            found.unread[VOLUME] = f"not all manifests are read: {next(iter(problems), 'the hub has just started')}"
+            found.unread[VOLUME] = f"not all manifests are read: {next(iter(problems), 'there was none yet')}"
             return found
         async for _, body in _bodies(self._source, PERSISTENT_VOLUME):
             found.add(of_volume(body))

@@ -104,7 +104,7 @@ class CertificateEnds:
                 continue
             what = "the certificate" if name == OWN else "a CA certificate"
             ends = "has ended" if term.ends_at <= now else "ends"
-            do = "renew the file" if name == OWN else "change the CA (docs/trust.md)"
+            do = "renew the file" if name == OWN else "change the CA (docs/trust.md#change-the-ca)"
             yield f"{what} in {path} {ends} at {timestamp(term.ends_at)}; {do}, and no restart is needed"
 
     def _end(self, path: Path) -> float:

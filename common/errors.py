@@ -61,7 +61,7 @@ class NewerState(SettingsError):
             "--state-dir",
             path,
             f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, "
-            f"or go back as docs/recovery.md tells",
+            f"or see docs/recovery.md#going-back-a-version",
         )
 
 

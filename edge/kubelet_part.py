@@ -67,6 +67,8 @@ KUBELET_SOCKET = "pod-resources/kubelet.sock"
 `device-plugins/kubelet.sock` would not do: it is always below /var/lib/kubelet, wherever the root directory is.
 """
 
+_LOCK = "csi-bridge.lock"
+"""The lock of the agent that mounts below a root directory."""
 
 LOOK_S = 5.0
 """The interval at which problems are looked for."""
@@ -90,7 +92,9 @@ class KubeletPart:
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = ""
         self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
-        self._root_lock = _take_root(settings.root_dir) if own else None
+        self._root_lock: int | None = None
+        if own:
+            _check_root(settings.root_dir)
         if self._home is not None and self._home.is_others:
             why = put_aside(settings.state_dir, now=time.time(), what="of another --node or --root-dir")
             if why:
@@ -129,8 +133,12 @@ class KubeletPart:
         Args:
             tasks: runs the tasks.
             lease: the agent's lease of its hub, for volumes that are fenced; None: one that never holds.
+
+        Raises:
+            SettingsError: the root directory cannot be used, or belongs to another agent.
         """
         if self._home is not None:
+            self._root_lock = _take_root(self._root_dir)  # the last that can fail, because it makes a file
             self._home.keep()
         if self.fencing is not None:  # before anything else: another node may have the volumes by now
             await self.fencing.start(lease or ControllerLease(self.fencing.lease_s))
@@ -398,20 +406,24 @@ def _make_fencing(settings: AgentSettings) -> Fencing:
         raise SettingsError("--state-dir", str(settings.state_dir), why) from error
 
 
+def _check_root(root: Path) -> None:
+    """Check that no kubelet and no other agent uses the root directory, and make nothing there."""
+    if _listens(root / KUBELET_SOCKET):
+        why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
+        raise SettingsError("--root-dir", str(root), why)
+    if (root / _LOCK).exists():
+        os.close(_take_root(root))
+
+
 def _take_root(root: Path) -> int:
     """Lock the root directory for this agent, and return the descriptor of the lock."""
     try:
         root.mkdir(parents=True, exist_ok=True)
-        descriptor = lock(root / "csi-bridge.lock")
+        return lock(root / _LOCK)
     except BlockingIOError:
         raise SettingsError("--root-dir", str(root), "another edge agent is using it") from None
     except OSError as error:
         raise SettingsError("--root-dir", str(root), f"cannot be used: {error.strerror or error}") from error
-    if _listens(root / KUBELET_SOCKET):
-        os.close(descriptor)
-        why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
-        raise SettingsError("--root-dir", str(root), why)
-    return descriptor
 
 
 def _unkept_mounts(root: Path) -> str:

@@ -103,8 +103,9 @@ def check_csi_nodes(
         return wrong(
             f"the CSINode has an entry without a topology key for {listed(bare)}: the provisioner refuses claims for "
             "these nodes ('no topology key found')",
-            "on a node with a kubelet, let it call the driver through the agent's relay (docs/install.md, Drivers that "
-            "need the relay), and restart the vendor's node plugin; on one without, look at the agent's log",
+            "on a node with a kubelet, let it call the driver through the agent's relay "
+            "(docs/install.md#drivers-that-need-the-relay), and restart the vendor's node plugin; on one without, look "
+            "at the agent's log",
         )
     return ok(f"the CSINodes of {len(nodes)} nodes have an entry for each of their drivers")
 

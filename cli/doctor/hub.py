@@ -15,6 +15,7 @@ from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError
+from common.offline_policy import ANNOTATION
 from common.pages.hub import NodeStatus
 from common.pages.json_form import shown
 from common.tls import TlsFiles
@@ -24,6 +25,30 @@ _LOG = "look at the hub's log"
 
 _HARM = ("CONFLICT", "LOST", "NOT WRITTEN", "REFUSED")
 """The beginnings of the problems of `csi-bridge status` that keep calls from nodes."""
+
+READ = (
+    ("CONFLICT", "docs/troubleshooting.md#two-machines-use-one-node-name"),
+    ("LOST", "docs/troubleshooting.md#the-hub-has-lost-records"),
+    ("NOT WRITTEN", "docs/troubleshooting.md#the-disk-is-full"),
+    ("EXPIRES", "docs/troubleshooting.md#a-certificate-has-expired-or-does-not-fit"),
+    ("REFUSED: edge node", "docs/troubleshooting.md#the-hub-refuses-a-nodes-report"),
+    ("REFUSED", "docs/troubleshooting.md#an-edge-node-is-offline"),
+    ("a replaced certificate", "docs/troubleshooting.md#a-copy-of-a-nodes-keys-appears"),
+    ("another machine has joined", "docs/recovery.md#a-new-machine-under-the-old-name"),
+    (" fenced ", "docs/recovery.md#a-node-is-away-and-its-volume-shall-go-to-another-node"),
+    (" is not detached ", "docs/troubleshooting.md#a-volumeattachment-has-attacherror"),
+    (f" {ANNOTATION}", "docs/troubleshooting.md#a-volume-is-not-fenced"),
+    (" serves driver ", "docs/recovery.md#the-serving-node-of-a-shared-driver"),
+    (" can serve driver ", "docs/recovery.md#the-serving-node-of-a-shared-driver"),
+    (" answered ", "docs/troubleshooting.md#the-hub-refuses-a-nodes-report"),
+    ("the hub cannot store ", "docs/troubleshooting.md#the-disk-is-full"),
+    ("the hub stores no more ", "docs/troubleshooting.md#the-disk-is-full"),
+    ("its last good state counts", "docs/troubleshooting.md#a-sidecar-or-the-hub-logs-an-error-of-the-api-server"),
+    ("every manifest is good", "docs/troubleshooting.md#a-manifest-is-not-followed"),
+    (".yaml", "docs/troubleshooting.md#a-manifest-is-not-followed"),
+    ("", "docs/troubleshooting.md#where-to-look-first"),
+)
+"""Words of a problem, and the place that has more about it. The first pair counts whose words the problem has."""
 
 
 async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubState | None]:
@@ -104,7 +129,8 @@ def _check_driver(driver: str, state: HubState) -> Finding:
 def _check_problems(state: HubState) -> Iterator[Finding]:
     for line in (*status.problems(state), *refusals(state.hub.refused)):
         found = wrong if line.startswith(_HARM) else warning
-        yield found(line, "do what the message names; docs/troubleshooting.md has it")
+        page = next(page for words, page in READ if words in line)
+        yield found(line, f"do what the message names; {page} has more")
 
 
 def surroundings(settings: HubSettings) -> list[Check]:

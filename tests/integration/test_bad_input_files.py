@@ -306,7 +306,7 @@ def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> N
         database.execute("PRAGMA user_version=7")
     assert refusal_of(HUB, short_dir) == (
         f"{HUB.label('--state-dir')}={path}: was written by a newer hub (schema 7, this one knows 1); start the newer "
-        "version again, or go back as docs/recovery.md tells"
+        "version again, or see docs/recovery.md#going-back-a-version"
     )
 
 

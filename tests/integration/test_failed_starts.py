@@ -81,13 +81,13 @@ async def test_a_proxy_driver_that_cannot_start_leaves_nothing_open(short_dir: P
 @pytest.mark.parametrize("what", ["status", "http"])
 async def test_an_agent_that_cannot_start_leaves_nothing_open(short_dir: Path, taken: str, what: str) -> None:
     await asyncio.to_thread(str)
-    before = opened(short_dir)
+    before, kubelets = opened(short_dir), short_dir / "root"
     flags = {
         "node": "n1",
         "hub": "ws://127.0.0.1:1",
         "insecure": "true",
         "state_dir": str(short_dir / "state"),
-        "root_dir": str(short_dir / "root"),
+        "root_dir": str(kubelets),
         "status": f"unix://{short_dir}/edge.sock",
         "http": "127.0.0.1:0",
     }
@@ -95,6 +95,7 @@ async def test_an_agent_that_cannot_start_leaves_nothing_open(short_dir: Path, t
     with pytest.raises(SettingsError):
         await agent.run(EDGE_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
+    assert not kubelets.exists()
 
 
 def test_a_hub_without_a_cluster_needs_no_client_of_kubernetes() -> None:

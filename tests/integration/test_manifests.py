@@ -93,9 +93,12 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "csi_bridge")
-    put(directory / "web.yaml", *WEB)
+    empty = f"{directory} has no manifest yet: no node is told anything until it has one"
     manifests = Manifests(directory)
     async with running(manifests) as closures:
+        await until(lambda: empty in caplog.messages, what="line of the empty directory")
+        assert (closures.is_ready, manifests.problems()) == (False, [])
+        put(directory / "web.yaml", *WEB)
         await until(lambda: closures.is_ready, what="readiness")
         (directory / "web.yaml").write_text(
             "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c}]}\n"
@@ -111,7 +114,7 @@ async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_w
         await until(lambda: "Pod default/other" in held(closures), what="news of the other file")
         assert manifests.problems() == []
     ours = [record.getMessage() for record in caplog.records if record.name == "csi_bridge.hub.manifests"]
-    assert ours == [said, f"settled: {said}"]
+    assert ours == [empty, said, f"settled: {said}"]
 
 
 async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directory: Path) -> None:

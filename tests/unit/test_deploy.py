@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +44,6 @@ from tests.kit.deployed import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from common.settings import ProcessSettings
 
@@ -95,6 +95,12 @@ def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_on
     on_host = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
     (mount,) = (it for it in agent["volumeMounts"] if settings.relay_dir.is_relative_to(it["mountPath"]))
     assert mount["mountPath"] == on_host[mount["name"]]
+
+    steps = (ROOT / "docs/install.md").read_text().partition("**5. The nodes' disks.**")[2]
+    removed = [Path(it) for it in re.findall("`(/.+?)`", steps.partition("Without a kubelet")[0])]
+    kubelets = {mount["mountPath"], on_host["registry"]}
+    made = [settings.relay_dir, *map(Path, set(on_host.values()) - kubelets)]
+    assert [str(path) for path in made if not any(map(path.is_relative_to, removed))] == []
 
 
 @pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" in it[1]["image"]], ids=named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +107,33 @@ def test_every_page_that_the_sources_name_is_there() -> None:
         for named in _NAMED.findall(text)
         if (why := fault(named if named.startswith("docs/") else f"docs/{named}", page=ROOT / "README.md"))
     }
+    assert sorted(wrong) == []
+
+
+def said_by(code: str) -> Iterator[str]:
+    """Each text of a program, with a space in the place of what is filled in, and without what describes the code."""
+    tree = ast.parse(code)
+    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(it.value) if isinstance(it, ast.Constant) else " " for it in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in described:
+            yield node.value
+
+
+def test_every_page_that_a_program_tells_people_to_read_is_named_with_its_heading() -> None:
+    """A page has hundreds of lines."""
+    named = {
+        (path, target)
+        for path, text in texts()
+        if path.startswith(("cli/", "cloud/", "common/", "edge/")) and path.endswith(".py")
+        for said in said_by(text)
+        for target in re.findall(r"\bdocs/[\w-]+\.md\S*?(?=[,;:.)]*(?:\s|$))", said)
+    }
+    assert len(named) > 9
+    wrong = [
+        f"{path}: {target}" for path, target in named if "#" not in target or fault(target, page=ROOT / "README.md")
+    ]
     assert sorted(wrong) == []
 
 

@@ -329,6 +329,16 @@ def test_every_problem_that_status_shows_is_a_finding_and_what_stops_calls_is_wr
     assert {finding.what.partition(":")[0] for finding in found if finding.level == "wrong"} == {
         "REFUSED", "NOT WRITTEN", "LOST",
     }  # fmt: skip
+    places = [finding.do.removeprefix("do what the message names; ").removesuffix(" has more") for finding in found]
+    assert {
+        finding.what.partition(":")[0]: place.partition("#")[2] for finding, place in zip(found, places, strict=True)
+    } == {
+        "REFUSED": "an-edge-node-is-offline",
+        "PROBLEM": "where-to-look-first",
+        "NOT WRITTEN": "the-disk-is-full",
+        "EXPIRES": "a-certificate-has-expired-or-does-not-fit",
+        "LOST": "the-hub-has-lost-records",
+    }
 
 
 def test_a_hub_without_a_listener_is_told(tmp_path: Path) -> None:

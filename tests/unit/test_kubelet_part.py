@@ -70,10 +70,13 @@ async def running(part: KubeletPart) -> AsyncIterator[Metastore]:
 
 
 async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path) -> None:
-    first = part(tmp_path)
-    with pytest.raises(SettingsError, match=r"--root-dir=.*root: another edge agent is using it"):
-        part(tmp_path, state="other")
-    await first.close()
+    late = part(tmp_path, state="late")
+    async with running(part(tmp_path)), supervised() as tasks:
+        with pytest.raises(SettingsError, match=r"--root-dir=.*root: another edge agent is using it"):
+            part(tmp_path, state="other")
+        with pytest.raises(SettingsError, match=r"--root-dir=.*root: another edge agent is using it"):
+            await late.start(tasks)
+    await late.close()
     await part(tmp_path, state="third").close()
 
 
@@ -90,6 +93,7 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) 
         kubelet.listen()
         with pytest.raises(SettingsError, match=r"a kubelet is running .* say --registration=observe"):
             part(short_dir)
+        assert not (short_dir / "root" / "csi-bridge.lock").exists()
         observing = part(short_dir, registration="observe")
         assert told(observing).observing
         await observing.close()

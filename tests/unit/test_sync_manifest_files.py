@@ -205,6 +205,26 @@ def test_a_directory_without_manifests_removes_no_object(directory: Directory, i
     assert len(directory.problems()) == 1
 
 
+def test_a_directory_that_never_had_an_object_may_be_empty_and_must_be_there(directory: Directory) -> None:
+    assert (directory.settled(), directory.problems(), directory.files.objects) == ([], [], None)
+    directory.write("a.yaml", text="broken: [")
+    for _ in range(2):
+        directory.settled()
+        assert [problem[:6] for problem in directory.problems()] == ["a.yaml"]
+        (directory.path / "a.yaml").rename(directory.path / "away")
+        assert (directory.settled(), directory.problems()) == ([], [])
+        (directory.path / "away").rename(directory.path / "a.yaml")
+    directory.write("a.yaml", pod("a"))
+    assert directory.settled() == ["Pod default/a"]
+    (directory.path / "a.yaml").unlink()
+    directory.restart()
+    assert (directory.settled(), len(directory.problems())) == (["Pod default/a"], 1)
+    directory.sealed.unlink()
+    directory.path.rmdir()
+    directory.restart()
+    assert (directory.settled(), len(directory.problems())) == ([], 1)
+
+
 @pytest.mark.parametrize("broken", ["broken: [", "", None])
 def test_manifests_that_are_broken_at_a_restart_drop_nothing(directory: Directory, broken: str | None) -> None:
     directory.write("a.yaml", pod("a"), secret("s"))

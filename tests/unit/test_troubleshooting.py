@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.doctor.hub import READ
 from cli.main import cli
+from common.offline_policy import ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,11 @@ def test_every_message_that_is_quoted_is_one_of_the_softwares() -> None:
     texts = list(said())
     assert len(quoted()) > 40
     assert [message for message in quoted() if not any(message in text for text in texts)] == []
+
+
+def test_the_words_by_which_the_doctor_finds_a_place_are_the_softwares() -> None:
+    texts = [text.replace("…", ANNOTATION) for text in said()]
+    assert [words for words, _ in READ if not any(words in text and words != text for text in texts)] == []
 
 
 def test_every_command_that_is_named_exists() -> None:

@@ -6,7 +6,9 @@ Rules:
   were, also after a restart (`last_good`).
 * A change counts when no file has changed for `settle_s`: a file may be half written, or be on its way to another name.
 * An empty file is broken, because a full disk or a power cut leaves empty files. A file with only comments is good.
-* If the directory has no manifest or cannot be read, no object is removed: a file system may not be mounted.
+* If the directory has no manifest or cannot be read, no object is removed: a file system may not be mounted. An empty
+  directory is a problem only if there are objects to remove. Before there was any, it may be the beginning: no objects
+  are known then, and no node is told that there are none.
 * Manifests are `*.yaml`, `*.yml` and `*.json` (JSON is YAML), as for `kubectl apply -f DIRECTORY`, symlinks included.
   Hidden files and sub-directories are not: a mounted ConfigMap has its content in hidden ones and links to them.
 * The module reads no clock: the caller passes the time.
@@ -89,7 +91,11 @@ class ManifestFiles:
             )
             return
         if not names:
-            self._keep({"": f"{self._directory} has no manifest, and may be the wrong directory: no object is removed"})
+            self._keep({})
+            self._readings = {}  # the same files count again when they are back
+            if self.objects:
+                why = "has no manifest, and may be the wrong directory: no object is removed"
+                self.problems = {"": f"{self._directory} {why}"}
             return
         found = {name: _signature(self._directory / name) for name in ("", *names)}
         if found != self._found:

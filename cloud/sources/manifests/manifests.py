@@ -59,6 +59,7 @@ class Manifests(Objects):
         self._unbound: Mapping[str, str] = {}
         """The problems of objects that could not be bound."""
         self._problems: Mapping[str, str] = {}
+        self._is_named_empty = False
         self._wake = asyncio.Event()
 
     def problems(self) -> list[str]:
@@ -101,6 +102,9 @@ class Manifests(Objects):
         for key in self._problems.keys() - problems.keys():
             log.info("settled: %s", self._problems[key])
         self._problems = problems
+        if not (self.is_ready or problems or self._files.unsettled or self._is_named_empty):
+            log.info("%s has no manifest yet: no node is told anything until it has one", self._directory)
+            self._is_named_empty = True
 
     def _scan(self, told: Told, now: Now) -> Mapping[Ref, Item | None]:
         """Scan, and bind again if files or reports have changed. Runs in the thread. Returns the changed objects."""
