@@ -60,6 +60,7 @@ def _check(fields: Fields) -> None:
     security.number("fsGroup")
     security.text("fsGroupChangePolicy", allowed=("Always", "OnRootMismatch"))
     security.part("seLinuxOptions")
+    security.text("seLinuxChangePolicy", allowed=("MountOption", "Recursive"))
     for name in _CONTAINER_LISTS:
         for container in spec.parts(name, required=name == "containers"):
             _check_container(container)

@@ -466,14 +466,17 @@ class _Resolver:
     def _label(self, volume: Volume, use: _Use) -> str:
         """Return the label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it.
 
-        That is for volumes with ReadWriteOncePod as their only access mode.
+        That is for volumes with ReadWriteOncePod as their only access mode. A pod with seLinuxChangePolicy Recursive
+        wants no such option: its runtime changes the label of each file instead. As for the kubelet, several labels in
+        one pod are an error all the same (pkg/volume/util/selinux.go, GetMountSELinuxLabel).
         """
         if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
         if len(labels) > 1:
             raise _Unresolved(f"PV {volume.name} is used with several SELinux labels in one pod")
-        return labels.pop() if labels else ""
+        security = self._body["spec"].get("securityContext") or {}
+        return labels.pop() if labels and security.get("seLinuxChangePolicy") != "Recursive" else ""
 
 
 def _uses(spec: Body) -> dict[str, _Use]:

@@ -31,7 +31,12 @@ POD = pod(
     "web",
     claims=("c",),
     serviceAccountName="s",
-    securityContext={"fsGroup": 7, "fsGroupChangePolicy": "Always", "seLinuxOptions": {"level": "s0"}},
+    securityContext={
+        "fsGroup": 7,
+        "fsGroupChangePolicy": "Always",
+        "seLinuxOptions": {"level": "s0"},
+        "seLinuxChangePolicy": "Recursive",
+    },
     initContainers=[{"name": "i", "restartPolicy": "Always"}],
     hostUsers=False,
 )

@@ -274,6 +274,14 @@ def test_a_pods_label_is_handed_on_only_where_driver_volume_and_machine_agree() 
     assert volume(LABELLED, PV, persistent_claim(), asked, selinux=True).pod.selinux_label == ""
 
 
+@pytest.mark.parametrize(("policy", "is_label"), [("MountOption", True), ("Recursive", False)])
+def test_a_pod_that_wants_its_files_labelled_one_by_one_gets_no_mount_option(policy: str, is_label: bool) -> None:
+    security = {**LABELLED["spec"]["securityContext"], "seLinuxChangePolicy": policy}
+    web = pod(claims=("data",), spec={"securityContext": security})
+    given = volume(web, ALONE, persistent_claim(), driver(seLinuxMount=True), selinux=True)
+    assert bool(given.selinux_context) is is_label
+
+
 # ---- gone ------------------------------------------------------------------------------------------------------------
 
 
