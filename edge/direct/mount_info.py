@@ -74,7 +74,10 @@ class MountInfo:
             raise MountInfoBroken("it is not JSON") from None
         if not isinstance(found, dict):
             raise MountInfoBroken("it is not a JSON object")
+        found = {key: value for key, value in found.items() if value is not None}  # as for Go
         metadata, options = found.get("metadata", {}), found.get("options", [])
+        if isinstance(metadata, str):  # as an example in Kata's how-to has it; Kata's tools refuse to write that
+            raise MountInfoBroken('its metadata is a string, which no runtime reads; write "metadata":{} for "{}"')
         if not (isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())):
             raise MountInfoBroken("its metadata is not an object of strings")
         if not (isinstance(options, list) and all(isinstance(option, str) for option in options)):

@@ -69,7 +69,11 @@ def test_the_other_forms_of_a_file_are_read(raw: bytes) -> None:
         (b'{"volume-type":"directvol","fstype":"ext4"}', "it has no device"),
         (b'{"volume-type":"directvol","device":"/d"}', "it has no fstype"),
         (b'{"volume-type":"directvol","device":7,"fstype":"ext4"}', "its device is not a string"),
-        (b'{"volume-type":"directvol","device":"/d","fstype":"","metadata":"{}"}', "its metadata is not an object"),
+        (
+            b'{"volume-type":"directvol","device":"/d","fstype":"","metadata":"{}"}',
+            "its metadata is a string, which no",
+        ),
+        (b'{"volume-type":"directvol","device":"/d","fstype":"","metadata":[]}', "its metadata is not an object"),
         (b'{"volume-type":"directvol","device":"/d","fstype":"","metadata":{"a":1}}', "its metadata is not an object"),
         (b'{"volume-type":"directvol","device":"/d","fstype":"","options":"ro"}', "its options are not a list"),
         (b'{"volume-type":"directvol","device":"/d","fstype":"","options":[1]}', "its options are not a list"),
@@ -79,6 +83,11 @@ def test_the_other_forms_of_a_file_are_read(raw: bytes) -> None:
 def test_a_file_that_no_runtime_can_use_is_refused_with_the_reason(raw: bytes, why: str) -> None:
     with pytest.raises(MountInfoBroken, match=why):
         MountInfo.parse(raw)
+
+
+def test_null_is_no_metadata_and_no_options_as_for_katas_package() -> None:
+    raw = b'{"volume-type":"directvol","device":"/d","fstype":"ext4","metadata":null,"options":null}'
+    assert MountInfo.parse(raw) == MountInfo(device="/d", fs_type="ext4")
 
 
 def test_a_device_whose_path_is_no_text_is_refused() -> None:
