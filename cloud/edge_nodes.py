@@ -47,7 +47,15 @@ from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
 from common.parsers import LONGEST_NAME_CHARS
 from common.peer import Peer
-from common.reports import MAX_DRIVER_BYTES, MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
+from common.reports import (
+    GET_PLUGIN_CAPABILITIES,
+    MAX_DRIVER_BYTES,
+    MAX_REPORT_BYTES,
+    DriverReport,
+    encode_reports,
+    is_node_only,
+    vendor_version,
+)
 from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
@@ -415,7 +423,8 @@ class Nodes:
             if node is None:  # forgotten since the first one was asked for
                 continue
             link = node.visit.link if node.visit is not None else None
-            drivers = [report.driver for report in node.stored.reports]
+            reports = node.stored.reports
+            drivers = [report.driver for report in reports]
             yield NodeStatus(
                 node=name,
                 connected=link is not None,
@@ -429,7 +438,8 @@ class Nodes:
                 refused={driver: refused.why for driver, refused in node.refused.items()},
                 problems=_problems(node),
                 unreported=_unreported(drivers, node.visit),
-                versions={report.driver: vendor_version(report) for report in node.stored.reports},
+                versions={report.driver: vendor_version(report) for report in reports},
+                node_only=[it.driver for it in reports if is_node_only(it.answers.get(GET_PLUGIN_CAPABILITIES))],
                 streams=link.session.open_streams if link is not None else 0,
                 conflict=node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
             )

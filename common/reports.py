@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, GetPluginInfoResponse, PluginCapability
 from common.status import LARGEST_CODE
 
 GET_PLUGIN_INFO = "/csi.v1.Identity/GetPluginInfo"
@@ -112,6 +112,17 @@ def vendor_version(report: DriverReport) -> str:
         return GetPluginInfoResponse.FromString(answer.body).vendor_version if answer is not None else ""
     except DecodeError:
         return ""
+
+
+def is_node_only(capabilities: Answer | None) -> bool:
+    """Whether a driver says in its answer to GetPluginCapabilities that it has no controller for sidecars to call."""
+    if capabilities is None or capabilities.code:
+        return False
+    try:
+        said = GetPluginCapabilitiesResponse.FromString(capabilities.body).capabilities
+    except DecodeError:
+        return False
+    return all(it.service.type != PluginCapability.Service.CONTROLLER_SERVICE for it in said)
 
 
 def _to_json(report: DriverReport) -> dict[str, Any]:

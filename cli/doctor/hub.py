@@ -112,13 +112,17 @@ def _drivers(state: HubState) -> set[str]:
 
 
 def _check_driver(driver: str, state: HubState) -> Finding:
-    """Whether a driver has its proxy driver, and a node."""
+    """Whether a driver has its proxy driver, if it has a controller, and a node."""
     nodes = [node for node in state.nodes if driver in node.drivers]
     if not nodes:
         do = "compare --drivername with the name that the vendor's driver gives; see that it runs, on a connected node"
         return wrong(f"proxy driver {driver} is connected, and no edge node has reported such a driver", do)
     where = listed(sorted(node.node for node in nodes))
     if all(proxy.driver != driver for proxy in state.hub.drivers):
+        if all(driver in node.node_only for node in nodes):
+            return ok(
+                f"driver {driver} runs on {where}, and needs no proxy driver, as it says that it has no controller"
+            )
         do = f"start csi-bridge driver --drivername={driver} beside its sidecars; look at its log if it runs"
         return warning(f"driver {driver} runs on {where}, and no proxy driver of that name is connected", do)
     if not any(node.connected for node in nodes):

@@ -5,10 +5,16 @@ from pathlib import Path
 from cli.doctor import csi_probe
 from cli.doctor.finding import Check, Finding, Level, Result, known, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket, connections
+from common.reports import GET_PLUGIN_CAPABILITIES, Answer, is_node_only
 from common.status import Code, Status, code_name
 
 _NO_ANSWER = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
 """The codes of a call that did not reach the vendor's driver, or whose answer was lost."""
+
+_NODE_ONLY = (
+    "with attachRequired: false in its CSIDriver, stop this proxy driver and its sidecars; if its controller is "
+    "another process, name its socket by the agent's --driver, and restart this proxy driver and its sidecars"
+)
 
 
 async def examine(socket: Path, *, limit_s: float) -> list[Result]:
@@ -20,6 +26,12 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
 
     async def driver() -> Finding:
         said, is_ready = await csi_probe.identify(socket)
+        asked, body = await csi_probe.call(socket, GET_PLUGIN_CAPABILITIES)
+        if is_node_only(Answer(asked.code, body=body or b"")):
+            return warning(
+                f"driver {said.name} says that it has no controller: of all sidecars, only csi-attacher works",
+                _NODE_ONLY,
+            )
         status, _ = await csi_probe.call(socket, csi_probe.GET_CAPACITY)
         return check_driver(said.name, status, is_known=is_ready)
 

@@ -164,6 +164,7 @@ class NodeStatus:
         drivers: the CSI drivers that it has ever reported, until an operator lets the hub forget them.
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
+        node_only: those of its drivers that have no controller, and so need no proxy driver.
         streams: how many streams its link has open.
         rights: the drivers that the certificate of its last link names; none: every driver.
         refused: the drivers whose report the hub refuses, each with the reason. The node gets no call of them.
@@ -187,6 +188,7 @@ class NodeStatus:
     versions: dict[str, str]
     streams: int
     conflict: str
+    node_only: list[str] = field(default_factory=list)
     rights: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, list[str]] = field(default_factory=dict)

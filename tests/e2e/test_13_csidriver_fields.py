@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.vendors import OWN, SAN, WATCHED
+from tests.e2e.vendors import NODE_ONLY, OWN, SAN, WATCHED
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
@@ -107,6 +108,22 @@ def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_t
         instead=lambda: tenant.tell("web"),
     )
     assert not any(pod["metadata"]["uid"] in call.fields["target_path"] for call in _published(driver, node))
+
+
+@nodes
+def test_a_driver_without_a_controller_gives_inline_volumes_and_needs_nothing_in_the_cloud(
+    cluster: Cluster, tenant: Tenant, node: str
+) -> None:
+    vendor = replace(NODE_ONLY, name=f"only-{node}.csi")
+    tenant.api.create(vendor.manifest())
+    driver = cluster.node(node).add_vendor(vendor, state=None)
+    cluster.plane.wait_registered(vendor.name, node)
+    inline = {"scratch": {"driver": vendor.name, "volumeAttributes": {"size": "16Mi"}}}
+    tenant.start_pod("web", node, inline=inline)
+    tenant.write("web", "scratch/file", "hello")
+    assert tenant.read("web", "scratch/file") == "hello"
+    tenant.delete_pod("web")
+    wait_for(lambda: not driver.directories(), what="the end of the volume", instead=driver.directories)
 
 
 @nodes

@@ -119,3 +119,12 @@ DISK = Vendor(
     annotations={"csi-bridge.io/direct-volumes": "true"},
 )
 """Disks of a node without a kubelet, which a pod's runtime may mount in its guest."""
+
+NODE_ONLY = Vendor(
+    name="only.csi",
+    flags=("--fs=directory", "--no-controller"),
+    nodes=(),
+    pinned=None,
+    csi_driver={"attachRequired": False, "podInfoOnMount": True, "volumeLifecycleModes": ["Ephemeral"]},
+)
+"""A driver without a controller, whose volumes are parts of pods: no process in the cloud belongs to it."""

@@ -10,6 +10,7 @@ import pytest
 from tests.kit.certificates import Authority, Pem
 from tests.kit.cluster_objects import as_yaml, claim, driver, pod, volume
 from tests.kit.operator import by_hand
+from tests.kit.running_driver import Running
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -108,6 +109,29 @@ def test_a_driver_that_does_not_answer_is_wrong(bridge: Bridge, short_dir: Path)
     agent = bridge.start_agent("n1", short_dir / "none.sock")
     found = findings(f"--status=unix://{agent.socket}")
     assert (found["driver"][0], f"unix://{short_dir}/none.sock" in found["driver"][1]) == ("wrong", True)
+
+
+def test_a_driver_without_a_controller_needs_no_proxy_driver_and_one_beside_it_is_told_so(
+    bridge: Bridge, short_dir: Path
+) -> None:
+    node_only = Running(short_dir, "--no-controller", "--drivername=only.csi", node="v").start()
+    try:
+        hub, agent = bridge.start_hub(), bridge.start_agent("n1", node_only.socket)
+        agent.wait_connected()
+        wait_for(lambda: "only.csi" in json.dumps(listed("nodes", hub)), what="report of the driver")
+        done = json.loads(by_hand("doctor", "-o", "json", *by_sockets(hub, agent)).stdout)["findings"]
+        drivers = [(it["level"], it["what"]) for it in done if it["check"] == "driver"]
+        assert [level for level, _ in drivers] == ["ok", "ok"], drivers
+        assert (
+            drivers[0][1]
+            == "driver only.csi runs on n1, and needs no proxy driver, as it says that it has no controller"
+        )
+        proxy = bridge.start_proxy("only.csi")
+        bridge.wait_linked(proxy)
+        wait_for(lambda: level(findings(f"--endpoint=unix://{proxy.socket}"))["driver"] == "warning", what="the report")
+        assert "only.csi says that it has no controller" in findings(f"--endpoint=unix://{proxy.socket}")["driver"][1]
+    finally:
+        node_only.stop()
 
 
 def listed(command: str, hub: Hub) -> Any:

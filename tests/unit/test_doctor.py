@@ -361,6 +361,8 @@ def test_nodes_that_are_away_or_idle_are_named() -> None:
         (hub(node()), "ok", "driver d.example runs on n1, and its proxy driver is connected"),
         (hub(), "wrong", "no edge node has reported such a driver"),
         (hub(node(), proxies=()), "warning", "no proxy driver of that name is connected"),
+        (hub(node(), node("n2", node_only=["d.example"]), proxies=()), "warning", "no proxy driver of that name"),
+        (hub(node(node_only=["d.example"]), proxies=()), "ok", "d.example runs on n1, and needs no proxy driver"),
         (hub(node(connected=False)), "wrong", "of which none is connected"),
     ],
 )

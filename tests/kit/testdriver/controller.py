@@ -85,7 +85,7 @@ class Identity(identity.Identity):
         self._switches = settings
 
     def services(self) -> list[pb.PluginCapability.Service.Type]:
-        found = [Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE]
+        found = [Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE] if self._switches.controller else []
         if self._switches.topology:
             found.append(Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS)
             if self._switches.snapshot_topology:

@@ -32,6 +32,7 @@ _FILESYSTEMS = {"directory": DIRECTORY, "image": FILESYSTEM}
 )
 @click.option("--capacity", "capacity_bytes", type=int, default=100 << 30, help="All volumes together, in bytes.")
 @click.option("--max-volumes-per-node", type=click.IntRange(min=0), default=0, help="Attachments; 0: no limit.")
+@click.option("--controller/--no-controller", default=True, help="Whether there are more services than the node's.")
 @click.option("--attach/--no-attach", default=True, help="Whether volumes are attached before a node uses them.")
 @click.option("--stage/--no-stage", default=True, help="Whether volumes are staged before they are published.")
 @click.option("--node-expand/--no-node-expand", default=True, help="Whether the node says that it can expand volumes.")

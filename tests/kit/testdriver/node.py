@@ -86,7 +86,7 @@ class Node:
 
     def _check_right(self, book: Book, volume: Volume) -> None:
         """Refuse a volume that this node was not given."""
-        needed = self._settings.attach and not volume.ephemeral
+        needed = self._settings.attach and self._settings.controller and not volume.ephemeral
         if needed and not book.found(ATTACHED, volume_id=volume.volume_id, node=self._node):
             raise errors.precondition(
                 f"volume {volume.volume_id} is not published to node {self._node}; ControllerPublishVolume comes first"

@@ -19,12 +19,10 @@ from tests.kit.testdriver.snapshots import Snapshots
 
 def services(driver: Driver) -> dict[str, list[object]]:
     snapshots, health = Snapshots(driver), Health(driver.state)
-    return {
-        "Identity": [Identity(driver.settings)],
-        "Controller": [Volumes(driver), snapshots, health],
-        "GroupController": [snapshots],
-        "Node": [Node(driver), health],
-    }
+    for_nodes: dict[str, list[object]] = {"Identity": [Identity(driver.settings)], "Node": [Node(driver), health]}
+    if not driver.settings.controller:
+        return for_nodes
+    return {**for_nodes, "Controller": [Volumes(driver), snapshots, health], "GroupController": [snapshots]}
 
 
 def switched_off(settings: Settings) -> set[str]:

@@ -13,6 +13,7 @@ class Settings(base.Settings):
 
     filesystem: str = access.DIRECTORY
     max_volumes_per_node: int = 0
+    controller: bool = True
     attach: bool = True
     stage: bool = True
     node_expand: bool = True
