@@ -59,12 +59,6 @@ def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(ro
     assert "ECONNREFUSED" in found["link"][1]
 
 
-def test_where_nothing_runs_the_doctor_says_where_it_looked() -> None:
-    done = by_hand("doctor")
-    assert done.returncode == 1
-    assert "nothing of CSI Bridge was found here (/var/lib/kubeedge/kubeedge.sock, " in done.stdout
-
-
 def test_each_trouble_with_a_certificate_is_told_at_the_node_and_who_was_refused_at_the_hub(
     bridge: Bridge, tmp_path: Path
 ) -> None:

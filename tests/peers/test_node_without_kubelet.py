@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.control_plane import Asked, ControlPlane
 
 Object = dict[str, Any]
 
@@ -222,6 +222,7 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     assert {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"} in made["spec"]["taints"]
 
     node.agent.stop()
+    asked = len(control_plane.asked_by(HUB))
     node.start_agent("--registration=observe", wait=False)
     handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
@@ -229,6 +230,11 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     assert not [it for it in handed["spec"].get("taints", ()) if it["key"] == "csi-bridge.io/edge"]
     after = api.wait_until("CSINode", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert after["spec"] == before["spec"]
+    api.wait_until("Lease", NODE, lambda it: not marks(it), what="without the hub's mark", namespace="kube-node-lease")
+    handing_over = ["nodes", "csinodes", "leases"]
+    wait_for(
+        lambda: [it.resource for it in written(control_plane, asked)][-3:] == handing_over, what="last audit line of it"
+    )
 
     asked = len(control_plane.asked_by(HUB))
     create(control_plane, pod("other", "data"))
@@ -245,9 +251,12 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
         what="word of the agent's to the new hub",
         instead=node.bridge.hub.process.log_tail,
     )
-    written = [it for it in control_plane.asked_by(HUB, since=asked) if it.verb not in {"get", "list", "watch"}]
-    assert written == []
+    assert written(control_plane, asked) == []
     assert api.get("Node", NODE) is None
+
+
+def written(plane: ControlPlane, since: int) -> list[Asked]:
+    return [it for it in plane.asked_by(HUB, since=since) if it.verb not in {"get", "list", "watch"}]
 
 
 def marks(found: Object) -> list[str]:
