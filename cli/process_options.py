@@ -189,7 +189,7 @@ HUB_OPTIONS = Options(
     _tuning(
         "--max-connections",
         type=click.IntRange(1, 1_000_000),
-        default="20000",
+        default="16000",
         unit="connections",
         help="Agents and proxy drivers that are connected to --listen at one time; more are refused.",
     ),

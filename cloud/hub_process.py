@@ -135,7 +135,7 @@ def _warn_of_few_descriptors(settings: HubSettings) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most != resource.RLIM_INFINITY and most < needed:
         log.warning(
-            "the system allows %d open files (ulimit -n, LimitNOFILE), and all connections may need %d: raise it, or "
+            "the system allows %d open files (ulimit -Hn, LimitNOFILE), and all connections may need %d: raise it, or "
             "lower --max-connections and --max-handshakes",
             most,
             needed,

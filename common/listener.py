@@ -101,7 +101,7 @@ class Listener:
         limits: Limits,
         tls: Callable[[], ssl.SSLContext] | None = None,
         allow_uids: frozenset[int] | None = None,
-        max_connections: int = 20_000,
+        max_connections: int = 16_000,
         max_handshakes: int = MOST_HANDSHAKES,
         pages: Pages | None = None,
         on_failed: OnFailed = lambda _address, _reason, _why: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import socket
 import subprocess
 import sys
@@ -96,6 +97,20 @@ async def test_an_agent_that_cannot_start_leaves_nothing_open(short_dir: Path, t
         await agent.run(EDGE_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
     assert not kubelets.exists()
+
+
+@pytest.mark.parametrize("files", [20_000, 4_096])
+async def test_a_hub_warns_of_too_few_open_files_but_not_at_its_defaults_on_an_ordinary_machine(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, files: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (files, files))
+    flags = {"state_dir": str(short_dir / "state"), "uds": f"unix://{short_dir}/hub.sock"}
+    stopping = asyncio.Event()
+    stopping.set()
+    await hub_process.run(HUB_OPTIONS.read(flags), stopping)
+    lacking = "the system allows 4096 open files (ulimit -Hn, LimitNOFILE), and all connections may need 18304: "
+    said = [it for it in caplog.messages if "open files" in it]
+    assert [it[: len(lacking)] for it in said] == ([lacking] if files == 4_096 else [])
 
 
 def test_a_hub_without_a_cluster_needs_no_client_of_kubernetes() -> None:
