@@ -13,6 +13,7 @@ Rules:
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import time
@@ -29,7 +30,7 @@ from kubernetes.aio.client.api_client import ApiClient
 
 from cloud.kept_connections import KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
-from common.errors import BridgeError
+from common.errors import BridgeError, SettingsError
 from common.version import SOFTWARE
 
 Body = dict[str, Any]
@@ -51,6 +52,13 @@ _TOO_LARGE: Final = "EventTooLarge"
 """Not a word of the API's. A watch of the same version would send the same event again."""
 
 _SHOWN_CHARS: Final = 300
+
+OLDEST: Final = (1, 18)
+"""The first Kubernetes with CSIDriver, CSINode and VolumeAttachment in storage.k8s.io/v1. An older one never lists
+them."""
+
+_VERSION_S: Final = 3.0
+"""A hub whose API server does not tell its version in this time starts without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,12 @@ RESOURCES: Final = {
         Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),
         Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True),
         Resource("Event", "api/v1", "events", namespaced=True),
+        Resource("ValidatingAdmissionPolicy", "apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+        Resource(
+            "ValidatingAdmissionPolicyBinding",
+            "apis/admissionregistration.k8s.io/v1",
+            "validatingadmissionpolicybindings",
+        ),
         Resource("SelfSubjectAccessReview", "apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
     )
 }
@@ -141,6 +155,14 @@ class Kube:
 
     def __init__(self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None) -> None:
         self._client, self._credentials, self._kept = client, credentials, kept
+
+    async def version(self) -> tuple[int, int]:
+        """Return the API server's version, such as 1 and 36. Raises KubeError."""
+        answer = await self._ask("GET", "get the version", "version")
+        found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})\D*", f"{answer.get('major')}.{answer.get('minor')}")  # minor: 27+
+        if found is None:
+            raise KubeError("get the version", 0, "", "the answer is no version")
+        return int(found[1]), int(found[2])
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         """Return a part of the list of all objects of a kind.
@@ -355,6 +377,20 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
         await connector.close(abort_ssl=True)
+
+
+async def refuse_older(api: Kube, kubeconfig: str) -> None:
+    """Raise SettingsError if the API server is older than `OLDEST`. One that tells no version is not refused."""
+    try:
+        async with asyncio.timeout(_VERSION_S):
+            version = await api.version()
+    except (KubeError, TimeoutError):
+        return
+    if version < OLDEST:
+        found, oldest = (".".join(map(str, it)) for it in (version, OLDEST))
+        raise SettingsError(
+            "--kubeconfig", kubeconfig, f"Kubernetes is {found} there; {oldest} is the oldest supported"
+        )
 
 
 async def may(api: Kube, verb: str, resource: str, namespace: str = "") -> bool:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cloud.cluster_references import ClusterReferences
-from cloud.kube import Body, connect
+from cloud.kube import Body, connect, refuse_older
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
@@ -54,13 +54,14 @@ async def following(
         fact_quota_bytes: the room of one node's facts.
 
     Raises:
-        SettingsError: the kubeconfig or the state directory cannot be used.
+        SettingsError: the kubeconfig or the state directory cannot be used, or Kubernetes is too old.
     """
     async with (
         FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table,
         connect(kubeconfig) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
+        await refuse_older(kube, kubeconfig)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(

@@ -18,6 +18,15 @@ Entries = Mapping[str, Sequence[str]]
 _MOST_NODES = 50
 """The hub's role allows it to get one CSINode at a time."""
 
+POLICIES = (
+    "csi-bridge-hub-claims", "csi-bridge-hub-marks", "csi-bridge-hub-nodes", "csi-bridge-hub-pods",
+    "csi-bridge-node-labels",
+)  # fmt: skip
+"""The policies of deploy/cloud/base/admission.yaml, and their bindings."""
+
+_WITH_POLICIES = (1, 30)
+"""The first Kubernetes with ValidatingAdmissionPolicies in v1."""
+
 _SIMILAR = 0.8
 """difflib's ratio: at most two letters of twelve differ."""
 
@@ -48,6 +57,26 @@ def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, s
 
         return {it["metadata"]["name"]: it for it in (await kube.list(RESOURCES[kind], limit=0)).items}
 
+    async def policies() -> Finding:
+        from cloud.kube import KubeError
+
+        version = await kube.version()
+        shown = "Kubernetes is {}.{}".format(*version)
+        if version < _WITH_POLICIES:
+            return warning(
+                f"{shown}; before 1.30 nothing but its roles limits the hub", "see docs/install.md#older-kubernetes"
+            )
+        try:
+            there = [await names(f"ValidatingAdmissionPolicy{part}") for part in ("", "Binding")]
+        except KubeError as error:
+            if not error.is_forbidden:
+                raise
+            return ok(f"{shown}; this account may not see whether the policies of admission.yaml are there")
+        if missing := [name for name in POLICIES if any(name not in them for them in there)]:
+            do = "apply deploy/cloud/base/admission.yaml, which says what the hub and the nodes may not change"
+            return warning(f"{shown}, and these policies or their bindings are missing: {listed(missing)}", do)
+        return ok(f"{shown}, and the policies of admission.yaml are there")
+
     async def csi_drivers() -> Finding:
         there = await names("CSIDriver")
         if missing := [name for name in drivers if name not in there]:
@@ -64,6 +93,7 @@ def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, s
 
     return [
         *([permissions.check(kube, permissions.HUB, permissions.HUBS_LEASES)] if as_hub else []),
+        Check("policies", policies, API_SERVER),
         Check("CSIDriver", csi_drivers, API_SERVER),
         Check("CSINode", csi_nodes, API_SERVER),
         Check("StorageClass", classes, API_SERVER),

@@ -23,6 +23,7 @@ class FakeApi:
         failures: by verb, the errors of the next calls.
         asked: each call as verb and object.
         forbidden: the kinds that may not be listed.
+        kubernetes: its version.
         horizon: versions before this one are forgotten: a watch from there gets Gone.
     """
 
@@ -30,6 +31,7 @@ class FakeApi:
         self.failures: defaultdict[str, list[KubeError]] = defaultdict(list)
         self.asked: list[str] = []
         self.forbidden: set[str] = set()
+        self.kubernetes = (1, 36)
         self.horizon = 0
         self._version = 0
         self._objects: defaultdict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
@@ -73,6 +75,10 @@ class FakeApi:
         self._wake()
 
     # ---- Kube's methods ----------------------------------------------------------------------------------------------
+
+    async def version(self) -> tuple[int, int]:
+        await self._fail("get")
+        return self.kubernetes
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         self.asked.append(f"list {resource.plural} {limit}")

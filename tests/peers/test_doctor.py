@@ -13,6 +13,7 @@ from tests.kit.pages import node
 from tests.kit.peers import manifests
 
 if TYPE_CHECKING:
+    from cli.doctor.finding import Finding
     from common.pages.hub import NodeStatus
     from tests.kit.peers.control_plane import ControlPlane
 
@@ -33,8 +34,10 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
     well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0)
     assert [(name, finding.level) for name, finding in well] == [
-        ("permissions", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("StorageClass", Level.OK),
+        ("permissions", Level.OK), ("policies", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK),
+        ("StorageClass", Level.OK),
     ]  # fmt: skip
+    assert "may not see whether the policies" in well[1][1].what
     local = {there: "local"}
     found = dict(
         await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, as_hub=False, limit_s=30.0)
@@ -47,6 +50,17 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     assert found["CSINode"].what.startswith(
         f"the CSINode has no entry for {lacking} on {namespace}-n1, {there} on {namespace}-n2: "
     )
+
+
+async def test_an_administrator_is_told_whether_the_admission_policies_are_there(control_plane: ControlPlane) -> None:
+    async def policies() -> Finding:
+        admin = str(control_plane.admin_kubeconfig())
+        return dict(await cluster.examine(admin, [], {}, as_hub=False, limit_s=30.0))["policies"]
+
+    missed = await policies()
+    assert (missed.level, "are missing: csi-bridge-hub-claims" in missed.what) == (Level.WARNING, True)
+    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "admission.yaml")
+    assert (await policies()).level is Level.OK
 
 
 async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_permission_that_it_lacks(

@@ -469,6 +469,29 @@ async def test_a_driver_that_is_placed_by_topology_needs_a_key_on_every_node(
     assert level == "ok" or "an entry without a topology key for d.example on n1" in found.what
 
 
+async def test_the_policies_are_missed_where_kubernetes_has_them_and_their_absence_is_told_where_it_has_none() -> None:
+    cluster = Cluster()
+    found = (await looked_at(cluster))["policies"]
+    assert (found.level, "are missing: csi-bridge-hub-claims, " in found.what) == ("warning", True)
+    policies = yaml.safe_load_all(
+        (Path(__file__).parents[2] / "deploy" / "cloud" / "base" / "admission.yaml").read_text()
+    )
+    for policy in policies:
+        cluster.put(policy)
+    assert (await looked_at(cluster))["policies"].level == "ok"
+    cluster.put({"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "csi-bridge-hub-pods"}})
+    cluster.drop("ValidatingAdmissionPolicyBinding", "csi-bridge-hub-pods")
+    assert (await looked_at(cluster))["policies"].what.endswith("are missing: csi-bridge-hub-pods")
+    cluster.forbidden.add("ValidatingAdmissionPolicy")
+    found = (await looked_at(cluster))["policies"]
+    assert (found.level, "this account may not see whether" in found.what) == ("ok", True)
+    cluster.kubernetes = (1, 29)
+    found = (await looked_at(cluster))["policies"]
+    assert (found.level, found.what) == (
+        "warning", "Kubernetes is 1.29; before 1.30 nothing but its roles limits the hub",
+    )  # fmt: skip
+
+
 def test_a_class_that_almost_names_a_driver_is_wrong_and_a_drivers_sibling_is_not() -> None:
     found = check_classes({"fast": "D.exampel"}, {"d.example"}, {"e.example"})
     assert (found.level, found.what) == (
