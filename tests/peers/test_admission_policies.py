@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.kit.peers.kube_api import KubeApi
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
+_RESIZERS = "volume.kubernetes.io/node-expansion-not-required"
 _EFFECTIVE_S = 60.0
 
 
@@ -75,7 +76,7 @@ def users(control_plane: ControlPlane) -> Iterator[Users]:
     ):
         made = Users(User(hub), User(kubelet))
         try:
-            labels = (f"csi-bridge.io/look-{number}" for number in count())
+            labels = (f"csi-bridge.io/look-{number}" for number in itertools.count())
             wait_for(lambda: _are_effective(made, next(labels)), what="effective policies", timeout_s=_EFFECTIVE_S)
             yield made
         finally:
@@ -93,7 +94,10 @@ def _are_effective(users: Users, label: str) -> bool:
 
 def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: ControlPlane) -> None:
     hub = users.hub
-    assert "has the taint csi-bridge.io/edge=agent" in hub.create(node("own", annotations=_MADE))
+    taint = "has the taint csi-bridge.io/edge=agent:NoSchedule"
+    assert taint in hub.create(node("own", annotations=_MADE))
+    soft = {"taints": [{"key": "csi-bridge.io/edge", "value": "agent", "effect": "PreferNoSchedule"}]}
+    assert taint in hub.create({**_made("own"), "spec": soft})
     assert hub.create(_made("own")) == ""
     control_plane.api.create(node("lent", labels={"csi-bridge.io/edge": "agent"}))
     change: dict[str, Any] = {"metadata": {"labels": {"topology.example/rack": "7"}}}
@@ -109,19 +113,45 @@ def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: Control
     assert refused in hub.end("Node", "k1")
     assert refused in hub.create(node("other"))
     assert refused in hub.create(node("other", labels={"csi-bridge.io/edge": "agent"}))
-    assert "has the taint" in hub.patch("Node", "own", {"spec": {"taints": None}})
     for address in ({"type": "InternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": "k1"}):
         assert "no address but the Hostname" in hub.patch("Node", "own", {"status": {"addresses": [address]}})
     named: dict[str, Any] = {"status": {"addresses": [{"type": "Hostname", "address": "own"}]}}
     assert hub.patch("Node", "own", named) == ""
     pull = {"metadata": {"labels": {"csi-bridge.io/edge": "kubelet"}}}
     assert "only on a Node that it makes" in hub.patch("Node", "own", pull)
-
-    marks = {"annotations": {"csi-bridge.io/made-by": None}, "labels": {"csi-bridge.io/edge": None}}
-    hand_over = {"metadata": marks, "spec": {"taints": None}}
-    assert hub.patch("Node", "own", hand_over) == ""
-    assert refused in hub.end("Node", "own")
+    places: list[dict[str, Any]] = [
+        {"providerID": "aws:///zone/i-1"},
+        {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]},
+    ]
+    for spec in places:
+        made = _made("other")
+        assert "no providerID and no podCIDR" in hub.create({**made, "spec": {**made["spec"], **spec}})
+    for name, spec in itertools.product(("own", "lent"), (*places, {"unschedulable": True}, {"taints": None})):
+        assert "changes nothing in the spec" in hub.patch("Node", name, {"spec": spec})
     assert hub.end("Node", "lent") == ""
+
+
+@pytest.mark.parametrize("label", ["agent", "kubelet"])  # an operator has overwritten it (docs/on-kubernetes.md)
+def test_the_hub_hands_a_node_over_once_a_kubelet_has_set_an_address(
+    users: Users, control_plane: ControlPlane, label: str
+) -> None:
+    api, hub, early = control_plane.api, users.hub, "until a kubelet has set an address"
+    own = _made("own")
+    own["metadata"]["labels"] = {"csi-bridge.io/edge": "agent"}
+    assert hub.create(own) == ""
+    api.patch("Node", "own", {"metadata": {"labels": {"csi-bridge.io/edge": label}}})
+    labels = {"csi-bridge.io/edge": None} if label == "agent" else {}
+    unmade: dict[str, Any] = {"annotations": {"csi-bridge.io/made-by": None}, "labels": labels}
+    hand_over = {"metadata": unmade, "spec": {"taints": None}}
+    assert early in hub.patch("Node", "own", {"metadata": unmade})
+    assert "changes nothing in the spec" in hub.patch("Node", "own", hand_over)
+    api.patch_status("Node", "own", {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}})
+    if label == "agent":  # else the hub would keep the Node by its label
+        assert early in hub.patch("Node", "own", {"metadata": {**unmade, "labels": {}}})
+    with_place = {**hand_over, "spec": {"taints": None, "providerID": "aws:///zone/i-1"}}
+    assert "changes nothing in the spec" in hub.patch("Node", "own", with_place)
+    assert hub.patch("Node", "own", hand_over) == ""
+    assert "the hub changes only Nodes that it made" in hub.end("Node", "own")
 
 
 def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
@@ -142,6 +172,10 @@ def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
     assert hub.end("Pod", "waiting", namespace) == ""
     assert api.get("Pod", "waiting", namespace=namespace) is None
 
+    for part in ({"labels": {"app": "shop"}}, {"annotations": {"a": "b"}}, {"finalizers": ["example.com/hold"]}):
+        assert "no label, annotation, finalizer or owner" in hub.patch(
+            "Pod", "kept", {"metadata": part, **told}, namespace
+        )
     kubelets = "none that a kubelet has taken"
     assert kubelets in hub.end("Pod", "running", namespace)
     assert kubelets in hub.patch("Pod", "running", told, namespace)
@@ -181,6 +215,13 @@ def test_the_hub_binds_and_loses_no_claim_and_makes_none_smaller(
     assert told(_claim_status("3Gi")) == ""
     assert "makes no claim smaller" in told(_claim_status("1Gi"))
     assert "binds and loses no claim" in told(_claim_status("4Gi", phase="Lost"))
+    bound = {"pv.kubernetes.io/bind-completed": "yes"}  # of a claim without a volume the cluster then says Lost
+    gone = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "0"}  # the garbage collector deletes its claims
+    owned: dict[str, Any] = {"ownerReferences": [gone]}
+    for part in ({"annotations": bound}, {"labels": {"a": "b"}}, {"finalizers": None}, owned):
+        assert "no label, annotation, finalizer or owner" in told({"metadata": part, **_claim_status("3Gi")})
+    assert told({"metadata": {"annotations": {_RESIZERS: "true"}}, **_claim_status("3Gi")}) == ""
+    assert told({"metadata": {"annotations": {_RESIZERS: None}}, **_claim_status("3Gi")}) == ""
 
 
 def test_a_node_sets_no_label_by_which_the_bridge_chooses_nodes(users: Users, control_plane: ControlPlane) -> None:
@@ -213,7 +254,7 @@ def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
     for each in policies:
         api.create(each)
     try:
-        tags = (pod(f"look-{number}", namespace=edges, nodeName="k1", image=tag) for number in count())
+        tags = (pod(f"look-{number}", namespace=edges, nodeName="k1", image=tag) for number in itertools.count())
         wait_for(lambda: admin.create(next(tags)), what="effective policy", timeout_s=_EFFECTIVE_S)
 
         assert admin.create(pod("pinned", namespace=edges, nodeName="k1", image=pinned)) == ""
