@@ -10,6 +10,11 @@ from common.pages.hub import NodeStatus, Refusal
 from common.pages.json_form import shown
 
 
+def state_of(node: NodeStatus) -> str:
+    """The state of a node, in a word."""
+    return "connected" if node.connected else "fenced" if node.fenced else "offline"
+
+
 def conflicts(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """The conflicts between machines of one name, a line each."""
     yield from (f"CONFLICT: {node.conflict}" for node in nodes if node.conflict)
@@ -85,7 +90,7 @@ def _as_json(state: HubState) -> object:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     return (
         node.node,
-        "connected" if node.connected else "offline",
+        state_of(node),
         shown(node.since),
         str(node.calls),
         node.address or "-",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cli.hub_state import HubState, look, tell
 from cli.hub_state import as_json as state_as_json
-from cli.node_list import conflicts, distrusted, unreported
+from cli.node_list import conflicts, distrusted, state_of, unreported
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.pages.hub import ElectionStatus, NodeStatus
@@ -63,7 +63,7 @@ def problems(state: HubState) -> Iterator[str]:
 def _row(node: NodeStatus) -> tuple[str, ...]:
     return (
         node.node,
-        "connected" if node.connected else "offline",
+        state_of(node),
         shown(node.since),
         ", ".join(sorted(node.drivers)) or "-",
     )

@@ -221,13 +221,16 @@ class Fences:
             f"them, and check their data; csi-bridge unfence {fence.node} ends this line; {self._uses(fence.in_use)}"
         )
 
-    @staticmethod
-    def _uses(in_use: Sequence[str] | None) -> str:
+    def _uses(self, in_use: Sequence[str] | None) -> str:
         if in_use is None:
             return "the hub does not know which volumes it used"
         more = len(in_use) - _MOST_SHOWN
-        named = ", ".join(in_use[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        named = ", ".join(map(self._shown, in_use[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
         return f"it used {named}" if named else "it used no volume"
+
+    def _shown(self, volume: str) -> str:
+        claim = self._mounts.claim_of(volume)
+        return f"claim {claim} ({volume})" if claim else volume
 
     async def _save(self) -> str:
         """Write all fences. Returns why they cannot be written."""

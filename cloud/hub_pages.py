@@ -116,6 +116,7 @@ class HubPages:
         return (
             replace(
                 node,
+                fenced=self._fences.is_fenced(node.node),
                 lacking=self._placement.lacking(node.node, node.drivers),
                 serves=self._placement.elections.served_by(node.node),
                 problems=[*node.problems, *self._placement.conflicts(node.node)],

@@ -23,7 +23,7 @@ from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
 from cloud.kinds.persistentvolumes import class_of
 from cloud.sources.source import Objects, Source
-from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
 from common import offline_policy
 from common.objects import Ref
@@ -120,6 +120,13 @@ class Mounts:
             return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ())
         state = self.kubelet_state(node)
         return state.in_use if state is not None and self.has_node(node) and not self._nodes_trouble() else None
+
+    def claim_of(self, in_use: str) -> str:
+        """The claim of a volume by its name in `volumesInUse`, as NAMESPACE/NAME; empty if it is not known."""
+        driver, _, handle = in_use.removeprefix(IN_USE_PREFIX).partition("^")
+        bodies = (self._source.body(pv) or {} for pv in self._volumes.of((driver, handle)))
+        claim = next((claim for body in bodies if (claim := (body.get("spec") or {}).get("claimRef"))), None)
+        return f"{claim['namespace']}/{claim['name']}" if claim else ""
 
     @property
     def tells_all(self) -> bool:

@@ -156,6 +156,7 @@ class NodeStatus:
     Attributes:
         node: its name.
         connected: whether its agent has a link to the hub.
+        fenced: whether an operator takes it for dead (`csi-bridge fence`), and it has shown no sign of life since.
         since: when it connected, or when it left.
         address: the agent's `HOST:PORT`; empty while it is away.
         instance: a random id of the agent's state directory.
@@ -188,6 +189,7 @@ class NodeStatus:
     versions: dict[str, str]
     streams: int
     conflict: str
+    fenced: bool = False
     node_only: list[str] = field(default_factory=list)
     rights: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tests.kit.sidecar import Outcome
 
 VENDOR = "vendor.test"
+STATES = [("n1", "connected"), ("n2", "fenced")]
 
 
 def detach(sidecar: Sidecar, node_id: str, handle: str = "v-1") -> Outcome:
@@ -117,6 +119,8 @@ def test_a_fence_lets_the_volumes_go_until_the_node_is_back(pair: Pair) -> None:
     pair.bridge.hub.start()
     wait_for(lambda: detach(pair.sidecar, "i-n2").ok, what="the detach after the hub's restart")
     assert "node n2 is fenced since" in problems(pair.bridge)
+    for shows in ("nodes", "status"):
+        assert re.findall(r"^(n\d) +(\w+)", run(pair.bridge, shows).stdout, re.MULTILINE) == STATES
 
     pair.other.start()
     pair.bridge.hub.wait_logged("node n2 was fenced at")

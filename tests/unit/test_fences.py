@@ -10,6 +10,7 @@ import pytest
 from cloud import fences
 from cloud.trust.audit import Event
 from common.errors import NewerState, OperatorRefused
+from tests.kit.cluster_objects import volume
 from tests.kit.guarded import IN_USE, LEFT, Guarded, only_links
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ def stored(world: Guarded) -> list[str]:
 
 
 async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(audit_lines: list[Line], world: Guarded) -> None:
+    other = "kubernetes.io/csi/other.example^v"
+    world.tell("n2", IN_USE, other, "of no plugin")
+    world.put(volume("pv-1", claim="default/data"), volume("pv-2"))
     assert await world.fence("n2", "the rack burns") == [
         "node n2 is fenced: its volumes may be detached",
-        f"it used {IN_USE}",
+        f"it used claim default/data ({IN_USE}), {other}, of no plugin",
     ]
     assert audit_lines == [(Event.FENCE, "operator", "pid 7 uid 0", {"node": "n2", "why": "the rack burns"})]
     assert problem(world).startswith("node n2 is fenced since 2027-01-15T08:00:00Z: an operator takes it for dead")
