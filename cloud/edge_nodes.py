@@ -20,7 +20,7 @@ Rules:
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -238,6 +238,16 @@ class Nodes:
             return False
         visit.untaken = why
         return True
+
+    def tell_problems(self, name: str, problems: Sequence[str]) -> None:
+        """Note what a node's agent says must be solved there. It counts while the node is connected."""
+        if (visit := self._nodes[name].visit) is not None:
+            visit.problems = problems
+
+    def problems(self, name: str) -> Sequence[str] | None:
+        """What a node's agent says must be solved there; None while the node is away."""
+        node = self._nodes.get(name)
+        return node.visit.problems if node is not None and node.visit is not None else None
 
     def judge_again(self) -> None:
         """Judge the reports of every node, after a segment has got another owner."""
@@ -605,9 +615,10 @@ def _problems(node: _Node) -> list[str]:
     name, visit = node.stored.name, node.visit
     if visit is None:
         return []
-    untaken = f"the newest report of edge node {name} does not count: {visit.untaken}" if visit.untaken else ""
+    untaken = [f"the newest report of edge node {name} does not count: {visit.untaken}"] if visit.untaken else []
     bare = (driver for driver, report in visit.told.items() if not report.answers)
-    return [*filter(None, (untaken,)), *(_too_long(driver, name) for driver in islice(bare, _MOST_REFUSED))]
+    said = (f"edge node {name} says: {problem}" for problem in visit.problems)
+    return [*untaken, *(_too_long(driver, name) for driver in islice(bare, _MOST_REFUSED)), *said]
 
 
 def _too_long(driver: str, node: str) -> str:

@@ -68,7 +68,14 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        self.reports = ReportStreams(self.nodes, self.placement, metrics)
+        if sync.node_problems is not None:
+            sync.node_problems.begin(self.nodes.problems)
+        self.reports = ReportStreams(
+            self.nodes,
+            self.placement,
+            metrics,
+            problems_changed=sync.node_problems.changed if sync.node_problems is not None else lambda _node: None,
+        )
         self.nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)

@@ -25,6 +25,7 @@ from cloud.upsync.event_queue import EventQueue
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
+from cloud.upsync.node_problems import NodeProblems
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter
 from cloud.upsync.written_facts import Writer, WrittenFacts
@@ -82,6 +83,13 @@ async def following(
             handover.KIND: handover.HandOver(kube),
             farewell.KIND: farewell.Farewell(kube),
         }
+        problems = NodeProblems(
+            kube,
+            cluster,
+            state=cluster.node_state,
+            pods=closures.pods,
+            write_event=events.add,
+        )
         facts = WrittenFacts(FactSink(closures, table, sole_use.claim), table, writers, hearts, in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
@@ -94,7 +102,7 @@ async def following(
         facts.begin()
         sync = SyncServer(closures, facts)
         policies = PolicyProblems(cluster, mounts, table.users)
-        parts: tuple[Part, ...] = (cluster, table, facts, hearts, closures, sync, policies, events)
+        parts: tuple[Part, ...] = (cluster, table, facts, hearts, closures, sync, policies, events, problems)
         try:
             yield SyncPart(
                 source=cluster,
@@ -108,8 +116,10 @@ async def following(
                 settle_earlier=table.settle,
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,
+                node_problems=problems,
             )
         finally:
+            await problems.close()
             await events.close()
             await hearts.close()
             await facts.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from cloud.admission import check_driver
 from cloud.edge_nodes import Nodes
@@ -10,7 +11,14 @@ from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
 from common.logs import of_peer
 from common.metrics import Metrics
-from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
+from common.reports import (
+    MAX_REPORT_BYTES,
+    DriverReport,
+    decode_problems,
+    decode_reports,
+    encode_reports,
+    is_problems,
+)
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -24,15 +32,19 @@ _MOST_WATCHES = 64
 class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
-    def __init__(self, nodes: Nodes, placement: Placement, metrics: Metrics) -> None:
+    def __init__(
+        self, nodes: Nodes, placement: Placement, metrics: Metrics, *, problems_changed: Callable[[str], None]
+    ) -> None:
+        """`problems_changed` is called with the name of a node whose agent has told its problems."""
         self._nodes = nodes
+        self._problems_changed = problems_changed
         self._placement = placement
         self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
         nodes.subscribe(lambda driver, _node: self.changed(driver))
 
     async def serve_report(self, stream: Stream) -> None:
-        """Take an agent's reports for as long as it is connected.
+        """Take an agent's reports, and its node's problems, for as long as it is connected.
 
         A report that cannot be taken changes nothing, and is a problem of this node alone. The hub has all that it knew
         before, and the driver that the report may name has made nothing through this hub.
@@ -40,7 +52,11 @@ class ReportStreams:
         node = stream.link.peer.name
         async for message in stream:
             try:
-                self._nodes.report(node, await _read_reports(message))
+                if is_problems(message):
+                    self._nodes.tell_problems(node, decode_problems(message))
+                    self._problems_changed(node)
+                else:
+                    self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
                 self._not_taken(node, str(error))
 

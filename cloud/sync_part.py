@@ -3,7 +3,7 @@
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,6 +43,16 @@ class Sync(Protocol):
 
     async def forget(self, node: str) -> None:
         """Remove the facts of a node. Raises OSError if they cannot be removed."""
+
+
+class ProblemWriter(Protocol):
+    """Writes the problems of nodes (`cloud.upsync.node_problems`, whose libraries not every hub has)."""
+
+    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> None:
+        """Write the problems that `problems` returns for a node; None: the node is away."""
+
+    def changed(self, node: str) -> None:
+        """A node's agent has told its problems."""
 
 
 class NoSync:
@@ -85,6 +95,7 @@ class SyncPart:
         elected: tells the cluster of an election: the driver, and the result.
         settle_earlier: forgets what earlier machines of a node had in use. Raises OSError if that cannot be written.
         sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
+        node_problems: writes what agents say must be solved on their nodes; None if there is no cluster.
     """
 
     source: Source | None = None
@@ -98,6 +109,7 @@ class SyncPart:
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
     settle_earlier: Callable[[str], Awaitable[None]] = field(default_factory=lambda: _nothing)
     sole_use: SoleUse | None = None
+    node_problems: ProblemWriter | None = None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""

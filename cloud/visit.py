@@ -1,7 +1,7 @@
 """A visit: one link of an edge node, from its hello to its end."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ class Visit:
         gone: drivers that its agent has reported on this link, and reports no more.
         calls: the calls that are under way on it, by driver.
         untaken: why the hub could not take its agent's newest reports; empty if it could.
+        problems: what its agent says must be solved on the node.
     """
 
     link: Link
@@ -30,3 +31,4 @@ class Visit:
     gone: AbstractSet[str] = frozenset()
     calls: Counter[str] = field(default_factory=Counter)
     untaken: str = ""
+    problems: Sequence[str] = ()

@@ -15,6 +15,24 @@ Stamp = tuple[int, int, int] | None
 """A file's inode, modification time and size, to see that it has changed; None while it is missing."""
 
 
+_FULL_BYTES, _FULL_FILES = 1 << 20, 10
+"""With less, a database cannot be written."""
+
+
+def room_of(directory: Path) -> tuple[int, int | None]:
+    """The bytes that are free where a directory is, and the number of files; None: they have no limit."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+
+
+def why_full(directory: Path, free_bytes: int, free_files: int | None) -> str:
+    """A sentence if no process can go on with so much room for its files; else empty."""
+    if free_bytes >= _FULL_BYTES and (free_files is None or free_files >= _FULL_FILES):
+        return ""
+    # No exact numbers: a problem that lasts has one text.
+    return f"the disk of {directory} is full: it has less than 1 MiB, or room for fewer than 10 files; make room"
+
+
 def stamp_of(path: Path) -> Stamp:
     """The stamp of a file."""
     try:

@@ -3,12 +3,16 @@
 The agent sends its reports when it connects and when they change. The hub keeps them and passes them on to proxy
 drivers, which answer sidecars from them within milliseconds, even without a link. The answers are the vendor's
 bytes. Reports are JSON: they are small and rare, and people read them in files and logs.
+
+On the same stream the agent tells its node's problems (`encode_problems`), which nobody could see from the hub: a
+driver that hangs, a full disk.
 """
 
 import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -46,6 +50,14 @@ the hub would send the driver's calls to another node."""
 
 MAX_REPORT_BYTES = 262_144
 """The largest report that the hub accepts from one node. A driver has 1 to 2 KiB, so this is more than 100 drivers."""
+
+
+MOST_PROBLEMS = 20
+MOST_PROBLEM_CHARS = 500
+"""The problems of a node that count, and the characters of each."""
+
+_MAX_PROBLEMS_BYTES = 65_536
+"""The largest message with them: JSON has up to six bytes for a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,36 @@ def decode_reports(data: bytes) -> list[DriverReport]:
         return [_from_json(item) for item in json.loads(data)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
+
+
+def encode_problems(problems: Iterable[str]) -> bytes:
+    """The problems of a node, a sentence each, as JSON."""
+    return json.dumps({"problems": _bounded(problems)}, separators=(",", ":")).encode()
+
+
+def is_problems(data: bytes) -> bool:
+    """Whether a message of an agent has its node's problems. If not, it has its drivers' reports."""
+    return data.startswith(b"{")
+
+
+def decode_problems(data: bytes) -> list[str]:
+    """The problems in the output of `encode_problems`, as printable texts.
+
+    Raises:
+        ValueError: the data is something else.
+    """
+    if len(data) > _MAX_PROBLEMS_BYTES:
+        raise ValueError(f"{len(data)} bytes of problems, and {_MAX_PROBLEMS_BYTES} is the limit")
+    try:
+        return _bounded(
+            "".join(it if it.isprintable() else " " for it in text) for text in json.loads(data)["problems"]
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a list of problems ({type(error).__name__})") from error
+
+
+def _bounded(problems: Iterable[str]) -> list[str]:
+    return [problem[:MOST_PROBLEM_CHARS] for problem in islice(problems, MOST_PROBLEMS)]
 
 
 def plugin_name(report: DriverReport) -> str | None:

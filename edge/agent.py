@@ -31,7 +31,7 @@ from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages, PageServer
 from common.receiver import Receiver
-from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
+from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_problems, encode_reports
 from common.rotation import follow
 from common.settings import as_texts
 from common.standing import Standing
@@ -46,6 +46,7 @@ from edge.identity import Identity
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operations
+from edge.problems import Problems
 from edge.registry.driver_services import find_driver, services, told_reports
 from edge.renewal import Renewal
 from edge.settings import AgentFlags, AgentSettings, complete
@@ -73,6 +74,7 @@ class Agent:
         metrics: Metrics,
         *,
         drivers: Callable[[], Sequence[Driver]],
+        problems: Callable[[], Sequence[str]] = tuple,
         streams: KubeletPart,
     ) -> None:
         self.node = node
@@ -80,7 +82,7 @@ class Agent:
         self.lease = lease
         self.metrics = metrics
         self._accounts = Accounts(metrics, log, origin=self.origin)
-        self._drivers = drivers
+        self._drivers, self._problems = drivers, problems
         self._streams = streams
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
@@ -115,20 +117,26 @@ class Agent:
             self._streams.down()
 
     def changed(self) -> None:
-        """Report a driver's changed answers."""
+        """Report a driver's changed answers, or the node's changed problems."""
         self._news.set()
 
     async def _tell(self, stream: Stream) -> None:
-        """Send the drivers' reports, now and after each change, until the hub ends the stream."""
+        """Send the drivers' reports and the problems, now and after each change, until the hub ends the stream."""
         async with supervised() as tasks:
             tasks.start(self._send_news(stream), name="report")
             async for _ in stream:
                 pass  # a newer hub may send messages
 
     async def _send_news(self, stream: Stream) -> None:
+        told: list[bytes] = []
         while True:
             self._news.clear()
-            await stream.send(encode_reports(_fitting(report) for report in told_reports(self._drivers())))
+            reports = encode_reports(_fitting(report) for report in told_reports(self._drivers()))
+            news = [reports, encode_problems(self._problems())]
+            for message in news:
+                if message not in told:
+                    await stream.send(message)
+            told = news
             await self._news.wait()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -235,7 +243,7 @@ def _pages(
             hub_software=uplink.link.peer.software if uplink.link is not None else "",
             why=uplink.why,
             drivers=[_driver(driver, part) for driver in part.registry.drivers],
-            problems=[*part.problems, *problems()],
+            problems=problems(),
             operations=agent.operations.under_way,
             registered=part.registry.csi_node(),
             settings=as_texts(settings),
@@ -300,6 +308,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         lease,
         metrics,
         drivers=lambda: part.registry.drivers,
+        problems=lambda: problems.standing,
         streams=part,
     )
     hello = replace(
@@ -318,8 +327,14 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     )
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics, renews=settings.is_joined)
 
-    def problems() -> list[str]:
-        return [*lease.problems(), *ends.problems(), *(renewal.problems() if renewal is not None else [])]
+    def find_problems() -> list[str]:
+        return [*part.problems, *lease.problems(), *(renewal.problems() if renewal is not None else [])]
+
+    async def look_for_problems() -> list[str]:
+        await part.look()
+        return find_problems()
+
+    problems = Problems(look_for_problems, changed=agent.changed)
 
     if settings.http is not None:
         from common.httpd import HttpEndpoint  # noqa: PLC0415  # it and its libraries take 3 MB, which few nodes need
@@ -329,12 +344,13 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         sock = settings.listen_unix("status", mode=0o600, make_directory=True)
-        status = PageServer(sock, _pages(agent, uplink, part, settings, problems))
+        status = PageServer(sock, _pages(agent, uplink, part, settings, lambda: [*find_problems(), *ends.problems()]))
         opened.push_async_callback(status.close)
     async with supervised() as tasks:
         await part.start(tasks, lease)
         if status is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
             await status.start()
+        tasks.start(problems.run(), name="problems")
         tasks.start(uplink.run(), name="uplink")
         tasks.start(ends.follow(), name="certificate ends")
         if renewal is not None:

@@ -96,6 +96,11 @@ class Driver:
         """The driver's name; its socket's path while that is unknown."""
         return self.report.driver if self.report is not None else self.path
 
+    def __str__(self) -> str:
+        return (
+            f"driver {self.report.driver} at {self.path}" if self.report is not None else f"the driver at {self.path}"
+        )
+
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def start(
@@ -242,7 +247,8 @@ class Driver:
         try:
             self._answered(await self._identify())
         except (CallError, TimeoutError) as error:
-            self._failed(str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s")
+            why = error.why if isinstance(error, VendorBroken) else str(error)
+            self.trouble = why or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
             self.away = self.trouble if isinstance(error.__cause__, VendorUnreachable) else ""
         self.asked = True
         if (self.asked, self.report, self.away) != before:
@@ -256,11 +262,6 @@ class Driver:
                 "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
             )
         self.trouble, self.away, self.report = "", "", report
-
-    def _failed(self, trouble: str) -> None:
-        if trouble != self.trouble:
-            log.warning("the driver at %s cannot be asked: %s", self.socket, trouble)
-        self.trouble = trouble
 
     async def _identify(self) -> DriverReport:
         name = ""

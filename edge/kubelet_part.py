@@ -13,18 +13,20 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.database import lock
 from common.errors import SettingsError
+from common.files import room_of, why_full
 from common.link import Link
 from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
@@ -70,9 +72,6 @@ KUBELET_SOCKET = "pod-resources/kubelet.sock"
 _LOCK = "csi-bridge.lock"
 """The lock of the agent that mounts below a root directory."""
 
-LOOK_S = 5.0
-"""The interval at which problems are looked for."""
-
 TRY_AGAIN_S = 5.0
 """The interval of retries after the disk failed: people must repair it."""
 
@@ -90,7 +89,8 @@ class KubeletPart:
         self._tell = changed
         self._root_dir = settings.root_dir
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
-        self._unkept = ""
+        self._unkept = self._full = ""
+        self._directories = [settings.state_dir, *([settings.root_dir] if own else ())]
         self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock: int | None = None
         if own:
@@ -148,31 +148,25 @@ class KubeletPart:
         tasks.start(self._registrar.run(), name="registrar")
         if self._relay is not None:
             tasks.start(self._relay.run(), name="kubelet relay")
-        tasks.start(self._name_problems(), name="problems")
 
     @property
     def problems(self) -> list[str]:
-        """Problems of this node that people must solve, or should know."""
+        """Problems of this node that people must solve, or should know. Those of `look` are of its last time."""
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
         fenced = self.fencing.problems() if self.fencing is not None else []
-        return self.registry.problems + relayed + fenced + [why for why in (self._former, self._unkept) if why]
+        stored = self.volumes.problems if self.volumes is not None else []
+        seen = [why for why in (self._full, self._former, self._unkept) if why]
+        return [*seen, *stored, *self.registry.problems, *relayed, *fenced]
+
+    async def look(self) -> None:
+        """Look for the problems that only the file system shows."""
+        self._full = await asyncio.to_thread(_full_disks, self._directories)
+        if self.volumes is None:
+            self._unkept = await asyncio.to_thread(_unkept_mounts, self._root_dir)
 
     def relay_of(self, driver: str) -> str:
         """Return the socket that a kubelet calls in a driver's place; empty if there is none."""
         return self._relay.served(driver) if self._relay is not None else ""
-
-    async def _name_problems(self) -> None:
-        """Log each problem once, when two looks in a row find it: at the start not everything is known at once."""
-        named: set[str] = set()
-        before: set[str] = set()
-        while True:
-            if self.volumes is None:
-                self._unkept = await asyncio.to_thread(_unkept_mounts, self._root_dir)
-            now = set(self.problems)
-            for problem in sorted((now & before) - named):
-                log.warning("%s", problem)
-            named, before = now & (named | before), now
-            await asyncio.sleep(LOOK_S)
 
     def up(self, link: Link) -> None:
         """Use a new link to the hub."""
@@ -362,10 +356,20 @@ class Volumes:
             await self._states.close()
         await self.metastore.close()
 
+    @property
+    def problems(self) -> list[str]:
+        """The problems with its files."""
+        stopped = f"no volume is mounted or unmounted until this is repaired: {self._trouble}" if self._trouble else ""
+        unwritten = self._unwritten and f"what is new since then is in memory only: {self._unwritten}"
+        return [why for why in (stopped, unwritten) if why]
+
+    @property
+    def _unwritten(self) -> str:
+        return (self._states.trouble if self._states is not None else "") or self.metastore.trouble
+
     def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
         """Return the pods and their volumes. The arguments are those of `KubeletPart.describe`."""
         manager, heard_at = self._manager, self.metastore.heard_at
-        unwritten = self._states.trouble if self._states is not None else ""
         return NodeVolumes(
             node=node,
             connected=connected,
@@ -374,7 +378,7 @@ class Volumes:
             in_step=self.metastore.in_step,
             facts_waiting=self.metastore.facts.waiting,
             started=manager is not None,
-            trouble=self._trouble or unwritten or self.metastore.trouble,
+            trouble=self._trouble or self._unwritten,
             pods=[PodStatus(**pod) for pod in manager.describe_pods()] if manager is not None else [],
             volumes=[_volume(**entry) for entry in manager.describe()] if manager is not None else [],
         )
@@ -424,6 +428,13 @@ def _take_root(root: Path) -> int:
         raise SettingsError("--root-dir", str(root), "another edge agent is using it") from None
     except OSError as error:
         raise SettingsError("--root-dir", str(root), f"cannot be used: {error.strerror or error}") from error
+
+
+def _full_disks(directories: Iterable[Path]) -> str:
+    """Return a problem if the disk of a directory is full; else nothing. Blocks briefly."""
+    with contextlib.suppress(OSError):  # a directory that is gone has its own errors
+        return next((why for it in directories if (why := why_full(it, *room_of(it)))), "")
+    return ""
 
 
 def _unkept_mounts(root: Path) -> str:

@@ -5,9 +5,7 @@ import stat
 from pathlib import Path
 
 from cli.doctor.finding import Finding, Level, ok, warning, wrong
-
-_FULL_BYTES, _FULL_FILES = 1 << 20, 10
-"""With less, a database cannot be written."""
+from common.files import room_of, why_full
 
 _LOW_BYTES, _LOW_FILES = 256 << 20, 1_000
 """Several times the size of a store with ten thousand objects and its log."""
@@ -16,7 +14,7 @@ _LOW_BYTES, _LOW_FILES = 256 << 20, 1_000
 def check_directory(path: Path, *, flag: str) -> Finding:
     """Whether a directory is there, can be written, and has room."""
     try:
-        found, room = path.stat(), os.statvfs(path)
+        found, (free_bytes, free_files) = path.stat(), room_of(path)
     except OSError as error:
         return wrong(f"{path} cannot be used: {error.strerror or error}", f"make it, or name another one by {flag}")
     if not stat.S_ISDIR(found.st_mode):
@@ -24,7 +22,7 @@ def check_directory(path: Path, *, flag: str) -> Finding:
     if not os.access(path, os.W_OK | os.X_OK):
         do = "mount it read-write, or give it to the process's user; run the doctor as that user"
         return wrong(f"{path} cannot be written", do)
-    return check_room(path, room.f_bavail * room.f_frsize, room.f_favail if room.f_files else _LOW_FILES)
+    return check_room(path, free_bytes, free_files)
 
 
 def check_state(path: Path) -> Finding:
@@ -35,12 +33,11 @@ def check_state(path: Path) -> Finding:
     return found
 
 
-def check_room(path: Path, free_bytes: int, free_files: int) -> Finding:
+def check_room(path: Path, free_bytes: int, free_files: int | None) -> Finding:
     """Whether the file system of a directory has so many bytes and files free that a process can go on."""
-    room = f"{free_bytes >> 20} MiB free, room for {free_files} files"
-    if free_bytes < _FULL_BYTES or free_files < _FULL_FILES:
-        do = "make room; the process then writes by itself what waits in memory"
-        return wrong(f"the disk of {path} is full ({room})", do)
-    if free_bytes < _LOW_BYTES or free_files < _LOW_FILES:
+    if why := why_full(path, free_bytes, free_files):
+        return wrong(why, "the process then writes by itself what waits in memory")
+    room = f"{free_bytes >> 20} MiB free" + (f", room for {free_files} files" if free_files is not None else "")
+    if free_bytes < _LOW_BYTES or (free_files is not None and free_files < _LOW_FILES):
         return warning(f"the disk of {path} is almost full ({room})", "make room")
     return ok(f"{path} can be written ({room})")

@@ -28,6 +28,10 @@ OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 """The taint by which an administrator says that a node is shut down (KEP-2268). A kubelet may not set it."""
 
 
+PROBLEM: Final = "csi-bridge.io/StorageProblem"
+"""The condition with what the node's agent says must be solved there."""
+
+
 class NodeState(NamedTuple):
     """The state of a Node that the hub keeps to itself.
 
@@ -36,12 +40,14 @@ class NodeState(NamedTuple):
         since: the time of the condition's last transition, as Kubernetes writes it; may be empty.
         in_use: its `volumesInUse`.
         is_out_of_service: whether it has the taint `OUT_OF_SERVICE`, with any effect.
+        problem: the message of its condition `PROBLEM` while that is True; else empty.
     """
 
     ready: str
     since: str
     in_use: frozenset[str]
     is_out_of_service: bool
+    problem: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -65,13 +71,15 @@ def state_of(fields: Fields) -> NodeState:
         FieldError: a field does not have the right form.
     """
     status = fields.part("status")
-    ready = next((it for it in status.parts("conditions") if it.text("type") == "Ready"), Fields({}))
+    conditions = {it.text("type"): it for it in status.parts("conditions")}
+    ready, problem = conditions.get("Ready", Fields({})), conditions.get(PROBLEM, Fields({}))
     taints = fields.part("spec").parts("taints")
     return NodeState(
         ready.text("status"),
         ready.text("lastTransitionTime"),
         frozenset(status.texts("volumesInUse")),
         any(taint.text("key") == OUT_OF_SERVICE for taint in taints),
+        problem.text("message") if problem.text("status") == "True" else "",
     )
 
 

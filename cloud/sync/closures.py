@@ -100,6 +100,10 @@ class Closures:
         """
         return self._closure(node).stamps()
 
+    def pods(self, node: str) -> Collection[Ref]:
+        """The pods that are bound to the node, whatever it may have of them."""
+        return self._bound.pods.get(node, ())
+
     def holds(self, node: str, ref: Ref) -> bool:
         """Whether the object is in the node's closure."""
         return ref in self._closure(node).stamps()

@@ -12,4 +12,5 @@ Read in this order:
 * `written_facts`: puts the writers together.
 * `event_queue`: writes the Events that the hub itself makes.
 * `election_events`: tells of elections of serving nodes.
+* `node_problems`: tells what agents say must be solved on their nodes.
 """

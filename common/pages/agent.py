@@ -37,7 +37,7 @@ class AgentStatus:
         hub_software: the hub's name and version; empty without a link.
         why: why it has no link; else empty.
         drivers: the sockets of the vendors' drivers.
-        problems: problems with drivers, a sentence each.
+        problems: what people must solve on this node, or should know, a sentence each.
         operations: the operations that run now, each with its driver, method and key.
         registered: the drivers that are registered for mounting, as in a CSINode's `spec.drivers`.
         settings: the agent's flags: each one's texts, by its name with underscores.

@@ -140,7 +140,12 @@ class DriverRegistry:
     @property
     def problems(self) -> list[str]:
         """Problems that people must solve, or should know."""
-        return ambiguities(self.drivers, self._node) + self._without_segment() + self._without_node_plugin()
+        return [
+            *(f"{it} cannot be asked: {it.trouble}" for it in self.drivers if it.asked and it.trouble),
+            *ambiguities(self.drivers, self._node),
+            *self._without_segment(),
+            *self._without_node_plugin(),
+        ]
 
     def _without_segment(self) -> list[str]:
         why = why_no_segment(self._node)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ from tests.kit.bridge import Bridge
 from tests.kit.fact_teller import FactTeller, claim_fact
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create, create_at, delete
-from tests.kit.small_disk import small_disk
+from tests.kit.small_disk import fill, make_room, small_disk
 from tests.kit.stranger import Stranger
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
@@ -55,20 +53,6 @@ def sidecar(bridge: Bridge, vendor: Vendor) -> Sidecar:
     sidecar = bridge.start_proxy("vendor.test", "--placement=local").sidecar()
     wait_for(lambda: sidecar.call("CreateVolume", create("first")).ok, what="the first create")
     return sidecar
-
-
-def fill(disk: Path, *, but_bytes: int = 0) -> None:
-    """Write until the disk takes no more than so many bytes."""
-    hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for size in (1 << 20, 4096):
-        with contextlib.suppress(OSError):
-            while os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize >= but_bytes + size:
-                os.write(hog, bytes(size))
-    os.close(hog)
-
-
-def make_room(disk: Path) -> None:
-    (disk / "hog").unlink()
 
 
 def test_a_create_is_refused_before_it_is_sent_while_the_hub_cannot_record_it(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@contextmanager
+@contextlib.contextmanager
 def small_disk(directory: Path, options: str) -> Iterator[Path]:
     """Make a directory, and mount a tmpfs with these options there; skip the test where that is not possible."""
     if missing := needs.root():
@@ -29,3 +30,17 @@ def small_disk(directory: Path, options: str) -> Iterator[Path]:
         yield directory
     finally:
         subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(disk: Path, *, but_bytes: int = 0) -> None:
+    """Write until the disk takes no more than so many bytes."""
+    hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for size in (1 << 20, 4096):
+        with contextlib.suppress(OSError):
+            while os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize >= but_bytes + size:
+                os.write(hog, bytes(size))
+    os.close(hog)
+
+
+def make_room(disk: Path) -> None:
+    (disk / "hog").unlink()

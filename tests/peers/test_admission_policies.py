@@ -106,7 +106,14 @@ def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: Control
         assert hub.patch("Node", name, change) == ""
         assert hub.patch("Node", name, in_use) == ""
 
+    told = {"type": "csi-bridge.io/StorageProblem", "status": "True", "reason": "AgentToldProblems", "message": "full"}
+    assert hub.patch("Node", "k1", {"status": {"conditions": [told]}}) == ""
+
     refused = "the hub changes only Nodes that it made"
+    ready = {**told, "type": "Ready"}
+    assert refused in hub.patch("Node", "k1", {"status": {"conditions": [told, ready]}})
+    assert refused in hub.patch("Node", "k1", {"status": {"conditions": [told], "capacity": {"cpu": "99"}}})
+    assert refused in hub.patch("Node", "k1", {"metadata": {"finalizers": ["x.example/y"]}, "status": {}})
     assert refused in hub.patch("Node", "k1", change)
     assert refused in hub.patch("Node", "k1", in_use)
     assert refused in hub.patch("Node", "k1", {"metadata": {"annotations": _MADE}})

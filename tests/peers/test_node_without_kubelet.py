@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sqlite3
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.kinds.nodes import PROBLEM
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
 from tests.kit.edge_node import DRIVER, NODE, pod, volume
@@ -115,6 +117,42 @@ def test_a_secret_is_read_by_name_and_one_that_may_not_be_read_is_named(
     control_plane.apply(DEPLOY / "secrets/secrets-rbac.yaml")
     node.wait_published("web", timeout_s=100.0)
     api.delete("Secret", "storage-credentials", namespace="default")
+
+
+@pytest.mark.parametrize("kubelet", [False, True], ids=["the hub's Node", "a kubelet's Node"])
+def test_the_node_and_a_pod_that_waits_say_what_must_be_solved_on_the_node(
+    node: ClusterNode, control_plane: ControlPlane, kubelet: bool
+) -> None:
+    api = control_plane.api
+    node.start()
+    create(control_plane, *volume("data", node.make_volume("data")))
+    node.agent.stop()
+    node.driver.process.signal(signal.SIGSTOP)
+    create(control_plane, pod("web", "data"), pod("idle"))
+    if kubelet:
+        node.start_agent("--registration=observe", wait=False)
+        api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
+    else:
+        node.restart_agent()
+    told = f"the driver at {node.driver.socket} cannot be asked: "
+    problem = api.wait_until("Node", NODE, lambda it: says(it) == "True", what="with its problem")
+    (condition,) = [it for it in problem["status"]["conditions"] if it["type"] == PROBLEM]
+    assert (condition["reason"], told in condition["message"]) == ("AgentToldProblems", True)
+    wait_for(
+        lambda: any(f"edge node {NODE} says: {told}" in it for it in api.events("web", namespace="default")),
+        what="event of the pod",
+        timeout_s=60.0,
+        instead=node.tell,
+    )
+    assert not any("edge node" in it for it in api.events("idle", namespace="default"))
+
+    node.driver.process.signal(signal.SIGCONT)
+    api.wait_until("Node", NODE, lambda it: says(it) == "False", what="without a problem", timeout_s=90.0)
+
+
+def says(node: Object) -> str:
+    conditions = node["status"].get("conditions", ())
+    return next((it["status"] for it in conditions if it["type"] == PROBLEM), "")
 
 
 def test_while_the_api_server_is_away_a_node_that_knows_its_pods_goes_on(

@@ -92,7 +92,7 @@ class Node:
         driver = self.registry._sockets.seat(Path(path)).driver
         before = driver.asked, driver.report
         if said is None:
-            driver._failed("connection refused")
+            driver.trouble = "connection refused"
         else:
             driver._answered(said)
         driver.asked = True

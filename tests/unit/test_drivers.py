@@ -194,14 +194,10 @@ async def test_what_a_driver_does_not_implement_is_reported_in_its_own_words(one
     assert one.driver.report.answers[CAPABILITIES] == Answer(Code.UNIMPLEMENTED, "no controller")
 
 
-async def test_a_passing_trouble_is_no_report_and_logged_once(one: OneDriver, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_passing_trouble_is_no_report(one: OneDriver) -> None:
     one.channel.refuse(CAPABILITIES, Code.UNAVAILABLE, "starting")
     await one.ask()
-    await one.ask()
-    assert one.driver.report is None
-    (said,) = caplog.messages
-    assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver d.example on edge node n1: it answered")
-    assert f"{CAPABILITIES} with UNAVAILABLE" in said
+    assert (one.driver.report, one.driver.trouble) == (None, f"it answered {CAPABILITIES} with UNAVAILABLE")
 
 
 async def test_a_node_that_cannot_tell_its_id_yet_can_have_controller_calls(one: OneDriver) -> None:

@@ -25,7 +25,7 @@ from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall
 from common.peer import Peer as Address
-from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
+from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_problems, encode_reports
 from common.settings import as_texts
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
@@ -215,6 +215,19 @@ async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_unti
     assert await called(driver, CREATE) == Status(Code.OK)
     reports.queue(encode_reports([]))
     await until(lambda: not told_of(world, "n2").problems)
+
+
+async def test_a_nodes_own_problems_stand_until_it_tells_others_or_leaves(world: Hub) -> None:
+    reports = await with_driver(world)
+    reports.queue(encode_problems(["the disk is full"]))
+    await until(lambda: told_of(world, "n1").problems == ["edge node n1 says: the disk is full"])
+    assert world.nodes.find_report(DRIVER, "n1") == report()
+    reports.queue(encode_problems([]))
+    await until(lambda: not told_of(world, "n1").problems)
+    reports.queue(encode_problems(["the disk is full"]))
+    await until(lambda: told_of(world, "n1").problems)
+    cut(world.links[-1])
+    await until(lambda: not told_of(world, "n1").problems)
 
 
 def told_of(world: Hub, name: str) -> NodeStatus:

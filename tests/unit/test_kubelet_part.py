@@ -250,27 +250,3 @@ def test_a_relay_is_for_nodes_with_a_kubelet_and_has_a_path_that_a_kubelet_can_b
         part(tmp_path, relay=str(tmp_path))
     with pytest.raises(SettingsError, match=r"--relay-dir=relay: must be an absolute path"):
         part(tmp_path, relay="relay", registration="observe")
-
-
-async def test_a_problem_is_in_the_log_once_and_only_when_it_has_lasted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    looks = iter([["passing"], ["lasting"], ["lasting"], ["lasting", "later"], ["later"], [], ["later"], ["later"]])
-
-    def problems(_part: KubeletPart) -> list[str]:
-        try:
-            return next(looks)
-        except StopIteration:
-            raise AllSeenError from None
-
-    monkeypatch.setattr(KubeletPart, "problems", property(problems))
-    monkeypatch.setattr("edge.kubelet_part.LOOK_S", 0.0)
-    observing = part(tmp_path, registration="observe")
-    with pytest.raises(AllSeenError):
-        await observing._name_problems()
-    await observing.close()
-    assert caplog.messages == ["lasting", "later", "later"]
-
-
-class AllSeenError(Exception):
-    """All looks of a test are done."""

@@ -15,8 +15,11 @@ from common.reports import (
     REPORTED_METHODS,
     Answer,
     DriverReport,
+    decode_problems,
     decode_reports,
+    encode_problems,
     encode_reports,
+    is_problems,
     vendor_version,
 )
 
@@ -96,6 +99,22 @@ def broken(change: Any) -> bytes:
 def test_what_is_no_report_is_a_value_error_in_words(data: bytes) -> None:
     with pytest.raises(ValueError, match="not a list of driver reports"):
         decode_reports(data)
+
+
+def test_a_nodes_problems_are_told_as_a_few_short_printable_sentences_beside_the_reports() -> None:
+    data = encode_problems(["the disk is full", *("ü" * 1_000 for _ in range(99))])
+    assert (is_problems(data), is_problems(GOLDEN)) == (True, False)
+    assert decode_problems(data) == ["the disk is full", *(["ü" * 500] * 19)]
+    hostile = json.dumps({"problems": ["red \x1b[31m\u202e", *(["x" * 501] * 40)]}).encode()
+    assert decode_problems(hostile) == ["red  [31m ", *(["x" * 500] * 19)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"{}", b'{"problems":7}', b'{"problems":[7]}', b'{"problems":["' + b"x" * 70_000 + b'"]}']
+)
+def test_what_is_no_list_of_problems_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"not a list of problems|70017 bytes of problems"):
+        decode_problems(data)
 
 
 def test_every_reported_method_changes_nothing_and_asks_nothing() -> None:

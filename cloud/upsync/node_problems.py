@@ -1,0 +1,141 @@
+"""What agents say must be solved on their nodes, for people who look at Kubernetes.
+
+Rules:
+
+* The Node, whether a kubelet or the hub made it, has the condition `csi-bridge.io/StorageProblem` with all problems. It
+  turns False when they are solved. A Node without problems does not get it. When a node leaves, the condition stays:
+  nobody knows better.
+* Each pod of the node that has a CSI volume and is still Pending gets an Event with all problems: one may be the cause.
+* A node's problems are written at most every `_PAUSE_S`, and looked at again while they last: new pods may wait.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from cloud.kinds.nodes import PROBLEM, NodeState
+from cloud.kinds.pods import claim_names, inline_drivers
+from cloud.kube import RESOURCES, Body, Kube, find
+from cloud.sources.source import Source
+from cloud.upsync.event_queue import event
+from cloud.upsync.write_queue import WriteQueue
+from common.errors import timestamp
+from common.objects import Ref
+
+_NODES: Final = RESOURCES["Node"]
+
+_PAUSE_S: Final = 30.0
+
+_MOST_PODS: Final = 20
+"""Pods of a node that get Events."""
+
+_MOST_CHARS: Final = 900
+"""Of all problems: an Event's message has 1,024."""
+
+
+class NodeProblems:
+    """Writes the nodes' problems. `begin` comes first; `close` ends it."""
+
+    def __init__(
+        self,
+        api: Kube,
+        source: Source,
+        *,
+        state: Callable[[str], NodeState | None],
+        pods: Callable[[str], Iterable[Ref]],
+        write_event: Callable[[Body], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`state` and `pods` return the present state of a node's Node, and its pods."""
+        self._api, self._source, self._state, self._pods, self._now = api, source, state, pods, now
+        self._write_event = write_event
+        self._problems: Callable[[str], Sequence[str] | None] = lambda _node: None
+        self._next: dict[str, float] = {}
+        self._queue: WriteQueue[str] = WriteQueue(self._write)
+
+    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> None:
+        """Write the problems that `problems` returns for a node; None: the node is away."""
+        self._problems = problems
+
+    def changed(self, node: str) -> None:
+        """A node's agent has told its problems."""
+        self._queue.add(node)
+
+    def problems(self) -> list[str]:
+        """The failing writes, in sentences."""
+        return self._queue.problems()
+
+    async def close(self) -> None:
+        """Write no more."""
+        await self._queue.close()
+
+    async def _write(self, node: str) -> float | None:
+        if (wait_s := self._next.get(node, 0.0) - self._now()) > 0:
+            return wait_s
+        self._next.pop(node, None)
+        if (problems := self._problems(node)) is None:
+            return None
+        if not self._source.is_ready:  # after a start of the hub: nobody asks for each Node
+            return _PAUSE_S
+        text = "; ".join(problems)[:_MOST_CHARS]
+        await self._write_condition(node, text)
+        if not problems:
+            return None
+        for pod in islice(self._waiting_pods(node), _MOST_PODS):
+            self._write_event(_event(pod, node, text))
+        self._next[node] = self._now() + _PAUSE_S
+        return _PAUSE_S
+
+    async def _write_condition(self, node: str, problem: str) -> None:
+        state = self._state(node)
+        if (state.problem if state is not None else "") == problem:
+            return
+        if (found := await find(self._api, _NODES, node)) is None:
+            return
+        conditions = (found.get("status") or {}).get("conditions") or []
+        old: Body = next((it for it in conditions if it["type"] == PROBLEM), {})
+        status = "True" if problem else "False"
+        if not (problem or old) or (old.get("status"), old.get("message", "")) == (status, problem):
+            return
+        at = timestamp(time.time())
+        condition = {
+            "type": PROBLEM,
+            "status": status,
+            "reason": "AgentToldProblems" if problem else "NoProblem",
+            "message": problem,
+            "lastHeartbeatTime": at,
+            "lastTransitionTime": old.get("lastTransitionTime", at) if old.get("status") == status else at,
+        }
+        # A merge patch replaces the whole list: the version keeps conditions of other writers from being lost.
+        change: dict[str, Any] = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "status": {"conditions": [*(it for it in conditions if it["type"] != PROBLEM), condition]},
+        }
+        await self._api.patch(_NODES, node, change, subresource="status")
+
+    def _waiting_pods(self, node: str) -> Iterator[Body]:
+        for ref in self._pods(node):
+            body = self._source.body(ref)
+            if body is None or (body.get("status") or {}).get("phase") not in {None, "Pending"}:
+                continue
+            if claim_names(body) or inline_drivers(body):
+                yield {
+                    "kind": "Pod",
+                    "apiVersion": "v1",
+                    "namespace": ref.namespace,
+                    "name": ref.name,
+                    "uid": body["metadata"].get("uid", ""),
+                }
+
+
+def _event(pod: Body, node: str, problems: str) -> Body:
+    return event(
+        pod,
+        "csi-bridge-problem",
+        cause=(node, problems),
+        reason="StorageProblem",
+        text=f"edge node {node} says: {problems}",
+        at=time.time(),
+        kind="Warning",
+    )
