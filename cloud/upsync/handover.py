@@ -6,12 +6,14 @@ Rules:
   hub treats the Node like any other.
 * From a Node that the hub made it also removes the label and the taints `csi-bridge.io/edge=agent`, which say that no
   kubelet is there. With another value they are an operator's, and stay.
+* A node that the hub made is handed over once a kubelet has set an address of it, which no agent can. Else a hostile
+  node could draw pods that do not tolerate its taint, with their volumes and Secrets.
 * All else stays for the kubelet. The hub does not delete the Node: a kubelet makes a new one only when it starts.
 """
 
 from typing import Final
 
-from cloud.kube import RESOURCES, Body, Kube, find
+from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
 from common.objects import Ref
@@ -27,13 +29,18 @@ class HandOver:
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Remove the marks from a node's objects. Raises KubeError if the write failed; try again."""
+        """Remove the marks from a node's objects.
+
+        Raises:
+            KubeError: the write failed, or the node has no kubelet yet; try again.
+        """
         for kind, namespace in (("Node", ""), ("CSINode", ""), ("Lease", LEASES)):
             found = await find(self._api, RESOURCES[kind], node, namespace)
             if found is not None and (marks := unmarked(found)):
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 change: Body = {"metadata": {**version, "annotations": marks}}
-                if is_made(found):
+                if kind == "Node" and is_made(found):
+                    _check_kubelet(node, found)
                     _open(found, change)
                 await self._api.patch(RESOURCES[kind], node, change, namespace)
 
@@ -43,6 +50,13 @@ class HandOver:
     def problems(self) -> list[str]:
         """No problems."""
         return []
+
+
+def _check_kubelet(node: str, found: Body) -> None:
+    addresses = (found.get("status") or {}).get("addresses") or ()
+    if all(it["type"] == "Hostname" for it in addresses):
+        why = "its agent says that it has a kubelet, but no kubelet has set an address yet; its taint stays until then"
+        raise KubeError(f"hand over node {node}", 0, "NoKubelet", why)
 
 
 def _open(node: Body, change: Body) -> None:

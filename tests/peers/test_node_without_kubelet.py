@@ -262,6 +262,9 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     node.agent.stop()
     asked = len(control_plane.asked_by(HUB))
     node.start_agent("--registration=observe", wait=False)
+    wait_for(lambda: "no kubelet has set an address" in str(node.problems()), what="wait", instead=node.problems)
+    assert "csi-bridge.io/edge" in str(api.get("Node", NODE)["spec"]["taints"])
+    api.patch_status("Node", NODE, {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}})
     handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
     assert "csi-bridge.io/edge" not in handed["metadata"]["labels"]

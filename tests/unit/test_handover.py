@@ -27,6 +27,10 @@ def put(api: FakeApi, kind: str, annotations: Body, **more: Any) -> None:
     api.put({"kind": kind, "metadata": {"name": "n1", "annotations": annotations}, **more})
 
 
+HOSTNAME = {"type": "Hostname", "address": "n1"}
+KUBELETS = [{"type": "InternalIP", "address": "192.0.2.1"}, HOSTNAME]
+
+
 def writes(api: FakeApi) -> list[str]:
     return [it for it in api.asked if not it.startswith("get")]
 
@@ -40,12 +44,12 @@ async def say_farewell(api: FakeApi) -> None:
 
 
 async def test_the_marks_go_and_what_stands_there_stays(api: FakeApi) -> None:
-    put(api, "Node", {**HUBS, **NODE_IDS}, status={"volumesInUse": ["v"]})
+    put(api, "Node", {**HUBS, **NODE_IDS}, status={"volumesInUse": ["v"], "addresses": KUBELETS})
     put(api, "CSINode", {"csi-bridge.io/drivers": '["d"]'}, spec={"drivers": [{"name": "d", "nodeID": "id-1"}]})
     await hand_over(api)
     node = await api.get(RESOURCES["Node"], "n1")
     assert node["metadata"]["annotations"] == NODE_IDS
-    assert node["status"] == {"volumesInUse": ["v"]}
+    assert node["status"] == {"volumesInUse": ["v"], "addresses": KUBELETS}
     csi_node = await api.get(RESOURCES["CSINode"], "n1")
     assert csi_node["metadata"]["annotations"] == {}
     assert csi_node["spec"] == {"drivers": [{"name": "d", "nodeID": "id-1"}]}
@@ -59,7 +63,8 @@ def marked(annotations: Body, label: str, taint: Body) -> Body:
     """Node n1, with this label and this taint beside those of others."""
     labels = {"csi-bridge.io/edge": label, "site": "north"}
     metadata = {"name": "n1", "annotations": annotations, "labels": labels}
-    return {"kind": "Node", "metadata": metadata, "spec": {"podCIDR": "10.1.0.0/24", "taints": [FULL, taint]}}
+    spec = {"podCIDR": "10.1.0.0/24", "taints": [FULL, taint]}
+    return {"kind": "Node", "metadata": metadata, "spec": spec, "status": {"addresses": KUBELETS}}
 
 
 async def test_the_label_and_the_taint_of_a_node_without_a_kubelet_go_as_well(api: FakeApi) -> None:
@@ -68,6 +73,15 @@ async def test_the_label_and_the_taint_of_a_node_without_a_kubelet_go_as_well(ap
     node = await api.get(RESOURCES["Node"], "n1")
     assert node["metadata"]["labels"] == {"site": "north"}
     assert node["spec"] == {"podCIDR": "10.1.0.0/24", "taints": [FULL]}
+
+
+async def test_a_node_that_only_says_that_it_has_a_kubelet_keeps_label_and_taint(api: FakeApi) -> None:
+    put(api, "CSINode", {"csi-bridge.io/drivers": '["d"]'})
+    for addresses in ([], [HOSTNAME]):
+        api.put({**marked(HUBS, "agent", MARK), "status": {"addresses": addresses}})
+        with pytest.raises(KubeError, match="no kubelet has set an address"):
+            await hand_over(api)
+    assert writes(api) == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ async def test_where_the_hub_never_wrote_it_writes_nothing(api: FakeApi) -> None
 
 
 async def test_a_hand_over_is_tried_again_while_the_api_server_is_away(api: FakeApi) -> None:
-    put(api, "Node", HUBS)
+    put(api, "Node", HUBS, status={"addresses": KUBELETS})
     api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
     with pytest.raises(KubeError):
         await hand_over(api)
