@@ -298,8 +298,8 @@ class ForeignId(CallError):
         self.driver, self.name, self.node, self.what, self.owner = driver, name, node, what, owner
         super().__init__(
             f"edge node {node} answered {name} of driver {driver} with {what}, which edge node {owner} has; the "
-            f"answer is not passed on; look at the driver on {node}, and run csi-bridge forget {node} on the hub's "
-            f"host if it will not come back"
+            f"answer is not passed on; look at the driver on both: one of them names what is not its own, and "
+            f"csi-bridge forget NODE on the hub's host takes it from that one"
         )
 
 

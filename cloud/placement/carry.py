@@ -9,7 +9,7 @@ Rules:
 * A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
   the same storage. The create stays in doubt, and the store does not record the id for this node.
 * A create hands on one message, and only if the hub can read it: a caller that reads more than the hub would get an id
-  that the hub has not checked.
+  that the hub has not checked. Its ids have a largest size, because the store keeps them.
 * If the caller is cancelled, a write of the store that has begun goes on.
 """
 
@@ -26,7 +26,7 @@ from cloud.placement.claim_store import HeldBy, Standing
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
-from cloud.placement.requests import Thing, made, settled_with
+from cloud.placement.requests import LONGEST_CHARS, Thing, made, settled_with
 from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
 from common.status import Code, Status
@@ -65,7 +65,7 @@ class PlacedCall:
             is_only: whether the answer has no other one.
 
         Raises:
-            AnswerRefused: it is one of a create, and the hub cannot read it, or it is not the only one.
+            AnswerRefused: it is one of a create, and unreadable, too large, or not the only one.
         """
         if self.attempt is None:
             return ()
@@ -73,9 +73,13 @@ class PlacedCall:
         if not is_only:
             raise AnswerRefused(driver, name, node, "more than one message")
         try:
-            return made(self.ask.method, message)
+            things = made(self.ask.method, message)
         except ValueError as error:
             raise AnswerRefused(driver, name, node, f"a message that the hub cannot read ({error})") from error
+        chars = sum(len(thing.id) for thing in things)
+        if chars > LONGEST_CHARS * (1 + len(self.ask.asked.things)):
+            raise AnswerRefused(driver, name, node, f"ids of {chars} characters, and CSI allows 128 bytes for each")
+        return things
 
     def keep(self, things: tuple[Thing, ...]) -> Untaken:
         """Keep the things that a successful answer names in memory, until the caller has taken the answer."""

@@ -64,8 +64,8 @@ TEXTS: dict[CallError, str] = {
     ),
     errors.ForeignId("dir.csi", "CreateVolume pvc-1", "n1", "volume v-1", "n2"): (
         "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with volume v-1, which edge node n2 has; the "
-        "answer is not passed on; look at the driver on n1, and run csi-bridge forget n1 on the hub's host if it "
-        "will not come back"
+        "answer is not passed on; look at the driver on both: one of them names what is not its own, and csi-bridge "
+        "forget NODE on the hub's host takes it from that one"
     ),
     errors.AnswerRefused("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"): (
         "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with more than one message; "
