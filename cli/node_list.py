@@ -92,7 +92,15 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         node.node,
         state_of(node),
         shown(node.since),
-        str(node.calls),
+        f"{node.calls}{_oldest(node)}",
         node.address or "-",
         ", ".join(f"{it} (serves)" if it in node.serves else it for it in sorted(node.drivers)) or "-",
     )
+
+
+def _oldest(node: NodeStatus) -> str:
+    if (call := node.oldest_call) is None:
+        return ""
+    units = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+    size, unit = next((it for it in units if call.age_s >= 2 * it[0]), units[-1])
+    return f" ({call.method.rpartition('/')[2]} {call.driver} {call.age_s // size}{unit})"

@@ -121,6 +121,7 @@ class HubPages:
                 serves=self._placement.elections.served_by(node.node),
                 problems=[*node.problems, *self._placement.conflicts(node.node)],
                 calls=self._calls.under_way(node.node),
+                oldest_call=self._calls.oldest(node.node),
                 last_error=self._calls.last_error(node.node),
             )
             for node in self._nodes.describe()

@@ -88,6 +88,7 @@ class HubParts:
             )
         guard = MountGuard(self.nodes, sync.mounts, absences, self.fences, Lapses(self.nodes, sync.mounts))
         calls, refusals = NodeCalls(knows=self.nodes.knows), Refusals()
+        metrics.oldest_calls = calls.slow
         self.orders = Orders(
             self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, losses=store.losses
         )

@@ -1,31 +1,46 @@
-"""The calls of each node: how many are under way, and the last one that failed. For operators; in memory alone.
+"""The calls of each node: their number, the oldest one, and the last one that failed. For operators; in memory alone.
 
-A failure stays until a later call of the same driver succeeds on the node. That call must have the same method, or
-change something: a driver that answers GetCapacity every minute may still refuse a create.
+Rules:
+
+* A failure stays until a later call of the same driver succeeds on the node. That call must have the same method, or
+  change something: a driver that answers GetCapacity every minute may still refuse a create.
+* A call ages from its first try. A sidecar gives up after some seconds and tries again, while the driver may hang for
+  hours. So a call that ends without an answer of its node counts as open until the node answers a later try, or until
+  there is none for `_TRIED_AGAIN_S`.
 """
 
 import time
 from collections.abc import Callable
 
 from common.accounting import Account
-from common.pages.hub import FailedCall
+from common.pages.hub import FailedCall, OpenCall
 from common.pages.json_form import time_of
-from common.status import Status, code_name
+from common.status import Origin, Status, code_name
 
 _SHOWN_CHARS = 1_000
 """A message is cut here; a vendor's may have megabytes."""
 
+_TRIED_AGAIN_S = 600.0
+"""The sidecars of Kubernetes try again within five minutes (--retry-interval-max)."""
+
+_MOST_UNANSWERED = 100
+"""Of a node: of calls that nobody waits for, those with the newest tries are remembered."""
+
+_SLOW_S, _MOST_SLOW = 10.0, 100
+"""The metric shows the nodes with the oldest calls that are at least so old: sidecars wait for 10 s or longer."""
 
 _QUESTIONS = ("Get", "List", "Validate", "Probe")
 """Methods with one of these words in their name change nothing."""
 
 
 class NodeCalls:
-    """Counts the calls of all nodes, and keeps one failure of each node."""
+    """Counts the calls of all nodes, and keeps one failure of each node. `slow` may be called by any thread."""
 
-    def __init__(self, *, knows: Callable[[str], bool]) -> None:
+    def __init__(self, *, knows: Callable[[str], bool], now: Callable[[], float] = time.monotonic) -> None:
         """`knows` tells whether a node of this name exists: a caller may name any node."""
-        self._knows = knows
+        self._knows, self._now = knows, now
+        self._unanswered: dict[str, dict[tuple[str, str, int], tuple[float, float]]] = {}
+        """By node, then by driver, method and request: when the first try began, and when the last one ended."""
         self._under_way: dict[str, set[Account]] = {}
         self._failures: dict[str, FailedCall] = {}
 
@@ -38,14 +53,20 @@ class NodeCalls:
             calls = self._under_way[node] = set()
         calls.add(account)
 
-    def ended(self, account: Account, status: Status | None) -> None:
+    def ended(self, account: Account, status: Status | None, *, request: int = 0, is_open: bool = False) -> None:
         """Count a call as under way no more.
 
         Args:
             account: the call, which may have gone to no node.
             status: how it ended; None if that says nothing of its node, as when the caller leaves.
+            request: a number that every try of this call has.
+            is_open: whether it was sent to the node, which has not answered.
         """
         self._leaves(account)
+        if is_open:
+            self._remember(account, request)
+        elif self._unanswered and status is not None and status.origin != Origin.HUB:
+            self._unanswered.get(account.node, {}).pop((account.driver, account.method, request), None)
         if status is None:
             return
         if status.ok:
@@ -54,8 +75,9 @@ class NodeCalls:
             self._note(account, status)
 
     def forget(self, node: str) -> None:
-        """Drop the failure of a node that is gone for good."""
+        """Drop the failure and the unanswered calls of a node that is gone for good."""
         self._failures.pop(node, None)
+        self._unanswered.pop(node, None)
 
     def under_way(self, node: str) -> int:
         """How many calls are under way on a node."""
@@ -64,6 +86,35 @@ class NodeCalls:
     def last_error(self, node: str) -> FailedCall | None:
         """The last failed call of a node; None if no failure counts."""
         return self._failures.get(node)
+
+    def oldest(self, node: str) -> OpenCall | None:
+        """The call that a node has owed an answer for the longest time; None if it owes none."""
+        now = self._now()
+        found = [(it.began, it.driver, it.method) for it in list(self._under_way.get(node, ()))]
+        for (driver, method, _), (began, tried) in list(self._unanswered.get(node, {}).items()):
+            if now - tried < _TRIED_AGAIN_S:
+                found.append((began, driver, method))
+        if not found:
+            return None
+        began, driver, method = min(found)
+        return OpenCall(driver=driver, method=method, age_s=int(now - began))
+
+    def slow(self) -> list[tuple[str, str, str, int]]:
+        """The oldest call of each node with an old one: node, driver, method and age in seconds, the oldest first."""
+        nodes = {*list(self._under_way), *list(self._unanswered)}
+        calls = [(node, call) for node in nodes if self._knows(node) and (call := self.oldest(node)) is not None]
+        slow = [(node, it.driver, it.method, it.age_s) for node, it in calls if it.age_s >= _SLOW_S]
+        return sorted(slow, key=lambda it: -it[3])[:_MOST_SLOW]
+
+    def _remember(self, account: Account, request: int) -> None:
+        if not self._knows(account.node):
+            return
+        calls = self._unanswered.setdefault(account.node, {})
+        now, key = self._now(), (account.driver, account.method, request)
+        began, tried = calls.pop(key, (account.began, now))  # the newest tries are last
+        calls[key] = began if now - tried < _TRIED_AGAIN_S else account.began, now
+        if len(calls) > _MOST_UNANSWERED:
+            del calls[next(iter(calls))]
 
     def _leaves(self, account: Account) -> None:
         calls = self._under_way.get(account.node)

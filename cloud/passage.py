@@ -29,7 +29,7 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from common.accounting import Accounts
 from common.csi.methods import is_controller_side
-from common.errors import CallError, Draining, NotCarried, VolumeHeld, status_of, stopped
+from common.errors import CallError, CallTimeout, Draining, LinkLost, NotCarried, VolumeHeld, status_of, stopped
 from common.link import Link
 from common.logs import bind
 from common.messages import Open
@@ -39,6 +39,9 @@ from common.status import Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
 
+
+_KEY_BYTES = 4_096
+"""The part of a request that tells it from others (`NodeCalls`). Few have more."""
 
 _CARRIED = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
 
@@ -88,8 +91,8 @@ class Passage(Receiver):
     """
 
     __slots__ = (
-        "_account", "_calls", "_deadline", "_frame", "_has_request", "_is_checked", "_is_over", "_link", "_owed",
-        "_reply", "_task",
+        "_account", "_calls", "_deadline", "_frame", "_has_request", "_is_checked", "_is_over", "_key", "_link",
+        "_owed", "_reply", "_task",
     )  # fmt: skip
 
     def __init__(self, calls: Passages, link: Link, frame: Open, deadline: float | None) -> None:
@@ -105,6 +108,8 @@ class Passage(Receiver):
         self._has_request = self._is_over = False
         self._is_checked = False
         """Whether the call may pass. Before, an error is not the node's, although the caller may have named one."""
+        self._key = 0
+        """The same for every try of the call."""
         self._owed: int | None = None
         """The size of the request if its credit has not gone back to the caller."""
         self._account = calls.accounts.begin(
@@ -121,6 +126,7 @@ class Passage(Receiver):
         self._has_request = True
         frame = self._frame
         self._owed = self._account.request_bytes = len(message)
+        self._key = hash(message[:_KEY_BYTES])
         try:
             self._calls.check(self._link, frame)
             self._is_checked = True
@@ -188,7 +194,7 @@ class Passage(Receiver):
             self.failed(error)
             return
         self._is_over = True
-        self._calls.counts.ended(self._account, status)
+        self._calls.counts.ended(self._account, status, request=self._key)
         self._account.end(status)
 
     def failed(self, error: Exception) -> None:
@@ -202,7 +208,9 @@ class Passage(Receiver):
         self._cancel()
         self._link.end(self._frame.stream, status)
         is_of_node = self._is_checked and isinstance(error, CallError) and not isinstance(error, VolumeHeld)
-        self._calls.counts.ended(self._account, status if is_of_node else None)
+        is_open = isinstance(error, CallTimeout | LinkLost) and not self._account.response_bytes
+        counted = status if is_of_node else None
+        self._calls.counts.ended(self._account, counted, request=self._key, is_open=is_open)
         self._account.end(status)
 
     # ---- inside
@@ -244,7 +252,8 @@ class Passage(Receiver):
 
     def _leave(self) -> None:
         self._is_over = True
-        self._calls.counts.ended(self._account, None)
+        is_open = self._reply is not None and not self._account.response_bytes
+        self._calls.counts.ended(self._account, None, request=self._key, is_open=is_open)
         self._account.leave()
         self._cancel()
 

@@ -9,7 +9,8 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from common.metrics import CALL_BUCKETS_S, ClaimUsage, Metrics
+from common.csi.methods import METHODS
+from common.metrics import CALL_BUCKETS_S, OTHER, ClaimUsage, Metrics
 
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
@@ -24,6 +25,11 @@ _USAGE: Final[tuple[tuple[str, str, Callable[[ClaimUsage], int]], ...]] = (
 )
 """The names are the kubelet's (pkg/kubelet/metrics/collectors/volume_stats.go)."""
 _ABNORMAL_TEXT: Final = "Whether the driver finds a mounted claim's volume unhealthy: 1 or 0."
+_OLDEST_LABELS: Final = ("node", "driver_name", "method_name")
+_OLDEST_TEXT: Final = (
+    "Age of the oldest call that an edge node has not answered, from its first try, if it is at least 10 s; of the 100 "
+    "nodes with the oldest ones."
+)
 _LABELS: Final = ("driver_name", "method_name", "grpc_status_code")
 _BOUNDS: Final = (*(str(float(bound)) for bound in CALL_BUCKETS_S), "+Inf")
 
@@ -52,6 +58,11 @@ class _Collector:
             for value, read in gauge.readers.copy().items():
                 shown.add_metric(_labels(value), read())
             yield shown
+        if calls := self._metrics.oldest_calls():
+            oldest = GaugeMetricFamily("csi_bridge_oldest_call_seconds", _OLDEST_TEXT, labels=_OLDEST_LABELS)
+            for node, driver, method, age_s in calls:
+                oldest.add_metric((node, driver, method if method in METHODS else OTHER), age_s)
+            yield oldest
         if claims := self._metrics.claims():
             yield from _usage(claims)
 

@@ -2,8 +2,9 @@
 
 Rules:
 * A label's value comes from a closed set; any other value counts as `other`. Nodes, volumes, addresses and messages are
-  in the log, never in labels. The one exception is the usage of volumes (`ClaimUsage`): an agent shows that of the
-  claims that are mounted on its node, and each of them costs it much more than its metrics.
+  in the log, never in labels. There are two exceptions. An agent shows the usage (`ClaimUsage`) of the claims that are
+  mounted on its node: each of them costs it much more than its metrics. A hub shows the nodes that have owed an answer
+  for the longest time, a limited number (`cloud.node_calls`).
 * Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work.
   Usage of volumes has a kubelet's names and labels, for the same reason. All other metrics are named `csi_bridge_…`,
   with the unit at the end.
@@ -14,7 +15,7 @@ Rules:
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from common.csi.methods import METHODS
@@ -154,6 +155,8 @@ class Metrics:
         calls_in_flight: calls that are not answered yet.
         claims: returns the usage of the mounted volumes, by the namespace and the name of the claim. A thread calls it
             at each scrape.
+        oldest_calls: returns node, driver, method and age in seconds of calls that nodes have not answered. A thread
+            calls it at each scrape.
         link_ups: sessions begun.
         redials: failed dials that are tried again.
     """
@@ -164,6 +167,7 @@ class Metrics:
         self._drivers: set[str] = set()
         self.connected_nodes = self.calls_in_flight = 0
         self.claims: Callable[[], Mapping[tuple[str, str], ClaimUsage]] = dict
+        self.oldest_calls: Callable[[], Collection[tuple[str, str, str, int]]] = tuple
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)
         self.redials = Counter("csi_bridge_redials", "Dials that failed and are tried again.")

@@ -150,6 +150,21 @@ class FailedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCall:
+    """A call that a node has not answered.
+
+    Attributes:
+        driver: the name of its CSI driver.
+        method: its gRPC path.
+        age_s: how long ago it began; if its caller has tried several times, its first try.
+    """
+
+    driver: str
+    method: str
+    age_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
     """An edge node that the hub knows: an entry of the page `/nodes`.
 
@@ -174,6 +189,7 @@ class NodeStatus:
         problems: more problems with the node's reports and answers, a sentence each.
         conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
+        oldest_call: the oldest call that it has not answered. Its caller may have given up, and may try again.
         last_error: its last failed call, until a later call succeeds.
     """
 
@@ -197,6 +213,7 @@ class NodeStatus:
     serves: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     calls: int = 0
+    oldest_call: OpenCall | None = None
     last_error: FailedCall | None = None
 
 

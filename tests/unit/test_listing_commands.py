@@ -37,11 +37,12 @@ def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
     away = node(
         "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
     )
-    told = state(node("n1", last_error=error, calls=3), away, refused=[refusal("edge-2")])
+    waits = {"driver": "a.example", "method": "/csi.v1.Controller/CreateVolume", "age_s": 190}
+    told = state(node("n1", last_error=error, calls=3, oldest_call=waits), away, refused=[refusal("edge-2")])
     assert list(node_list.show(told)) == [
-        "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
-        "n1      connected  2026-11-21T09:12:03Z  3      10.0.0.7:5123  a.example, b.example",
-        "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
+        "NODE    STATE      SINCE                 CALLS                          ADDRESS        DRIVERS",
+        "n1      connected  2026-11-21T09:12:03Z  3 (CreateVolume a.example 3m)  10.0.0.7:5123  a.example, b.example",
+        "edge-2  offline    2026-11-21T09:12:03Z  0                              -              -",
         "",
         "CONFLICT: two machines use the node name edge-2",
         "LAST ERROR: n1: 2026-11-21T09:12:03Z CreateVolume of a.example ended with INTERNAL (from the vendor): fire?",

@@ -174,5 +174,16 @@ def test_a_volume_whose_driver_tells_only_its_health_has_no_usage_of_zero() -> N
     assert shown.get_sample_value("kubelet_volume_stats_health_status_abnormal", labels) == 0
 
 
+def test_a_node_that_owes_an_answer_is_shown_with_the_driver_and_the_method_if_csi_has_it() -> None:
+    metrics, name = Metrics(), "csi_bridge_oldest_call_seconds"
+    assert name.encode() not in generate_latest(registry_of(metrics))
+    metrics.oldest_calls = lambda: [("n1", "d.example", CREATE, 60), ("n2", "d.example", "/invented", 30)]
+    shown = [line for line in generate_latest(registry_of(metrics)).decode().splitlines() if line.startswith(name)]
+    assert shown == [
+        f'{name}{{driver_name="d.example",method_name="{CREATE}",node="n1"}} 60.0',
+        f'{name}{{driver_name="d.example",method_name="other",node="n2"}} 30.0',
+    ]
+
+
 def test_a_process_without_volumes_does_not_show_the_kubelets_names() -> None:
     assert b"kubelet" not in generate_latest(registry_of(Metrics()))

@@ -13,19 +13,44 @@ CREATE, LIST = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/ListVolume
 BROKEN = Status(Code.INTERNAL, "the array is broken", Origin.VENDOR)
 
 
+class Clock:
+    """The monotonic clock."""
+
+    now = 1_000.0
+
+
 @pytest.fixture
-def counts() -> NodeCalls:
-    return NodeCalls(knows=lambda node: node in {"n1", "n2"})
+def clock() -> Clock:
+    return Clock()
 
 
-def begin(method: str = CREATE, node: str = "") -> Account:
-    return Accounts(Metrics(), logging.getLogger(), origin=Origin.HUB).begin("d", method, "c-1", node=node)
+@pytest.fixture
+def counts(clock: Clock) -> NodeCalls:
+    return NodeCalls(knows=lambda node: node in {"n1", "n2"}, now=lambda: clock.now)
 
 
-def end(counts: NodeCalls, status: Status | None, *, node: str = "n1", method: str = CREATE) -> None:
+def begin(method: str = CREATE, node: str = "", at: float = 1_000.0) -> Account:
+    account = Accounts(Metrics(), logging.getLogger(), origin=Origin.HUB).begin("d", method, "c-1", node=node)
+    account.began = at
+    return account
+
+
+def oldest(counts: NodeCalls, node: str = "n1") -> tuple[str, int] | None:
+    found = counts.oldest(node)
+    return (found.method, found.age_s) if found is not None else None
+
+
+def give_up(counts: NodeCalls, request: int, at: float, *, node: str = "n1", method: str = CREATE) -> None:
+    """A caller leaves without an answer."""
+    account = begin(method, at=at)
+    counts.goes_to(account, node)
+    counts.ended(account, None, request=request, is_open=True)
+
+
+def end(counts: NodeCalls, status: Status | None, *, node: str = "n1", method: str = CREATE, request: int = 0) -> None:
     account = begin(method)
     counts.goes_to(account, node)
-    counts.ended(account, status)
+    counts.ended(account, status, request=request)
 
 
 def test_a_call_is_under_way_on_one_node_from_its_choice_to_its_end(counts: NodeCalls) -> None:
@@ -80,3 +105,52 @@ def test_a_call_that_its_caller_left_says_nothing_of_the_node(counts: NodeCalls)
 def test_a_failure_at_a_node_that_does_not_exist_is_not_kept(counts: NodeCalls) -> None:
     end(counts, BROKEN, node="invented")
     assert counts.last_error("invented") is None
+
+
+def test_a_call_that_waits_on_a_hung_driver_ages_from_its_first_try_until_the_node_answers(
+    counts: NodeCalls, clock: Clock
+) -> None:
+    assert oldest(counts) is None
+    for at in (1_000.0, 1_020.0):
+        give_up(counts, 7, at)
+        clock.now = at + 10
+    assert oldest(counts) == (CREATE, 30)
+    again, other = begin(at=1_050.0), begin(LIST, at=1_040.0)
+    for account in (again, other):
+        counts.goes_to(account, "n1")
+    clock.now = 1_060.0
+    assert (oldest(counts), oldest(counts, "n2")) == ((CREATE, 60), None)
+    assert counts.slow() == [("n1", "d", CREATE, 60)]
+
+    counts.ended(again, Status(Code.UNAVAILABLE, "n1 is offline", Origin.HUB), request=7)
+    assert oldest(counts) == (CREATE, 60)
+    end(counts, Status(Code.ABORTED, "", Origin.VENDOR), request=8)
+    assert oldest(counts) == (CREATE, 60)
+    end(counts, Status(Code.ABORTED, "", Origin.VENDOR), request=7)
+    assert oldest(counts) == (LIST, 20)
+    counts.ended(other, Status(Code.OK))
+    assert (oldest(counts), counts.slow()) == (None, [])
+
+
+def test_of_unanswered_calls_a_node_has_a_limited_number_for_ten_minutes_and_a_young_one_is_not_slow(
+    counts: NodeCalls, clock: Clock
+) -> None:
+    for number in range(200):
+        give_up(counts, number, 1_000.0 + number)
+        clock.now = 1_000.0 + number
+    give_up(counts, 1, 0.0, node="invented")
+    assert counts.oldest("invented") is None
+    assert oldest(counts) == (CREATE, 99)
+    give_up(counts, 1, 1_195.0, node="n2")
+    assert [node for node, *_ in counts.slow()] == ["n1"]
+    clock.now += 601
+    assert oldest(counts) is None
+
+
+def test_of_nodes_with_old_calls_the_hundred_oldest_are_shown(clock: Clock) -> None:
+    counts = NodeCalls(knows=lambda _node: True, now=lambda: clock.now)
+    for number in range(150):
+        give_up(counts, 1, float(number), node=f"n{number}")
+    assert [node for node, *_ in counts.slow()] == [f"n{number}" for number in range(100)]
+    counts.forget("n0")
+    assert counts.slow()[0][0] == "n1"
