@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import table
+from cli.table import printable, table
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
 from common.pages.hub import TokenStatus
 from common.pages.json_form import plain, shown
@@ -35,6 +35,11 @@ def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
         yield "the hub has no tokens; csi-bridge token create makes one"
         return
     yield from table(("ID", "NODES", "DRIVERS", "STATE", "USED", "ENDS"), [_row(one) for one in tokens], width=width)
+    joins = [(one.id, join) for one in tokens for join in one.joins]
+    if joins:
+        yield ""
+    for token, it in joins:
+        yield printable(f"JOINED: {it.node} at {shown(it.at)} from {it.address or 'an unknown address'}, with {token}")
 
 
 def run_list(settings: OperatorSettings, *, as_json: bool) -> int:

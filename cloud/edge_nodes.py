@@ -39,6 +39,7 @@ from common.errors import (
     OperatorRefused,
     Overloaded,
     ReportRefused,
+    timestamp,
 )
 from common.limits import has_room
 from common.link import Link
@@ -375,6 +376,13 @@ class Nodes:
         node = self._nodes.get(name)
         return node is not None and node.visit is not None
 
+    def connected_from(self, name: str) -> str:
+        """The link of a node, such as `it is connected since … from …`; empty if it is away."""
+        node = self._nodes.get(name)
+        if node is None or node.visit is None:
+            return ""
+        return f"it is connected since {timestamp(node.stored.since)} from {node.visit.link.peer_identity.address}"
+
     def away_since(self, name: str) -> float | None:
         """Since when a node that has ever connected is away, in seconds since the epoch; None if it is connected."""
         node = self._nodes.get(name)
@@ -522,8 +530,8 @@ class Nodes:
             else:
                 return
         node.conflict = (
-            f"two machines use the node name {name}: instance {stored.instance} at {here.address} stays, instance "
-            f"{hello.instance} at {there.address} is refused{more}"
+            f"two machines use the node name {name}: instance {stored.instance} at {here.address}, connected since "
+            f"{timestamp(stored.since)}, stays, instance {hello.instance} at {there.address} is refused{more}"
         )
         node.refused_at = time.monotonic()
         raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)

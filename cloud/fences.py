@@ -69,16 +69,25 @@ class Fences:
         mounts: Mounts,
         settle_earlier: Callable[[str], Awaitable[None]],
         *,
+        joined: Callable[[str], str],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`settle_earlier` forgets what earlier machines of a node had in use. It raises OSError.
+        """Read the file.
+
+        Args:
+            state_dir: has the file.
+            absences: how nodes are away.
+            mounts: what they use.
+            settle_earlier: forgets what earlier machines of a node had in use. It raises OSError.
+            joined: returns when the present machine of a node joined, and from where; empty if that is not known.
+            now: the time, in seconds since the epoch.
 
         Raises:
             SettingsError: a newer hub wrote the file.
         """
         self._path = state_dir / "fences.json"
         self._absences, self._mounts, self._now = absences, mounts, now
-        self._settle_earlier = settle_earlier
+        self._settle_earlier, self._joined = settle_earlier, joined
         self._fences = self._read()
         self._back: set[str] = set()
         """The nodes whose return the log has."""
@@ -197,9 +206,9 @@ class Fences:
                 yield self._warning(fence)
         for node, volumes in self._mounts.earlier_use.items():
             yield (
-                f"another machine has joined as node {node}, and the earlier one has not unmounted its volumes, which "
-                f"are kept from other nodes: if it is off for certain, or was started anew since, run csi-bridge fence "
-                f"{node}; {self._uses(sorted(volumes))}"
+                f"another machine has joined as node {node}{self._when(node)}, and the earlier one has not unmounted "
+                f"its volumes, which are kept from other nodes: if it is off for certain, or was started anew since, "
+                f"run csi-bridge fence {node}; {self._uses(sorted(volumes))}"
             )
         if self._unsaved:
             yield f"the newest fences are not on the disk and end with this hub: {self._unsaved}"
@@ -227,6 +236,10 @@ class Fences:
         more = len(in_use) - _MOST_SHOWN
         named = ", ".join(map(self._shown, in_use[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
         return f"it used {named}" if named else "it used no volume"
+
+    def _when(self, node: str) -> str:
+        joined = self._joined(node)
+        return f" ({joined})" if joined else ""
 
     def _shown(self, volume: str) -> str:
         claim = self._mounts.claim_of(volume)

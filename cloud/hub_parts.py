@@ -81,7 +81,13 @@ class HubParts:
         self.placement.elections.announce(sync.elected)
 
         absences = Absences(self.nodes, sync.mounts)
-        self.fences = Fences(store.state_dir, absences, sync.mounts, sync.settle_earlier)
+        self.fences = Fences(
+            store.state_dir,
+            absences,
+            sync.mounts,
+            sync.settle_earlier,
+            joined=lambda node: trust.generations.joined(node) or nodes.connected_from(node),
+        )
         if sync.sole_use is not None:
             sync.sole_use.begin(
                 absences.of, lambda node: self.fences.is_fenced(node) or sync.mounts.is_out_of_service(node)

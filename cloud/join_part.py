@@ -123,7 +123,9 @@ class JoinPart:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
             raise OperatorRefused(_NOT_MADE, why)
         if not asked.replace and self.enrolment.has_node(asked.node):
-            why = f"edge node {asked.node} exists; with --replace, the token lets a machine join in its place"
+            joined = self._trust.generations.joined(asked.node)
+            who = f"edge node {asked.node} exists" + (f" ({joined})" if joined else "")
+            why = f"{who}; with --replace, the token lets a machine join in its place"
             raise OperatorRefused(_NOT_MADE, why)
         try:
             token, secret = await self._trust.tokens.create(

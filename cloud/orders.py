@@ -103,10 +103,10 @@ class Orders:
         said = [await self._trust.denials.deny(order, by)]
         if is_node_name(order.subject) and not self._nodes.knows(order.subject):
             said.append(f"the hub knows no edge node {order.subject} yet")
-        if (serial := serial_of(order.subject)) and (node := self._trust.generations.outlived_by(serial)):
-            said.append(
-                f"edge node {node} has a later certificate, which counts; csi-bridge deny {node} ends that one, too"
-            )
+        node, asked = self._trust.generations.outlived_by(serial_of(order.subject))
+        if node:
+            later = f"a later certificate ({asked})" if asked else "a later certificate"
+            said.append(f"edge node {node} has {later}, which counts; csi-bridge deny {node} ends that one, too")
         return Done(said=said)
 
     async def _allow(self, order: Allow, by: str) -> Done:

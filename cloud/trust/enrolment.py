@@ -70,10 +70,10 @@ _ENOUGH: Final = 0.5
 
 
 class _Refusal(Exception):
-    """The hub issues no certificate: the reason, and a sentence for the node."""
+    """The hub issues no certificate: the reason, a sentence for the node, and one for operators (`shown`)."""
 
-    def __init__(self, reason: RefusedFor, why: str, *, retry_s: int = 0) -> None:
-        self.reason, self.why, self.retry_s = reason, why, retry_s
+    def __init__(self, reason: RefusedFor, why: str, *, retry_s: int = 0, shown: str = "") -> None:
+        self.reason, self.why, self.retry_s, self.shown = reason, why, retry_s, shown or why
         super().__init__(why)
 
 
@@ -181,9 +181,9 @@ class Enrolment:
             if again is not None and (self._lasts(again, 0.0) or again.state is State.CURRENT):
                 return self._issued(again)
             if again is None:
-                self._tokens.check_use(token)
+                self._check_use(token)
                 self._check_name_is_free(asked.node, token)
-            made = await self._issue(asked.request, asked.node, key, token.drivers, token=token, again=again)
+            made = await self._issue(asked.request, asked.node, key, token.drivers, peer, token=token, again=again)
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         audit.add(
             Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
@@ -221,7 +221,7 @@ class Enrolment:
                 raise _Refusal(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
             if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
                 return self._issued(found)
-            made = await self._issue(asked.request, node, key, rights_in(shown.uris), again=found)
+            made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
             self._generations.limit_pending(node)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
         audit.add(
@@ -242,6 +242,7 @@ class Enrolment:
         node: str,
         key: str,
         rights: tuple[str, ...],
+        peer: Peer,
         *,
         token: Token | None = None,
         again: Certificate | None = None,
@@ -263,6 +264,7 @@ class Enrolment:
             state=State.PENDING,
             token=token.id if token is not None else "",
             chain=signed.chain,
+            address=peer.address,
         )
         await self._store.add_certificate(made, uses=token.id if token is not None and again is None else "")
         reach("enrolment.after-issue")
@@ -291,13 +293,21 @@ class Enrolment:
         if self._denied(node, serial):
             raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
+    def _check_use(self, token: Token) -> None:
+        try:
+            self._tokens.check_use(token)
+        except TokenRefused as error:
+            raise _Refusal(RefusedFor.TOKEN, str(error), shown=f"{error}{self._tokens.joined_with(token)}") from error
+
     def _check_name_is_free(self, node: str, token: Token) -> None:
         if not token.replace and self.has_node(node):
-            why = (
-                f"edge node {node} exists, and this token is for new nodes; to join it again, or a new machine in its "
-                f"place: csi-bridge token create --node {node} --replace"
+            joined = self._generations.joined(node)
+            who = f"edge node {node} exists"
+            rest = (
+                f", and this token is for new nodes; to join it again, or a new machine in its place: csi-bridge token "
+                f"create --node {node} --replace"
             )
-            raise _Refusal(RefusedFor.NODE, why)
+            raise _Refusal(RefusedFor.NODE, who + rest, shown=who + (f" ({joined})" if joined else "") + rest)
 
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())
@@ -317,7 +327,7 @@ class Enrolment:
             refusal = _Refusal(RefusedFor.CERTIFICATE, str(error))
         except HandshakeRefused as error:
             reason = RefusedFor.COPY if error.reason == Reason.DENIED else RefusedFor.CERTIFICATE
-            refusal = _Refusal(reason, error.why)
+            refusal = _Refusal(reason, error.why, shown=error.shown)
         except WriteFailed as error:
             log.warning("no certificate was issued: %s", error)
             why = "the hub's disk takes nothing at the moment; its log says why"
@@ -325,9 +335,9 @@ class Enrolment:
         return self._refuse(refusal, who, peer)
 
     def _refuse(self, refusal: _Refusal, who: str, peer: Peer) -> Refused:
-        log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.why, extra=of_peer(who))
+        log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.shown, extra=of_peer(who))
         audit.add(
-            Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.why
+            Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.shown
         )
         return Refused(refusal.reason, refusal.why, refusal.retry_s)
 

@@ -34,7 +34,8 @@ from common.peer import Peer
 log = logging.getLogger("csi_bridge.hub.generations")
 
 MOST_VOID: Final = 4
-"""The newest void certificates of a node are kept for operators. A generation's number tells that it is void."""
+"""The newest void certificates of a node are kept for operators, and that of its last join. A generation's number tells
+that it is void."""
 
 MOST_PENDING: Final = 4
 """A node that asks for more certificates without using them loses the oldest of those."""
@@ -65,11 +66,15 @@ class Generations:
                 f"uses the certificate that the hub issued; join again to replace it",
             )
         self._note_copy(node, shown)
-        raise HandshakeRefused(
-            Reason.DENIED,
-            f"a later certificate of edge node {node} has replaced this one; if another machine has this node's keys, "
-            f"run csi-bridge deny {node} on the hub's host; then join again with a new token",
-        )
+        asked = self._asked_for(node)
+
+        def why(later: str) -> str:
+            return (
+                f"a later certificate of edge node {node}{later} has replaced this one; if another machine has this "
+                f"node's keys, run csi-bridge deny {node} on the hub's host; then join again with a new token"
+            )
+
+        raise HandshakeRefused(Reason.DENIED, why(""), shown=why(f", {asked},") if asked else "")
 
     def counts(self, node: str, shown: Peer) -> bool:
         """Whether a certificate is current, pending, above all known ones, or of a node that never joined.
@@ -127,13 +132,21 @@ class Generations:
         found = self._store.certificates.get(node, {}).values()
         return next((it for it in found if it.key == key and it.state is not State.VOID), None)
 
-    def outlived_by(self, serial: str) -> str:
-        """The node that has a certificate after the one with this serial number, and may use it; empty: none."""
+    def outlived_by(self, serial: str) -> tuple[str, str]:
+        """The node that has a certificate after the one with this serial number, and may use it; empty: none.
+
+        Also when the newest one was asked for, and from where.
+        """
         for node, known in self._store.certificates.items():
             found = next((it.generation for it in known.values() if it.serial == serial), 0)
             if found and any(it.generation > found and it.state is not State.VOID for it in known.values()):
-                return node
-        return ""
+                return node, self._asked_for(node)
+        return "", ""
+
+    def joined(self, node: str) -> str:
+        """The last join of a node, such as `it joined at … from …`; empty if the hub has no record of one."""
+        join = _last_join(self._store.certificates.get(node, {}))
+        return f"it joined {join.asked}" if join is not None and join.asked else ""
 
     def has_joined(self, node: str) -> bool:
         """Whether the hub has issued a certificate to a node."""
@@ -162,10 +175,12 @@ class Generations:
     def _note_copy(self, node: str, shown: Peer) -> None:
         generation, newest = _generation(shown), max(self._store.certificates.get(node, {}), default=0)
         serial = f"{shown.serial:x}"
+        asked = self._asked_for(node)
         why = (
             f"a replaced certificate of edge node {node} appeared at {timestamp(time.time())} from {shown.address} "
             f"(generation {generation} of {newest}, serial {serial}) and is refused: either an old state directory was "
-            f"restored, or two machines have this node's keys; find out which machine is the node"
+            f"restored, or two machines have this node's keys{f'; the one that counts was {asked}' if asked else ''}; "
+            f"find out which machine is the node"
         )
         self._metrics.node_conflict("copy")
         audit.add(
@@ -195,9 +210,16 @@ class Generations:
             )
         )
 
+    def _asked_for(self, node: str) -> str:
+        """When and from where the newest certificate that counts was asked for, in words; empty if not known."""
+        known = self._store.certificates.get(node, {}).values()
+        newest = max((it for it in known if it.state is not State.VOID), key=lambda it: it.generation, default=None)
+        return f"asked for {newest.asked}" if newest is not None and newest.asked else ""
+
     def _drop_void(self, node: str) -> None:
         known = self._store.certificates.get(node, {})
-        void = sorted(generation for generation, it in known.items() if it.state is State.VOID)
+        kept = _last_join(known)
+        void = sorted(generation for generation, it in known.items() if it.state is State.VOID and it is not kept)
         for generation in void[:-MOST_VOID]:
             self._store.drop_certificate(node, generation)
 
@@ -205,6 +227,10 @@ class Generations:
 def _current(known: Mapping[int, Certificate]) -> int:
     """The newest generation whose key has authenticated; 0 if there is none."""
     return max((generation for generation, it in known.items() if it.state is State.CURRENT), default=0)
+
+
+def _last_join(known: Mapping[int, Certificate]) -> Certificate | None:
+    return max((it for it in known.values() if it.token), key=lambda it: it.generation, default=None)
 
 
 def _generation(shown: Peer) -> int:

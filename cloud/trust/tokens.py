@@ -19,13 +19,14 @@ import hmac
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from cloud.trust.trust_store import Token, TrustStore
+from cloud.trust.trust_store import Certificate, Token, TrustStore
 from common.errors import OperatorRefused
-from common.pages.hub import TokenStatus
+from common.pages.hub import TokenJoin, TokenStatus
 from common.pages.json_form import time_of
 
 MOST_TOKENS: Final = 10_000
@@ -36,6 +37,9 @@ KEPT_S: Final = 30 * 86_400.0
 
 CLOCKS_S: Final = 300.0
 """The hub's clock may be set back by so much at any time without a consequence."""
+
+_MOST_JOINS: Final = 10
+"""Of a token: the newest ones are shown."""
 
 _SECRET_BYTES: Final = 32
 
@@ -99,6 +103,7 @@ class Tokens:
 
     async def describe(self) -> Iterable[TokenStatus]:
         """All tokens for operators, the newest first."""
+        joins = self._joins()
         return [
             TokenStatus(
                 id=it.id,
@@ -110,6 +115,7 @@ class Tokens:
                 uses=it.uses,
                 used=it.used,
                 state=self._state_of(it),
+                joins=[TokenJoin(node=it.node, at=time_of(it.issued_at), address=it.address) for it in joins[it.id]],
             )
             for it in sorted(self._store.tokens.values(), key=lambda it: it.made_at, reverse=True)
         ]
@@ -139,7 +145,24 @@ class Tokens:
         if token.ends_at <= self._now():
             raise TokenRefused("this token has ended")
         if token.used >= token.uses:
-            raise TokenRefused(f"this token has been used {token.used} times, which is all that it allows")
+            raise TokenRefused(
+                f"this token has been used {token.used} times, which is all that it allows; csi-bridge token list on "
+                f"the hub's host shows who joined with it"
+            )
+
+    def joined_with(self, token: Token) -> str:
+        """The newest joins with a token, as the end of a sentence for operators; empty without one."""
+        joins = ", ".join(f"{it.node} {it.asked}" for it in self._joins()[token.id])
+        return f"; joined with it: {joins}" if joins else ""
+
+    def _joins(self) -> defaultdict[str, list[Certificate]]:
+        """The certificates of the newest joins with each token."""
+        found: defaultdict[str, list[Certificate]] = defaultdict(list)
+        joins = (it for known in self._store.certificates.values() for it in known.values() if it.token)
+        for it in sorted(joins, key=lambda it: it.issued_at, reverse=True):
+            if len(found[it.token]) < _MOST_JOINS:
+                found[it.token].append(it)
+        return found
 
     def _state_of(self, token: Token) -> str:
         if token.revoked_at:

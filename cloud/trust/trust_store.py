@@ -20,7 +20,7 @@ from typing import Final
 
 from common.database import Schema, connect
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
-from common.errors import SettingsError
+from common.errors import SettingsError, timestamp
 
 SCHEMA: Final = Schema(
     "hub",
@@ -42,6 +42,7 @@ SCHEMA: Final = Schema(
                 PRIMARY KEY (kind, value)
             ) STRICT, WITHOUT ROWID""",
         ),
+        ("ALTER TABLE certificates ADD COLUMN address TEXT NOT NULL DEFAULT ''",),
     ),
 )
 """Of `trust.db`. Lists of drivers are JSON; serials and keys are lower-case hex."""
@@ -125,6 +126,7 @@ class Certificate:
         state: whether it counts.
         token: the id of the token that it was issued for; empty for a renewal.
         chain: the certificate as PEM with intermediate ones, to answer a repeated request; empty if not known.
+        address: where the request for it came from; empty if not known.
     """
 
     node: str
@@ -136,10 +138,17 @@ class Certificate:
     state: State
     token: str = ""
     chain: bytes = b""
+    address: str = ""
+
+    @property
+    def asked(self) -> str:
+        """When it was asked for, and from where, such as `at 2026-11-21T09:12:03Z from 10.0.0.9:7`; may be empty."""
+        when = f"at {timestamp(self.issued_at)}" if self.issued_at else ""
+        return f"{when} from {self.address}" if when and self.address else when
 
 
 _TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
-_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 class TrustStore:
@@ -266,11 +275,11 @@ class TrustStore:
             self.tokens[token] = Token(
                 token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, bool(replaces), used, revoked_at
             )
-        for node, generation, key, serial, issued_at, not_after, state, token, chain in database.execute(
-            "SELECT node, generation, key, serial, issued_at, not_after, state, token, chain FROM certificates"
+        for node, generation, key, serial, issued_at, not_after, state, token, chain, address in database.execute(
+            "SELECT node, generation, key, serial, issued_at, not_after, state, token, chain, address FROM certificates"
         ):
             self.certificates.setdefault(node, {})[generation] = Certificate(
-                node, generation, key, serial, issued_at, not_after, State(state), token, chain
+                node, generation, key, serial, issued_at, not_after, State(state), token, chain, address
             )
         for kind, value, at, why in database.execute("SELECT kind, value, at, why FROM denials"):
             self.denials[DenialKind(kind), value] = Denial(DenialKind(kind), value, at, why)
@@ -286,7 +295,7 @@ def _token_row(token: Token) -> Statement:
 def _certificate_row(it: Certificate) -> Statement:
     return _CERTIFICATE, (
         it.node, it.generation, it.key, it.serial, it.issued_at, it.not_after, it.state, it.token,
-        it.chain,
+        it.chain, it.address,
     )  # fmt: skip
 
 

@@ -218,6 +218,21 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenJoin:
+    """A node that has joined with a token.
+
+    Attributes:
+        node: its name.
+        at: when it joined.
+        address: from where, as `HOST:PORT`; empty if that is not known.
+    """
+
+    node: str
+    at: datetime
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatus:
     """A token with which nodes join, without its secret: an entry of the page `/tokens`.
 
@@ -231,6 +246,7 @@ class TokenStatus:
         uses: how many nodes may join with it.
         used: how many have.
         state: `open`, `used up`, `ended` or `revoked`.
+        joins: the newest joins with it.
     """
 
     id: str
@@ -242,6 +258,7 @@ class TokenStatus:
     uses: int
     used: int
     state: str
+    joins: list[TokenJoin] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ def test_a_machine_without_the_state_of_the_one_before_clears_nothing_that_this_
         node.wipe_mounts()
         shutil.rmtree(short_dir / NODE)
         node.agent.start()
-        said = f"another machine has joined as node {NODE}"
+        said = f"another machine has joined as node {NODE} (it is connected since "
         wait_for(lambda: said in problems(node.bridge), what="the new machine")
         node.agent.wait_connected()
         why = "an earlier machine of this name had it mounted"

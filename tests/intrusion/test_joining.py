@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sqlite3
 import time
@@ -31,7 +32,13 @@ def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: Joina
     with Stranger(joinable.hub.address, tls=node.client(joinable.authority.path, joinable.directory)) as link:
         assert link.greet(hello("edge", "n1")).role == "hub"
     thief = joinable.refusal(token, "n2")
-    assert (thief.reason, thief.message) == ("token", "this token has been used 1 times, which is all that it allows")
+    assert thief.reason == "token"
+    assert thief.message == (
+        "this token has been used 1 times, which is all that it allows; csi-bridge token list on the hub's host shows "
+        "who joined with it"
+    )
+    (shown,) = [it for it in joinable.operator("token", "list").splitlines() if it.startswith("JOINED: ")]
+    assert re.fullmatch(rf"JOINED: n1 at \S+Z from 127\.0\.0\.1:\d+, with {token.id}", shown)
 
 
 def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(joinable: JoinableHub) -> None:
@@ -80,7 +87,7 @@ def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(joinable: J
     for given, name in ((token, "with-volumes"), (token, "new-node"), (early, "named")):
         assert joinable.refusal(given, name).reason == "node"
     told = by_hand("token", "create", "--node=named", f"--hub=unix://{joinable.hub.uds}")
-    assert (told.returncode, "edge node named exists; with --replace" in told.stderr) == (1, True)
+    assert (told.returncode, "edge node named exists (it joined at " in told.stderr) == (1, True)
 
 
 def test_a_node_reports_no_driver_that_its_token_does_not_name(joinable: JoinableHub) -> None:

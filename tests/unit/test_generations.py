@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tests.kit.audit import Line
 
 
+NOW = 1_800_000_000.0
+
+
 def shown(generation: int, key: str) -> ShownPeer:
     """The holder of a certificate of node n1."""
     uris = ("csi-bridge:node:n1", *([f"csi-bridge:generation:{generation}"] if generation else ()))
@@ -36,7 +39,9 @@ class GenerationsOfHub:
 
     async def issue(self, key: str, *, token: str = "") -> Peer:
         number = self.generations.next_of("n1")
-        await self.store.add_certificate(Certificate("n1", number, key, "2a", 0.0, 2e9, State.PENDING, token, b"pem"))
+        address = f"10.0.0.{number}:7"
+        made = Certificate("n1", number, key, "2a", NOW, 2e9, State.PENDING, token, b"pem", address)
+        await self.store.add_certificate(made)
         self.generations.limit_pending("n1")
         return shown(number, key)
 
@@ -105,18 +110,21 @@ async def test_a_later_certificate_stays_pending_when_an_earlier_one_is_used(hub
 async def test_a_void_key_that_appears_again_is_refused_and_shown_and_the_newest_one_goes_on(
     audit_lines: list[Line], hub: GenerationsOfHub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = await hub.issue("k1")
+    first = await hub.issue("k1", token="5f")
     hub.come(first)
     second = await hub.issue("k2")
     hub.come(second)
+    asked = "asked for at 2027-01-15T08:00:00Z from 10.0.0.2:7"
     for _ in range(2):
         refused = hub.refusal(first)
         assert refused.reason == "denied"
         assert "a later certificate of edge node n1 has replaced this one" in refused.why
+        assert f"a later certificate of edge node n1, {asked}, has replaced this one" in refused.shown
     hub.come(second)
     (problem,) = hub.generations.problems()
     assert problem.startswith("a replaced certificate of edge node n1 appeared at ")
     assert "from 10.0.0.7:1 (generation 1 of 2, serial 2a) and is refused" in problem
+    assert f"; the one that counts was {asked}" in problem
     assert [details["generation"] for event, _, _, details in audit_lines if event is Event.COPY] == [1, 1]
     assert caplog.text.count("a replaced certificate of edge node n1 appeared") == 1
     samples = registry_of(hub.metrics)
@@ -171,6 +179,14 @@ async def test_certificates_that_are_asked_for_and_not_used_are_few(hub: Generat
     assert len(hub.states()) == 1 + MOST_PENDING + MOST_VOID
     hub.come(first)
     hub.come(shown(59, "k59"))
+
+
+async def test_the_last_join_of_a_node_is_known_however_often_it_has_renewed(hub: GenerationsOfHub) -> None:
+    assert hub.generations.joined("n1") == ""
+    for number in range(3 * MOST_VOID):
+        hub.come(await hub.issue(f"k{number}", token="5f" if number < 2 else ""))
+    assert hub.generations.joined("n1") == "it joined at 2027-01-15T08:00:00Z from 10.0.0.2:7"
+    assert len([it for it in hub.states().values() if it is State.VOID]) == MOST_VOID + 1
 
 
 async def test_generations_of_one_node_do_not_touch_another(hub: GenerationsOfHub) -> None:

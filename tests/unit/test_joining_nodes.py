@@ -26,6 +26,7 @@ from common.enrolment import (
     encode,
     rights_in,
 )
+from common.errors import timestamp
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -186,11 +187,24 @@ async def test_a_certificate_names_the_drivers_of_the_token_and_so_does_each_ren
     enrolling.connect(await enrolling.join(await enrolling.token(drivers=("a.csi",), replace=True)))
 
 
-async def test_a_token_serves_as_many_nodes_as_it_says(enrolling: EnrollingHub) -> None:
+async def test_a_token_serves_as_many_nodes_as_it_says_and_tells_operators_who_they_are(
+    enrolling: EnrollingHub, caplog: pytest.LogCaptureFixture
+) -> None:
     token = await enrolling.token("n*", uses=2)
     await enrolling.join(token, "n1")
+    first = timestamp(enrolling.now)
+    enrolling.now += 1.0
     await enrolling.join(token, "n2")
-    assert await enrolling.refusal(Join(*token, "n3", NodeKey().request)) == "token"
+    refused = await enrolling.ask(Join(*token, "n3", NodeKey().request))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, STRANGER.address in refused.message) == ("token", False)
+    joined = f"n2 at {timestamp(enrolling.now)} from {STRANGER.address}, n1 at {first} from {STRANGER.address}"
+    assert caplog.messages[-1].endswith(f"; joined with it: {joined}")
+    (status,) = await enrolling.tokens.describe()
+    assert [(it.node, timestamp(it.at.timestamp()), it.address) for it in status.joins] == [
+        ("n2", timestamp(enrolling.now), STRANGER.address),
+        ("n1", first, STRANGER.address),
+    ]
 
 
 async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_use(enrolling: EnrollingHub) -> None:
@@ -202,12 +216,15 @@ async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_
     assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
 
 
-async def test_only_a_token_that_replaces_lets_a_machine_join_as_a_node_that_exists(enrolling: EnrollingHub) -> None:
+async def test_only_a_token_that_replaces_lets_a_machine_join_as_a_node_that_exists(
+    enrolling: EnrollingHub, caplog: pytest.LogCaptureFixture
+) -> None:
     early = await enrolling.token("n1")
     old = await enrolling.joined()
     refused = await enrolling.ask(Join(*early, "n1", NodeKey().request))
     assert isinstance(refused, Refused)
     assert refused.message.endswith("csi-bridge token create --node n1 --replace")
+    assert f"(it joined at {timestamp(enrolling.now)} from {STRANGER.address})" in caplog.messages[-1]
     new = await enrolling.join(await enrolling.token("n1", replace=True), "n1")
     enrolling.connect(new)
     assert not enrolling.generations.counts("n1", old.peer()), "the old machine's certificate is void"

@@ -97,7 +97,8 @@ async def test_the_taint_settles_an_earlier_machine_also_after_it_is_taken_away(
     world.agent("n2")
     world.earlier_use["n2"] = frozenset({IN_USE})
     world.attach("n2")
-    assert any("another machine has joined as node n2" in it and IN_USE in it for it in world.fences.problems())
+    said = "another machine has joined as node n2 (it joined at noon from 10.0.0.9:7), and"
+    assert any(said in it and IN_USE in it for it in world.fences.problems())
     world.states["n2"] = world.states["n2"]._replace(is_out_of_service=True)
     assert not world.held("n2")
     await world.fences.look()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TOKEN = Token("5f", b"hash", "n1", ("a.csi", "b.csi"), 1.0, 2.0, 3, replace=True)
-CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", b"pem")
+CERTIFICATE = Certificate("n1", 1, "key", "2a", 1.0, 2.0, State.PENDING, "5f", b"pem", "10.0.0.9:1")
 DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 
 
