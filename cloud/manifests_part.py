@@ -40,7 +40,7 @@ async def reading(
 
     Args:
         directory: the manifests.
-        state_dir: for the facts, and for the manifests' last good content.
+        state_dir: for the facts, the manifests' last good content, and the claims and volumes that are bound.
         rights: what nodes may tell, and have.
         seal_key: the file with the key that seals this content; by default one in the state directory.
         fact_quota_bytes: the room of one node's facts.
@@ -49,7 +49,8 @@ async def reading(
         SettingsError: the state directory or the key cannot be used.
     """
     async with FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
-        manifests = Manifests(directory, table, LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key)))
+        last_good = LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key))
+        manifests = Manifests(directory, table, last_good, state_dir / "bindings.json")
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)
         sole_use, closures = SoleUse(table, mounts), Closures(manifests, rights)
         sync = SyncServer(closures, FactSink(closures, table, sole_use.claim))

@@ -47,12 +47,13 @@ def _matches(term: Mapping[str, Any], labels: Mapping[str, str], node: str, is_k
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     return (
         bool(expressions or fields)
-        and all(_holds(each, labels.get(each["key"])) or not is_known(each["key"]) for each in expressions)
-        and all(each["key"] == _NAME and _holds(each, node) for each in fields)
+        and all(holds(each, labels.get(each["key"])) or not is_known(each["key"]) for each in expressions)
+        and all(each["key"] == _NAME and holds(each, node) for each in fields)
     )
 
 
-def _holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+    """Whether a label's value, None if there is none, fulfils a requirement. Raises ValueError as `selects`."""
     operator = requirement["operator"]
     values: Sequence[str] = requirement.get("values") or ()
     match operator:

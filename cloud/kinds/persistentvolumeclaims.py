@@ -8,7 +8,9 @@ from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
 from cloud.kinds.persistentvolumes import ACCESS_MODES, VOLUME_MODES
 from common.objects import Ref
 
-_SPEC: Final = ("accessModes", "resources", "storageClassName", "volumeMode", "volumeName")
+_SPEC: Final = (
+    "accessModes", "resources", "selector", "storageClassName", "volumeAttributesClassName", "volumeMode", "volumeName",
+)  # fmt: skip
 _STATUS: Final = (
     "phase", "accessModes", "capacity", "allocatedResources", "allocatedResourceStatuses", "conditions",
 )  # fmt: skip
@@ -30,6 +32,14 @@ def check_spec(spec: Fields) -> None:
     spec.texts("accessModes", allowed=ACCESS_MODES)
     spec.text("volumeMode", allowed=VOLUME_MODES)
     spec.name("volumeName")
+    for name in ("storageClassName", "volumeAttributesClassName"):
+        spec.text(name)
+    selector = spec.part("selector")
+    selector.text_map("matchLabels")
+    for expression in selector.parts("matchExpressions"):
+        expression.text("key", required=True)
+        expression.text("operator", required=True, allowed=("In", "NotIn", "Exists", "DoesNotExist"))
+        expression.texts("values")
     spec.part("resources").part("requests").quantity("storage")
 
 

@@ -20,7 +20,7 @@ VOLUME_MODES: Final = ("Filesystem", "Block")
 
 _SPEC: Final = (
     "accessModes", "capacity", "claimRef", "csi", "mountOptions", "nodeAffinity", "persistentVolumeReclaimPolicy",
-    "storageClassName", "volumeMode",
+    "storageClassName", "volumeAttributesClassName", "volumeMode",
 )  # fmt: skip
 _NODE_SECRETS: Final = ("nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef")
 _CONTROLLER_SECRETS: Final = ("controllerPublishSecretRef", "controllerExpandSecretRef")
@@ -46,6 +46,7 @@ def _check(fields: Fields) -> None:
     spec.text("volumeMode", allowed=VOLUME_MODES)
     spec.texts("mountOptions")
     spec.text("storageClassName")
+    spec.text("volumeAttributesClassName")
     if spec.has("claimRef"):
         claim = spec.part("claimRef")
         claim.label("namespace", required=True)

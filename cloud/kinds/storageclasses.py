@@ -12,10 +12,12 @@ from common.offline_policy import PARAMETER
 
 def _check(fields: Fields) -> None:
     fields.text_map("parameters")
+    fields.text("volumeBindingMode", allowed=("Immediate", "WaitForFirstConsumer"))
 
 
 def _trim(body: Body) -> dict[str, Any]:
-    return without_empty({"parameters": pick(body.get("parameters"), PARAMETER)})
+    binding = pick(body, "volumeBindingMode")  # for the hub alone, with manifests
+    return {**binding, **without_empty({"parameters": pick(body.get("parameters"), PARAMETER)})}
 
 
 RULES: Final = KindRules(

@@ -209,6 +209,33 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         assert size(closures) == "2Gi"
 
 
+async def test_a_pair_counts_once_it_is_on_the_disk_and_stays_after_a_restart_unless_the_file_is_damaged(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(directory / "web.yaml", WEB[0], claim("data"), volume("v", size="2Gi"), driver())
+    bindings = tmp_path / "state" / "bindings.json"
+
+    def bound(closures: Closures) -> str:
+        found = closures.read(DATA)
+        return str(found.read()["spec"]["volumeName"]) if found else ""
+
+    manifests = Manifests(directory, bindings=bindings)
+    async with running(manifests) as closures:
+        await until(manifests.problems, what="problem")
+        assert "bindings.json cannot be written (No such file or directory), and no" in manifests.problems()[0]
+        assert not closures.is_ready
+        bindings.parent.mkdir()
+        await until(lambda: bound(closures) == "v", what="the pair")
+        assert manifests.problems() == []
+    put(directory / "more.yaml", volume("better"))
+    for damage, volumes in ((b"", "v"), (b"[", "better")):
+        bindings.write_bytes(damage or bindings.read_bytes())
+        async with running(Manifests(directory, bindings=bindings)) as closures:
+            await until(lambda: closures.is_ready, what="readiness after a restart")
+            assert bound(closures) == volumes
+    assert f"{bindings} cannot be used, so claims that name no volume are matched anew" in caplog.text
+
+
 def write_many(directory: Path) -> None:
     """Ten thousand objects in five files."""
     for part in range(5):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
+import pytest
+
 from cloud.sources.manifests.binding import Binder, Bound, ClaimStatus, Told
+from cloud.sources.manifests.pairs import Pairs
 from common.objects import Ref
-from tests.kit.cluster_objects import attachment, claim, driver, entries, node, pod, volume
+from tests.kit.binding_cases import CASES, Case
+from tests.kit.cluster_objects import attachment, claim, driver, entries, node, pod, storage_class, volume
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
 V = Ref("PersistentVolume", "", "v")
@@ -96,6 +102,70 @@ def test_what_names_something_that_is_not_there_waits() -> None:
     assert status(bound) == {"phase": "Pending"}
     assert status(bound, Ref("PersistentVolume", "", "w")) == {"phase": "Available"}
     assert bound.problems == {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_claim_gets_the_volume_that_kubernetes_would_give_it(case: Case) -> None:
+    bound = bind(*case.objects())
+    if case.has:
+        assert_bound(bound, DATA, Ref("PersistentVolume", "", case.has))
+        assert bound.problems == {}
+    else:
+        assert status(bound) == {"phase": "Pending"}
+
+
+def test_a_claim_that_names_a_volume_which_does_not_match_says_why_and_one_being_deleted_is_no_match() -> None:
+    bound = bind(*Case("", "", {"volumeName": "a", "accessModes": ["ReadWriteMany"]}).objects())
+    (why,) = bound.problems.values()
+    assert why.endswith(" are not bound: spec.accessModes of the volume lacks one of the claim's")
+    leaving = volume("v")
+    leaving["metadata"]["deletionTimestamp"] = "2030-01-31T12:00:00Z"
+    assert status(bind(claim("data"), leaving)) == {"phase": "Pending"}
+
+
+def test_a_pair_stays_bound_whatever_fits_better_later_also_after_a_restart() -> None:
+    binder = Binder()
+    binder.bind(entries(claim("data"), volume("v", size="2Gi")), Told())
+    for later in (binder, Binder(Pairs(**json.loads(json.dumps(asdict(binder.pairs)))))):
+        better, first, named = volume("a"), volume("v", size="2Gi", storageClassName="k"), claim("b", volume="v")
+        bound = later.bind(entries(claim("data"), named, first, better), Told())
+        assert_bound(bound)
+        assert status(bound, Ref("PersistentVolume", "", "a")) == {"phase": "Available"}
+        assert list(bound.problems) == ["PersistentVolumeClaim default/b PersistentVolume v"]
+
+
+def test_a_claim_whose_volume_is_gone_is_lost_and_a_volume_whose_claim_is_gone_is_released_until_one_is_named() -> None:
+    binder = Binder()
+    binder.bind(entries(claim("data"), volume("v")), Told())
+    bound = binder.bind(entries(claim("data"), volume("w")), Told())
+    assert status(bound) == {"phase": "Lost"}
+    assert "has lost PersistentVolume v, " in bound.problems[str(DATA)]
+    assert_bound(binder.bind(entries(claim("data"), volume("v"), volume("w")), Told()))
+    bound = binder.bind(entries(claim("next"), volume("v")), Told())
+    assert status(bound, V) == {"phase": "Released"}
+    assert status(bound, Ref("PersistentVolumeClaim", "default", "next")) == {"phase": "Pending"}
+    assert_bound(binder.bind(entries(claim("data"), claim("next"), volume("v")), Told()))
+    named = (claim("data"), claim("next", volume="v"), volume("v", claim="default/next"))
+    bound = binder.bind(entries(*named), Told())
+    assert_bound(bound, Ref("PersistentVolumeClaim", "default", "next"))
+    assert status(bound) == {"phase": "Lost"}
+
+
+def test_a_class_that_waits_for_pods_binds_to_a_volume_for_their_nodes() -> None:
+    waits = storage_class("k", volumeBindingMode="WaitForFirstConsumer")
+
+    def local(name: str, node: str) -> Any:
+        there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}}
+        return volume(name, storageClassName="k", nodeAffinity=affinity)
+
+    (asking,) = Case("", "", {"storageClassName": "k"}, ()).objects()
+    written = (waits, asking, local("u", "n2"), local("v", "n1"))
+    assert status(bind(*written)) == {"phase": "Pending"}
+    assert_bound(bind(*written, pod("web", claims=("data",))))
+    assert (
+        status(bind(*written, pod("a", claims=("data",)), pod("b", node="n2", claims=("data",))))["phase"] == "Pending"
+    )
 
 
 def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:

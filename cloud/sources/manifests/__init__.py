@@ -6,6 +6,7 @@ Read in this order, each building on the ones before:
 * `manifest_objects`: the objects of one file, checked.
 * `last_good`: the last good objects, on disk.
 * `manifest_files`: the files of the directory.
+* `matching`, `pairs`: which volume a claim may be bound to; those that are bound, on disk.
 * `binding`: does the work of Kubernetes' controllers: binds claims to volumes, makes UIDs.
 * `manifests`: reads the directory again and again, and puts all this together.
 """

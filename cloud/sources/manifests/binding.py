@@ -2,8 +2,11 @@
 
 Rules:
 
-* A claim and a volume are bound if one names the other (`volumeName`, `claimRef`) and neither names a third. No claim
-  is bound by class and size: another volume that fits better would then move it.
+* A claim and a volume are bound if one names the other (`volumeName`, `claimRef`), neither names a third, and they
+  match (`matching`) or both name each other. Then each claim that names no volume gets the best one that matches.
+* A pair that was bound stays bound (`pairs`), even if it matches no more, until one of the two names a third. A claim
+  that has lost its volume gets another one only by name, and so does a volume that has lost its claim.
+* A class with `volumeBindingMode: WaitForFirstConsumer` binds a claim once pods use it, to a volume for their nodes.
 * A claim's size is the largest one that its manifest's status or a node has given, else the requested size. It does not
   follow the volume's size: otherwise no node would see that a volume has grown.
 * A claim's status comes from the reports of nodes with a pod that uses the claim, about the volume that it is bound to
@@ -17,8 +20,11 @@ from typing import Any, Final
 
 from cloud.kinds import pods
 from cloud.kinds.fields import Body
+from cloud.sources.manifests import matching
 from cloud.sources.manifests.manifest_objects import Entry, item_of, made_up_uid
+from cloud.sources.manifests.pairs import Pairs
 from cloud.sources.source import Item
+from common.node_selector import selects
 from common.objects import Ref
 from common.quantity import parse_bytes
 
@@ -61,16 +67,22 @@ class Bound:
 
 
 class Binder:
-    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once."""
+    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once.
 
-    def __init__(self) -> None:
+    Attributes:
+        pairs: the claims and volumes that are bound.
+    """
+
+    def __init__(self, pairs: Pairs | None = None) -> None:
+        self.pairs = pairs or Pairs()
         self._made: dict[Ref, Item] = {}
 
     def bind(self, entries: Mapping[Ref, Entry], told: Told) -> Bound:
         """Complete the written objects with the nodes' reports."""
-        binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told)
+        binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, self.pairs)
         items = {ref: entry.item for ref, entry in entries.items()}
         self._made = {ref: self._item(ref, body) for ref, body in binding.made()}
+        self.pairs = binding.pairs()
         return Bound({**items, **self._made}, binding.problems)
 
     def _item(self, ref: Ref, body: Body) -> Item:
@@ -81,9 +93,9 @@ class Binder:
 class _Binding:
     """One pass over all objects."""
 
-    def __init__(self, bodies: Mapping[Ref, Body], told: Told) -> None:
+    def __init__(self, bodies: Mapping[Ref, Body], told: Told, kept: Pairs) -> None:
         self.problems: dict[str, str] = {}
-        self._told, self._bodies = told, bodies
+        self._told, self._bodies, self._kept = told, bodies, kept
         self._volume_of: dict[Ref, Ref] = {}
         """The volume that each claim is bound to."""
         self._claim_of: dict[Ref, Ref] = {}
@@ -115,7 +127,65 @@ class _Binding:
 
     # -------------------- claims and volumes --------------------
 
+    def pairs(self) -> Pairs:
+        """The claims and volumes that are bound now, and the earlier ones of which one is still written."""
+        claims, volumes = (set(map(self._key, self._refs(kind))) for kind in (CLAIM, VOLUME))
+        bound = {self._key(claim): self._key(volume) for claim, volume in self._volume_of.items()}
+        volume_of = {claim: it for claim, it in self._kept.volume_of.items() if claim in claims}
+        claim_of = {volume: it for volume, it in self._kept.claim_of.items() if volume in volumes}
+        return Pairs({**volume_of, **bound}, {**claim_of, **{volume: claim for claim, volume in bound.items()}})
+
     def _bind(self) -> None:
+        for claim, volume in self._kept_pairs():
+            if not self._obstacle(claim, volume):
+                self._pair(claim, volume)
+        for claim, volume in self._named():
+            if self._volume_of.get(claim) == volume:
+                continue
+            if why := self._obstacle(claim, volume) or self._mismatch(claim, volume):
+                self.problems[f"{claim} {volume}"] = f"{claim} and {volume} are not bound: {why}"
+            else:
+                self._pair(claim, volume)
+        free: dict[str, list[Ref]] = {}  # by class, the best first
+        for volume in sorted(filter(self._is_free, self._refs(VOLUME)), key=lambda it: matching.rank(self._bodies[it])):
+            free.setdefault(matching.class_of(self._bodies[volume]), []).append(volume)
+        for claim in self._refs(CLAIM):
+            if claim in self._volume_of or self._bodies[claim]["spec"].get("volumeName"):
+                continue
+            if self._is_lost(claim):
+                lost = self._kept.volume_of[self._key(claim)].split("/")[0]
+                self.problems[str(claim)] = (
+                    f"{claim} has lost PersistentVolume {lost}, which is gone or names another claim: write the volume "
+                    "again, or name another one by spec.volumeName of the claim"
+                )
+                continue
+            of_class = free.get(matching.class_of(self._bodies[claim]), [])
+            if (best := next((it for it in of_class if self._may_have(claim, it)), None)) is not None:
+                self._pair(claim, best)
+                of_class.remove(best)
+
+    def _kept_pairs(self) -> list[tuple[Ref, Ref]]:
+        """The written claims and volumes that were bound last, each to the other."""
+        refs = {self._key(ref): ref for kind in (CLAIM, VOLUME) for ref in self._refs(kind)}
+        volume_of, claim_of = self._kept.volume_of, self._kept.claim_of
+        pairs = {*volume_of.items(), *((claim, volume) for volume, claim in claim_of.items())}
+        last = [it for it in sorted(pairs) if (volume_of.get(it[0], it[1]), claim_of.get(it[1], it[0])) == it[::-1]]
+        return [(refs[claim], refs[volume]) for claim, volume in last if refs.keys() >= {claim, volume}]
+
+    def _is_free(self, volume: Ref) -> bool:
+        """Whether a volume is and was no claim's, and names none."""
+        is_taken = volume in self._claim_of or self._key(volume) in self._kept.claim_of
+        return not (is_taken or self._bodies[volume]["spec"].get("claimRef"))
+
+    def _key(self, ref: Ref) -> str:
+        names = (ref.namespace, ref.name) if ref.namespace else (ref.name,)
+        return "/".join((*names, self._bodies[ref]["metadata"]["uid"]))
+
+    def _pair(self, claim: Ref, volume: Ref) -> None:
+        self._volume_of[claim], self._claim_of[volume] = volume, claim
+
+    def _named(self) -> list[tuple[Ref, Ref]]:
+        """The written claims and volumes of which one names the other."""
         pairs = set()
         for volume in self._refs(VOLUME):
             if named := self._bodies[volume]["spec"].get("claimRef"):
@@ -123,13 +193,36 @@ class _Binding:
         for claim in self._refs(CLAIM):
             if name := self._bodies[claim]["spec"].get("volumeName"):
                 pairs.add((claim, Ref(VOLUME, "", name)))
-        for claim, volume in sorted(pairs, key=lambda pair: (pair[0].namespace, pair[0].name, pair[1].name)):
-            if claim not in self._bodies or volume not in self._bodies:
-                continue
-            if why := self._obstacle(claim, volume):
-                self.problems[f"{claim} {volume}"] = f"{claim} and {volume} are not bound: {why}"
-            else:
-                self._volume_of[claim], self._claim_of[volume] = volume, claim
+        written = [pair for pair in pairs if self._bodies.keys() >= set(pair)]
+        return sorted(written, key=lambda pair: (pair[0].namespace, pair[0].name, pair[1].name))
+
+    def _mismatch(self, claim: Ref, volume: Ref) -> str:
+        """Why a claim and a volume, of which one names the other, do not match; empty if they do, or both name."""
+        wanted, given = self._bodies[claim], self._bodies[volume]
+        names_claim = bool(given["spec"].get("claimRef"))
+        if names_claim and wanted["spec"].get("volumeName"):
+            return ""
+        return matching.mismatch(wanted, given, any_class=names_claim)
+
+    def _is_lost(self, claim: Ref) -> bool:
+        return claim not in self._volume_of and self._key(claim) in self._kept.volume_of
+
+    def _may_have(self, claim: Ref, volume: Ref) -> bool:
+        """Whether a claim that names no volume may be bound to a free one."""
+        wanted, given = self._bodies[claim], self._bodies[volume]
+        is_match = not matching.mismatch(wanted, given) and matching.is_selected(wanted, given)
+        return is_match and self._fits_users(claim, given)
+
+    def _fits_users(self, claim: Ref, volume: Body) -> bool:
+        """Whether a volume is for the nodes of the claim's pods, if the claim's class waits for these."""
+        storage_class = self._bodies.get(Ref("StorageClass", "", matching.class_of(self._bodies[claim])), {})
+        if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
+            return True
+        users = {name: self._node(Ref(NODE, "", name)) for name in self._users.get(claim, ())}
+        required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+        terms = required["nodeSelectorTerms"] if required else None
+        fits = (terms is None or selects(terms, it["metadata"]["labels"], name) for name, it in users.items())
+        return bool(users) and all(fits)
 
     def _obstacle(self, claim: Ref, volume: Ref) -> str:
         """Why a claim and a volume, of which one names the other, are not bound; empty if they are."""
@@ -149,7 +242,7 @@ class _Binding:
         claim = self._bodies[ref]
         volume = self._volume_of.get(ref)
         if volume is None:
-            return _with(claim, status={"phase": "Pending"})
+            return _with(claim, status={"phase": "Lost" if self._is_lost(ref) else "Pending"})
         told = self._told_of(ref, volume)
         status: dict[str, Any] = {"phase": "Bound", "accessModes": self._bodies[volume]["spec"]["accessModes"]}
         if told:  # without the requested size: the manifest has it, and a node only repeats it
@@ -176,7 +269,8 @@ class _Binding:
     def _volume(self, ref: Ref) -> Body:
         claim = self._claim_of.get(ref)
         if claim is None:
-            return _with(self._bodies[ref], status={"phase": "Available"})
+            phase = "Released" if self._key(ref) in self._kept.claim_of else "Available"
+            return _with(self._bodies[ref], status={"phase": phase})
         uid = self._bodies[claim]["metadata"]["uid"]
         named = {"apiVersion": "v1", "kind": CLAIM, "namespace": claim.namespace, "name": claim.name, "uid": uid}
         return _with(self._bodies[ref], spec={"claimRef": named}, status={"phase": "Bound"})

@@ -20,6 +20,7 @@ from typing import Protocol
 from cloud.sources.manifests.binding import Binder, Told
 from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
+from cloud.sources.manifests.pairs import Pairs, read_pairs, write_pairs
 from cloud.sources.source import Item, Objects
 from common.objects import Ref
 
@@ -48,11 +49,20 @@ class Facts(Protocol):
 class Manifests(Objects):
     """A source (`source.Source`) that reads a directory. `run()` does the work."""
 
-    def __init__(self, directory: Path, facts: Facts | None = None, last_good: LastGood | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        facts: Facts | None = None,
+        last_good: LastGood | None = None,
+        bindings: Path | None = None,
+    ) -> None:
+        """`bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it."""
         super().__init__()
         self._directory, self._facts = directory, facts
         self._files = ManifestFiles(directory, last_good)
-        self._binder = Binder()
+        self._bindings = bindings
+        self._stored = read_pairs(bindings) if bindings is not None else Pairs()
+        self._binder = Binder(self._stored)
         self._bound: tuple[object, Told] | None = None
         """The files' objects and the reports that were bound last."""
         self._items: Mapping[Ref, Item] = {}
@@ -94,7 +104,7 @@ class Manifests(Objects):
             why = "reading it failed because of a bug in CSI Bridge; its objects stay as they were"
             self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
             return
-        self.update(changes, ready=self._files.objects is not None)
+        self.update(changes, ready=self._bound is not None)
         problems = {**self._files.problems, **self._unbound}
         for key, text in problems.items():
             if self._problems.get(key) != text:
@@ -113,6 +123,14 @@ class Manifests(Objects):
         if objects is None or (self._bound is not None and self._bound[0] is objects and self._bound[1] is told):
             return {}
         bound = self._binder.bind(objects, told)
+        if self._bindings is not None and self._stored != self._binder.pairs:
+            try:
+                write_pairs(self._bindings, self._binder.pairs)
+            except OSError as error:  # after a restart, the claim would perhaps get another volume
+                why = f"cannot be written ({error.strerror or error}), and no change counts before it is"
+                self._unbound = {**self._unbound, "bindings": f"{self._bindings} {why}"}
+                return {}
+            self._stored = self._binder.pairs
         changes = _changes(self._items, bound.items)
         self._bound, self._items, self._unbound = (objects, told), bound.items, bound.problems
         return changes
