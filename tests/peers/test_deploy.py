@@ -478,6 +478,16 @@ def test_kubeedges_stateful_set_works_with_another_image(
         assert sidecar.call("GetPluginInfo").answer.name == name
 
 
+def test_the_patch_for_older_kubernetes_leaves_out_every_policy(tmp_path: Path, peer: Callable[[str], Path]) -> None:
+    shown = re.findall("```yaml\n(.*?)```", (ROOT / "docs/install.md").read_text(), re.DOTALL)
+    (patch,) = (text for text in shown if "admissionregistration" in text)
+    with (with_components(tmp_path, "cloud/overlays/join") / "kustomization.yaml").open("a") as file:
+        file.write(patch)
+    kinds = [it["kind"] for it in kustomized(peer("kubectl"), tmp_path)]
+    assert "StatefulSet" in kinds
+    assert not [kind for kind in kinds if kind.startswith("ValidatingAdmissionPolicy")]
+
+
 # ---- what a newcomer types -------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from cli import status
 from cli.doctor import command
 from cli.doctor.agent import check_link, check_volumes
 from cli.doctor.certificates import check_certificate
-from cli.doctor.cluster import check_classes
+from cli.doctor.cluster import POLICIES, check_classes
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import Question, as_json, show
 from cli.doctor.disk import check_directory, check_room, check_state
@@ -473,13 +473,10 @@ async def test_the_policies_are_missed_where_kubernetes_has_them_and_their_absen
     cluster = Cluster()
     found = (await looked_at(cluster))["policies"]
     assert (found.level, "are missing: csi-bridge-hub-claims, " in found.what) == ("warning", True)
-    policies = yaml.safe_load_all(
-        (Path(__file__).parents[2] / "deploy" / "cloud" / "base" / "admission.yaml").read_text()
-    )
-    for policy in policies:
-        cluster.put(policy)
+    text = (Path(__file__).parents[2] / "deploy" / "cloud" / "base" / "admission.yaml").read_text()
+    made = [cluster.put(policy) for policy in yaml.safe_load_all(text)]
+    assert {it["metadata"]["name"] for it in made} == set(POLICIES)
     assert (await looked_at(cluster))["policies"].level == "ok"
-    cluster.put({"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "csi-bridge-hub-pods"}})
     cluster.drop("ValidatingAdmissionPolicyBinding", "csi-bridge-hub-pods")
     assert (await looked_at(cluster))["policies"].what.endswith("are missing: csi-bridge-hub-pods")
     cluster.forbidden.add("ValidatingAdmissionPolicy")

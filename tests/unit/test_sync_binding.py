@@ -123,6 +123,12 @@ def test_a_claim_that_names_a_volume_which_does_not_match_says_why_and_one_being
     assert status(bind(claim("data"), leaving)) == {"phase": "Pending"}
 
 
+def test_a_claims_request_may_be_empty_or_a_plain_number() -> None:
+    for odd in (None, {"storage": None}, {"storage": 1.5}):
+        bound = bind(*Case("", "", {"resources": {"requests": odd}}).objects())
+        assert_bound(bound, DATA, Ref(V.kind, "", "a"))
+
+
 def test_a_pair_stays_bound_whatever_fits_better_later_also_after_a_restart() -> None:
     binder = Binder()
     binder.bind(entries(claim("data"), volume("v", size="2Gi")), Told())

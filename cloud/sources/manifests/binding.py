@@ -262,9 +262,8 @@ class _Binding:
     def _size(self, claim: Body, volume: Ref, told: list[ClaimStatus]) -> str:
         statuses = [claim.get("status", {}), *(each.status for each in told)]
         known: list[str] = [size for status in statuses if (size := status.get("capacity", {}).get("storage"))]
-        requested = claim["spec"].get("resources", {}).get("requests", {}).get("storage")
         capacity = self._bodies[volume]["spec"]["capacity"]["storage"]
-        return max(known, key=parse_bytes) if known else str(requested or capacity)
+        return max(known, key=parse_bytes) if known else matching.requested(claim) or str(capacity)
 
     def _volume(self, ref: Ref) -> Body:
         claim = self._claim_of.get(ref)

@@ -10,7 +10,7 @@ Rules (component-helpers, storage/volume/pv_helpers.go; pkg/controller/volume/pe
   one with as few access modes as possible, of these the smallest, of these the first by name.
 """
 
-from typing import Any, Final
+from typing import Final
 
 from cloud.kinds.fields import Body
 from common.node_selector import holds
@@ -31,7 +31,7 @@ def mismatch(claim: Body, volume: Body, *, any_class: bool = False) -> str:
     wanted, given = claim["spec"], volume["spec"]
     if volume["metadata"].get("deletionTimestamp"):
         return "the volume is being deleted"
-    if parse_bytes(given["capacity"]["storage"]) < _requested(wanted):
+    if parse_bytes(given["capacity"]["storage"]) < parse_bytes(requested(claim) or 0):
         return "spec.capacity of the volume is less than the claim requests"
     if not any_class and class_of(volume) != class_of(claim):
         return "spec.storageClassName differs"
@@ -56,6 +56,7 @@ def rank(volume: Body) -> tuple[int, int, str]:
     return len(set(spec["accessModes"])), parse_bytes(spec["capacity"]["storage"]), name
 
 
-def _requested(spec: Body) -> int:
-    requests: Any = (spec.get("resources") or {}).get("requests") or {}
-    return parse_bytes(requests["storage"]) if requests.get("storage") is not None else 0
+def requested(claim: Body) -> str:
+    """The size that a claim requests; empty if it requests none."""
+    storage = ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
+    return "" if storage is None else str(storage)
