@@ -230,8 +230,9 @@ def test_a_node_that_pods_name_is_made_up_and_a_written_one_gets_its_host_name()
     assert n2["labels"] == {"kubernetes.io/hostname": "n2", "zone": "z"}
 
 
-def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself() -> None:
-    metadata = {"labels": {"topology/d": "a", "zone": "y"}, "annotations": {"nodeid": "1"}}
+def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself_but_no_other_host_name() -> None:
+    labels = {"topology/d": "a", "zone": "y", "kubernetes.io/hostname": "n2"}  # which would get it n2's volumes
+    metadata = {"labels": labels, "annotations": {"nodeid": "1"}}
     bound = bind(node("n1", zone="z"), told=Told(nodes={"n1": {"metadata": metadata}, "n9": {"metadata": metadata}}))
     body = bound.items[Ref("Node", "", "n1")].body
     assert body["metadata"]["labels"] == {"kubernetes.io/hostname": "n1", "topology/d": "a", "zone": "z"}

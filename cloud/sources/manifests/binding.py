@@ -284,7 +284,7 @@ class _Binding:
         made_up = {"apiVersion": "v1", "kind": NODE, "metadata": {"name": ref.name, "uid": made_up_uid(ref)}}
         body = self._bodies.get(ref, made_up)
         written, told = body["metadata"], self._told.nodes.get(ref.name, {}).get("metadata", {})
-        labels = {_HOSTNAME: ref.name, **told.get("labels", {}), **written.get("labels", {})}
+        labels = {**told.get("labels", {}), _HOSTNAME: ref.name, **written.get("labels", {})}
         annotations = {**written.get("annotations", {}), **told.get("annotations", {})}
         return _with(body, metadata={"labels": labels, **({"annotations": annotations} if annotations else {})})
 
