@@ -101,6 +101,7 @@ async def _to_the_end(settings: OperatorSettings, node: str, release: "ClusterRe
         await asyncio.sleep(_PAUSE_S)
     if storage.is_known:
         await in_time(settings, forget(settings, node=node, driver=""))
+        await in_time(settings, give_order(settings, Abandon(node=node), Done))  # the hub gives up what the node had
     say(f"edge node {node} is abandoned, and stays denied")
 
 

@@ -67,8 +67,11 @@ class Abandonment:
     async def abandon(self, order: Abandon, by: str) -> Done:
         """Forget the node's facts, and delete its Node and CSINode if the hub made them.
 
+        If the hub has forgotten the node, its things are given up.
+
         Raises:
             OperatorRefused: the node may come back, or the facts cannot be removed.
+            PlacementNotKept: the claim store cannot be written.
         """
         what = self._check(order.node)
         audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=order.node)
@@ -77,6 +80,8 @@ class Abandonment:
             await self._part.sync.forget(order.node)
         except OSError as error:
             raise OperatorRefused(what, f"its facts cannot be removed: {error}") from error
+        if not (self._nodes.knows(order.node) or await self._placement.knows(order.node)):
+            await self._placement.forget(order.node, is_given_up=True)
         return Done(said=[])
 
     async def _makers(self) -> dict[tuple[str, Handle], set[str]]:

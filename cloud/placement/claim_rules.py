@@ -56,8 +56,11 @@ class Rows(Protocol):
     def set_elected(self, driver: str, elected: Elected) -> None:
         """Set the driver's last election."""
 
-    def forget(self, node: str, driver: str) -> None:
-        """Remove everything of a node, or of one driver there."""
+    def left(self, node: str, driver: str) -> set[str]:
+        """The drivers of which a node is `FORGOTTEN`, and those, or the one, of which it has things."""
+
+    def forget(self, node: str, driver: str, left: Iterable[str]) -> None:
+        """Remove everything of a node, or of one driver there. Of the drivers `left` it is `FORGOTTEN` then."""
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
@@ -145,6 +148,12 @@ class Writer:
         gone = max((holding.gone for holding in new.values() if holding is not None), default=0.0)
         if gone:
             self.rows.purge(gone - GONE_S)
+
+    def forget(self, node: str, driver: str, *, is_given_up: bool) -> set[str]:
+        """See `ClaimStore.forget`. Returns the drivers of which the node is `FORGOTTEN`."""
+        left = set() if is_given_up else self.rows.left(node, driver)
+        self.rows.forget(node, driver, left)
+        return left
 
     def record_made(self, driver: str, node: str, thing: Thing, name: str) -> None:
         """See `ClaimStore.record_later`."""

@@ -45,6 +45,10 @@ MOST_GONE = 20_000
 """The deleted ids of one driver that the store had not known before, and remembers for `GONE_S`. CSI deletes what does
 not exist with OK, so that a proxy driver can invent any number of them."""
 
+FORGOTTEN = "forgotten"
+"""In `Standing.lists`, instead of a kind: the store forgot the node, which had things. It ends when the node lists
+again, or when they are given up."""
+
 E = TypeVar("E")
 
 
@@ -214,7 +218,7 @@ class Standing(NamedTuple):
         name: the name's entry.
         ids: the ids' entries.
         nodes: all nodes with things of the driver.
-        lists: node and kind of each list of the driver's things that a node has sent.
+        lists: node and kind of each list of the driver's things that a node has sent; also `FORGOTTEN`.
         open: the number of names that each node holds for open creates of the driver (`Hold`).
         gone_since: when the oldest of the last `MOST_GONE` deletions of the driver was; 0 if there are fewer.
     """
@@ -303,8 +307,11 @@ class ClaimStore(Protocol):
             ListsTooLarge: see `MOST_LISTED_BYTES`.
         """
 
-    async def forget(self, node: str, driver: str = "") -> None:
-        """Remove everything of a node, or of one driver there."""
+    async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
+        """Remove everything of a node, or of one driver there.
+
+        If it had things, the store notes that (`FORGOTTEN`), unless they are given up: then it drops such a note.
+        """
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """Whether the store has anything of a node, or of one driver there."""

@@ -42,6 +42,10 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
     local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
+    local deletion of      the first node that may have it by its PersistentVolume: the vendor there answers, and the
+    what no node has       hub records nothing. Only with a list of every node of the driver that began after the call
+                           had first come. Refuse (`NoPlace`) while a node is away or cannot list, records are lost, a
+                           node was forgotten with its things, a create is open, or if the call has Secrets
     local GetCapacity      the only connected node in the topology, without one of all nodes, but for those that lack
                            it. None or several: `AskAll`. Refuse if a node's topology is not known (`NoNodeFits`), or
                            if reports of nodes are lost
@@ -56,11 +60,11 @@ create. For a create that a proxy driver pins, the claim store learns of the out
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cloud.placement import page_tokens
-from cloud.placement.claim_store import NameEntry, Terms
+from cloud.placement.claim_store import FORGOTTEN, NameEntry, Terms
 from cloud.placement.decisions import (
     Ask,
     AskAll,
@@ -74,11 +78,10 @@ from cloud.placement.decisions import (
     Send,
     Snapshot,
 )
-from cloud.placement.find import ListsNeeded, find
+from cloud.placement.find import ListsNeeded, can_list, find
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import (
     GET_CAPACITY,
-    LISTED_BY,
     LISTINGS,
     LONGEST_CHARS,
     NOTHING_ASKED,
@@ -145,9 +148,8 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
             found = _decide_pinned(ask, now)
         _check_open(ask, found, now)
     except ListsNeeded as needed:
-        can = LISTED_BY.get(needed.kind)
-        nodes = (it.node for it in now.fleet if can in it.lists and it.node in now.connected and not it.refused)
-        return AskForLists(needed.kind, tuple(nodes), needed.error)
+        nodes = tuple(it.node for it in now.fleet if can_list(it, needed.kind, now))
+        return AskForLists(needed.kind, nodes, needed.error)
     except CallError as error:
         return Refuse(error)
     return found
@@ -241,13 +243,17 @@ def _decide_local(ask: Ask, now: Snapshot) -> Decision:
         return _decide_capacity(ask, now)
     if ask.method in LISTINGS and not asked.things:
         return _decide_list(ask, now)
-    node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
+    ends = asked.ends
+    try:
+        node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
+    except ListsNeeded as needed:
+        node, ends = _node_for_deletion(ask, now, needed), ()
     if missing := ask.needs & now.fleet.lacking(node):
         return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
     member = now.fleet.members.get(node)
-    keeping = Keeping.FIRST if asked.name or asked.ends else Keeping.NEVER
+    keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
     segment = _segment(member, ask.mode)
-    return Send(node, member, is_placed=True, keeping=keeping, ends=asked.ends, segment=segment)
+    return Send(node, member, is_placed=True, keeping=keeping, ends=ends, segment=segment)
 
 
 def _node_for_create(ask: Ask, now: Snapshot) -> str:
@@ -302,6 +308,42 @@ def _node_for_call(ask: Ask, now: Snapshot) -> str:
     if len(now.fleet) > 1:
         raise NotWhole(ask.driver, ask.method, len(now.fleet))
     return only_node(ask.driver, "", now)
+
+
+def _node_for_deletion(ask: Ask, now: Snapshot, needed: ListsNeeded) -> str:
+    """A node for the deletion of a thing that no node has. Raises ListsNeeded while that is not certain."""
+    asked, fleet = ask.asked, now.fleet
+    silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
+    if not needed.nodes or asked.ends != asked.things or not set(needed.nodes).isdisjoint(silent):
+        raise needed
+    if why := _why_uncertain(ask, now, silent):
+        why = f"the hub has no record of it, and {why}"
+        raise ListsNeeded(needed.kind, NoPlace(ask.driver, str(asked.things[0]), why)) from needed
+    if (fleet.members.keys() | now.claims.nodes) - now.listed:
+        raise needed
+    return needed.nodes[0]
+
+
+def _why_uncertain(ask: Ask, now: Snapshot, silent: Sequence[str]) -> str:
+    """Why a node may have a thing although no list tells it; empty: none of these reasons.
+
+    `silent` are nodes that cannot be asked for a list.
+    """
+    claims, fleet = now.claims, now.fleet
+    if lost := (*now.lost_reports, *now.lost_claims):
+        return f"has lost others ({lost[0]}): see docs/troubleshooting.md#the-hub-has-lost-records"
+    if left := sorted({node for node, kind in claims.lists if kind == FORGOTTEN and node not in fleet.members}):
+        return (
+            f"has forgotten {', '.join(left[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget {left[0]} "
+            f"--abandon-volumes gives them up"
+        )
+    if silent:
+        return f"{', '.join(silent[:_SHOWN])} cannot be asked for a list"
+    if claims.open:
+        return f"does not know the outcome of a create on {', '.join(sorted(claims.open)[:_SHOWN])} yet"
+    if ask.asked.has_secrets:
+        return "sends the Secrets of this call to no node without it; csi-bridge call --node NODE sends it by hand"
+    return ""
 
 
 def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:

@@ -1,6 +1,7 @@
 """A decision as data: the call and the snapshot that it is made by, and its four forms. Pure."""
 
 from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -146,6 +147,8 @@ class Snapshot(NamedTuple):
         lost_claims: the claim store's losses, in sentences.
         most_open: the names that all nodes may hold for open creates of the driver.
         election: the election of the driver's serving node; None: it has none.
+        listed: the nodes whose complete lists began after the call, or the first try of it, had come. Only of a
+            deletion that the hub could not send yet.
     """
 
     fleet: Fleet
@@ -156,6 +159,7 @@ class Snapshot(NamedTuple):
     lost_claims: tuple[str, ...] = ()
     most_open: int = MOST_OPEN
     election: Election | None = None
+    listed: AbstractSet[str] = frozenset()
 
 
 class Keeping(Enum):

@@ -11,7 +11,8 @@ it, or that its list has it.
        driver: the one that made the thing; else the only one whose list has it, once all of them have sent a list
     4. the fleet: the only node that runs the driver, if no other node has things of the driver
     5. several nodes are left, or a PersistentVolume contradicts the claim store: refuse (`IdConflict`)
-    6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof
+    6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof. Only
+       `decide` knows the deletion of a thing that no node has
 
 Rule 1 ignores lists: a node may list an id because the storage is shared, or because another thing has the same id. So
 the node that made or deleted the thing comes first. A PersistentVolume that the hub has not read yet may contradict
@@ -24,7 +25,8 @@ from typing import Final
 
 from cloud.placement.claim_store import NO_ID
 from cloud.placement.decisions import Ask, Fit, Snapshot, Volumes
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.fleet import Member
+from cloud.placement.requests import LISTED_BY, VOLUME, Thing
 from cloud.routing import route
 from common.errors import CallError, IdConflict, NoPlace, SeveralNodes
 
@@ -45,10 +47,11 @@ class ListsNeeded(Exception):
     Attributes:
         kind: the kind of things to list.
         error: the refusal until then.
+        nodes: if no node is known to list the thing: those that may have it, by the PersistentVolumes. Else empty.
     """
 
-    def __init__(self, kind: str, error: CallError) -> None:
-        self.kind, self.error = kind, error
+    def __init__(self, kind: str, error: CallError, nodes: Sequence[str] = ()) -> None:
+        self.kind, self.error, self.nodes = kind, error, nodes
         super().__init__(str(error))
 
 
@@ -114,8 +117,16 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     unlisted = [node for node in (*nodes, *strangers) if (node, thing.kind) not in now.claims.lists]
     if found and not unlisted:
         return found[0]
-    why = _why_unknown(_told_by_volumes(driver, thing, now, fit), unlisted, node_id, called)
-    raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why))
+    silent = [node for node in (*nodes, *strangers) if not can_list(fleet.members.get(node), thing.kind, now)]
+    why = _why_unknown(_told_by_volumes(driver, thing, now, fit), silent, node_id, called)
+    raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why), () if found else nodes)
+
+
+def can_list(member: Member | None, kind: str, now: Snapshot) -> bool:
+    """Whether a node can be asked for a list now."""
+    if member is None or member.node not in now.connected or member.refused:
+        return False
+    return LISTED_BY.get(kind) in member.lists
 
 
 def elsewhere(driver: str, thing: Thing, node: str, now: Snapshot) -> str:
@@ -164,8 +175,8 @@ def _told_by_volumes(driver: str, thing: Thing, now: Snapshot, fit: Fit) -> str:
     return f"its PersistentVolume is {' and '.join(told)}" if told else "no PersistentVolume names a node for it"
 
 
-def _why_unknown(told: str, unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
+def _why_unknown(told: str, silent: Sequence[str], node_id: str, called: Sequence[str]) -> str:
     """The reason of a refusal. It stays the same from one retry to the next, because users read it in events."""
-    lists = f"{', '.join(unlisted[:_SHOWN])} sent no list" if unlisted else "no node lists it"
+    lists = f"{', '.join(silent[:_SHOWN])} cannot be asked for a list" if silent else "the nodes' lists leave it open"
     same = f", {', '.join(called[:_SHOWN])} all have the node id {node_id}" if len(called) > 1 else ""
     return f"the hub has no record of it, {told}{same}, and {lists}; csi-bridge call --node NODE asks a node"

@@ -4,11 +4,14 @@ Rules of `Inventories`, which asks in the background:
 
 * One node gets one question of a kind at a time, and none within a minute of the last one.
 * At most 20 nodes list at once: the lists of thousands would fill the hub's links with answers that can wait.
+* The deletion of a thing that no node is known to have is sought: from its first try until the hub sends it, or until
+  no retry can come any more. Lists that began before that prove nothing about it.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +20,7 @@ from google.protobuf.message import DecodeError
 from cloud.node_call import Call
 from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES, ClaimStore, ListsTooLarge
 from cloud.placement.question import CallNode, ask
-from cloud.placement.requests import LISTINGS, SNAPSHOT, VOLUME, Thing
+from cloud.placement.requests import LISTINGS, LONGEST_CHARS, SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
 from common.errors import CallError
 
@@ -45,6 +48,12 @@ _LARGEST_TOKEN_BYTES = 4_096
 _AGAIN_S = 60.0
 
 _AT_ONCE = 20
+
+_SOUGHT_S = 1_200.0
+"""Every retry comes within this time: the resync of external-provisioner takes 15 minutes."""
+
+_MOST_SOUGHT = 10_000
+"""The things of one driver that are sought: with the longest ids 11 MB. Beyond, the oldest one begins anew."""
 
 _Read = TypeVar("_Read")
 _Key = tuple[str, str, str]
@@ -147,10 +156,38 @@ class Inventories:
         """When a node was asked last, in seconds of the monotonic clock."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._listed: dict[_Key, float] = {}
+        """When the last complete list of a node began, in seconds of the monotonic clock."""
+        self._sought: dict[str, dict[Thing, float]] = {}
+        """By driver: the things that are sought, and since when, the oldest first."""
 
-    def ask(self, driver: str, kind: str, nodes: Iterable[str]) -> None:
-        """Ask nodes for their things of a kind, unless they were asked a moment ago."""
+    def listed(self, driver: str, thing: Thing) -> AbstractSet[str]:
+        """The nodes whose complete lists have begun since a thing is sought."""
+        since = self._sought.get(driver, {}).get(thing)
+        if since is None or self._monotonic() - since >= _SOUGHT_S:
+            return frozenset()
+        began = ((node, at) for (its, node, kind), at in self._listed.items() if (its, kind) == (driver, thing.kind))
+        return {node for node, at in began if at >= since}
+
+    def sent(self, driver: str, things: Iterable[Thing]) -> None:
+        """Seek these things no more: their deletion is sent. A retry begins anew."""
+        for thing in things:
+            self._sought.get(driver, {}).pop(thing, None)
+
+    def _seek(self, driver: str, thing: Thing, now: float) -> None:
+        sought = self._sought.setdefault(driver, {})
+        if len(thing.id) > LONGEST_CHARS or now - sought.get(thing, -_SOUGHT_S) < _SOUGHT_S:
+            return
+        sought.pop(thing, None)  # so that it comes last
+        if len(sought) >= _MOST_SOUGHT:
+            del sought[next(iter(sought))]
+        sought[thing] = now
+
+    def ask(self, driver: str, kind: str, nodes: Iterable[str], *, ends: Iterable[Thing] = ()) -> None:
+        """Ask nodes for their things of a kind, unless they were asked a moment ago. Seek the things of a deletion."""
         now = self._monotonic()
+        for thing in ends:
+            self._seek(driver, thing, now)
         for node in nodes:
             key = (driver, node, kind)
             if now - self._asked.get(key, -_AGAIN_S) >= _AGAIN_S and key not in self._tasks:
@@ -162,6 +199,7 @@ class Inventories:
         """Drop the questions to a node, or about one driver there."""
         for key in [key for key in self._asked if key[1] == node and driver in ("", key[0])]:
             del self._asked[key]
+            self._listed.pop(key, None)
             if key in self._tasks:
                 self._tasks[key].cancel()
 
@@ -182,10 +220,11 @@ class Inventories:
         things: list[Thing] = []
         try:
             async with self._slots:
-                began = self._now()
+                began, at = self._now(), self._monotonic()
                 await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
             await self._store.listed(driver, node, kind, things, began=began)
         except (CallError, Unlisted, ListsTooLarge) as error:
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, error)
         else:
+            self._listed[driver, node, kind] = at
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

@@ -5,6 +5,7 @@ from itertools import islice
 
 from cloud.election import Elected
 from cloud.placement.claim_store import (
+    FORGOTTEN,
     LISTED_BYTES,
     MOST_GONE,
     NO_ID,
@@ -121,7 +122,9 @@ class MemoryRows:
     def _places(self) -> Iterator[tuple[str, str]]:
         yield from ((driver, hold.node) for (driver, _), holds in self._holds.items() for hold in holds.values())
         yield from ((driver, node) for driver, nodes in self._nodes.items() for node in nodes)
-        yield from ((driver, node) for driver, lists in self._lists.items() for node, _ in lists)
+        yield from (
+            (driver, node) for driver, lists in self._lists.items() for node, kind in lists if kind != FORGOTTEN
+        )
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -176,7 +179,9 @@ class MemoryRows:
 
     def set_listed(self, driver: str, node: str, kind: str) -> None:
         """Note that a node has listed all of a kind."""
-        self._lists.setdefault(driver, set()).add((node, kind))
+        lists = self._lists.setdefault(driver, set())
+        lists.discard((node, FORGOTTEN))
+        lists.add((node, kind))
 
     def elected(self, driver: str) -> Elected | None:
         """The driver's last election; None: there was none."""
@@ -190,8 +195,14 @@ class MemoryRows:
         """Set the driver's last election."""
         self._elected[driver] = elected
 
-    def forget(self, node: str, driver: str) -> None:
-        """Remove everything of a node, or of one driver there. Elections stay: their numbers only grow."""
+    def left(self, node: str, driver: str) -> set[str]:
+        """See `claim_rules.Rows`."""
+        forgotten = {its for its, lists in self._lists.items() if (node, FORGOTTEN) in lists}
+        held = ((its, nodes.get(node, {})) for its, nodes in self._nodes.items() if driver in ("", its))
+        return forgotten | {its for its, things in held if not all(holding.gone for holding in things.values())}
+
+    def forget(self, node: str, driver: str, left: Iterable[str]) -> None:
+        """See `claim_rules.Rows`. Elections stay: their numbers only grow."""
         for (its, name), holds in list(self._holds.items()):
             for owner, hold in list(holds.items()):
                 if _concerns(node, driver, its, hold.node):
@@ -201,6 +212,8 @@ class MemoryRows:
                 self.set_holding(its, thing, node, None)
         for its, lists in self._lists.items():
             lists -= {(its_node, kind) for its_node, kind in lists if _concerns(node, driver, its, its_node)}
+        for its in left:
+            self.set_listed(its, node, FORGOTTEN)
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""

@@ -119,7 +119,7 @@ class Pending:
         entry = standing.name
         if ours is not None:
             entry = replace(entry, holds={**entry.holds, self.store.owner: Hold(ours.node)})
-        if name and (more := self._not_held.get(driver)):
+        if more := self._not_held.get(driver):
             counts = {node: count + standing.open.get(node, 0) for node, count in more.items()}
             standing = standing._replace(open={**standing.open, **counts})
         if not self._untaken:

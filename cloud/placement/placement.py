@@ -15,6 +15,7 @@ Rules:
 * The hub also records what an operator makes or deletes by hand, so that later calls find it.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -52,6 +53,8 @@ from cloud.placement.requests import LISTINGS, Thing
 from common.errors import NameElsewhere, PlacementNotKept
 from common.metrics import Metrics
 from common.reports import DriverReport
+
+log = logging.getLogger("csi_bridge.hub.placement")
 
 _TRIES: Final = 5
 """How often the hub decides again, after another create has taken the name. From then on the name has a node."""
@@ -201,10 +204,15 @@ class Placement:
         holders = self._pending.over(standing, ask.driver, ask.name).name.nodes or [node]
         raise NameElsewhere(ask.driver, ask.name, holders[0], node)
 
-    async def forget(self, node: str, driver: str = "") -> None:
+    async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
 
         What the node makes meanwhile stays: it may come back while the store writes.
+
+        Args:
+            node: the node.
+            driver: the driver; empty: all of them.
+            is_given_up: whether nobody wants its things any more (`ClaimStore.forget`).
 
         Raises:
             PlacementNotKept: the store cannot be written, and nothing is removed.
@@ -213,7 +221,7 @@ class Placement:
         self._foreign.forget(node, driver)
         self._pages.forget(node, driver)
         known = self._pending.of(node, driver)
-        await self.claims.forget(node, driver)
+        await self.claims.forget(node, driver, is_given_up=is_given_up)
         self._pending.forget(known)
 
     async def close(self) -> None:
@@ -253,16 +261,26 @@ class Placement:
     def _decide(self, ask: Ask, standing: Standing, goes_to: Callable[[str], None]) -> Send | AskAll:
         claims = self._pending.over(standing, ask.driver, ask.name)
         snapshot = self._snapshot(self._fleets.of(ask.driver), claims)
-        match decide(ask, snapshot._replace(election=self.elections.of(ask.driver)) if ask.is_shared else snapshot):
+        if ask.is_shared:
+            snapshot = snapshot._replace(election=self.elections.of(ask.driver))
+        elif ask.asked.ends:
+            snapshot = snapshot._replace(listed=self.inventories.listed(ask.driver, ask.asked.ends[0]))
+        match decide(ask, snapshot):
             case Send() as send:
                 goes_to(send.node)
+                self.inventories.sent(ask.driver, ask.asked.ends)
+                if send.is_placed and ask.asked.ends and not send.ends:
+                    what = ", ".join(map(str, ask.asked.ends))
+                    log.warning(
+                        "no edge node of driver %s has %s: node %s answers its deletion", ask.driver, what, send.node
+                    )
                 return send
             case AskAll() as ask_all:
                 if len(ask_all.sends) == 1:
                     goes_to(ask_all.sends[0].node)
                 return ask_all
             case AskForLists(kind, nodes, error):
-                self.inventories.ask(ask.driver, kind, nodes)
+                self.inventories.ask(ask.driver, kind, nodes, ends=ask.asked.ends)
                 raise error
             case Refuse(error, node):
                 if node:

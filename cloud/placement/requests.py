@@ -224,6 +224,7 @@ class Whereabouts(NamedTuple):
         missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
         token: the place in a list at which the answer begins.
         key: method and id of any other call that changes something, for a publication with the node id; else empty.
+        has_secrets: whether a deletion has Secrets.
     """
 
     name: str = ""
@@ -235,6 +236,7 @@ class Whereabouts(NamedTuple):
     missing: str = ""
     token: str = ""
     key: str = ""
+    has_secrets: bool = False
 
 
 NOTHING_ASKED: Final = Whereabouts()
@@ -275,6 +277,7 @@ def read(method: str, request: bytes) -> Whereabouts:
         missing=next((field for field in needed if not any(_values(message, field))), ""),
         token=getattr(message, "starting_token", ""),
         key=_key(method, message, rule),
+        has_secrets=bool(rule.ends and getattr(message, "secrets", None)),
     )
 
 

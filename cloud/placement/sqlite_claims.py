@@ -189,16 +189,17 @@ class SqliteClaims:
         writer, told = self._next_writer(), list(things)
         await self._to_the_end(self._change(lambda rows: writer(rows).listed(driver, node, kind, told, began=began)))
 
-    async def forget(self, node: str, driver: str = "") -> None:
+    async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
         """See `ClaimStore`."""
-        await self._to_the_end(self._forget(node, driver))
+        await self._to_the_end(self._forget(node, driver, is_given_up=is_given_up))
 
-    async def _forget(self, node: str, driver: str) -> None:
+    async def _forget(self, node: str, driver: str, *, is_given_up: bool) -> None:
+        writer = self._next_writer()
         waiting = {key: it for key, it in self._later.items() if it.node == node and driver in ("", it.driver)}
         came: list[tuple[Hashable, _Later, Statement]] = []
         self._forgetting.append(came)
         try:
-            await self._transact(lambda rows: rows.forget(node, driver))
+            left = await self._transact(lambda rows: writer(rows).forget(node, driver, is_given_up=is_given_up))
         finally:
             self._forgetting = [each for each in self._forgetting if each is not came]
         for key, later in waiting.items():
@@ -207,7 +208,7 @@ class SqliteClaims:
                 self._writer.put(key)  # in place of the change
         for key, later, statement in came:  # the file may have got them before it forgot the node
             self._put(key, replace(later), statement)  # a copy: the end of the former write is not the end of this one
-        self._remember(lambda rows: rows.forget(node, driver))
+        self._remember(lambda rows: rows.forget(node, driver, left))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""

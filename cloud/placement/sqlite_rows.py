@@ -5,7 +5,17 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cloud.election import Elected
-from cloud.placement.claim_store import LISTED_BYTES, MOST_GONE, NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.claim_store import (
+    FORGOTTEN,
+    LISTED_BYTES,
+    MOST_GONE,
+    NO_NAME,
+    Hold,
+    Holding,
+    IdEntry,
+    NameEntry,
+    Standing,
+)
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing, about
 from common.database import Schema
@@ -123,6 +133,8 @@ class SqliteRows:
 
     def set_listed(self, driver: str, node: str, kind: str) -> None:
         """Note that a node has listed all of a kind."""
+        forgotten = "DELETE FROM inventories WHERE driver = ? AND node = ? AND kind = ?"
+        self._database.execute(forgotten, (driver, node, FORGOTTEN))
         self._database.execute("INSERT OR REPLACE INTO inventories VALUES (?, ?, ?)", (driver, node, kind))
 
     def elected(self, driver: str) -> Elected | None:
@@ -136,11 +148,21 @@ class SqliteRows:
         values = (driver, elected.node, elected.epoch, elected.since, elected.why)
         self._database.execute("INSERT OR REPLACE INTO elections VALUES (?, ?, ?, ?, ?)", values)
 
-    def forget(self, node: str, driver: str) -> None:
-        """Remove everything of a node, or of one driver there. Elections stay: their numbers only grow."""
+    def left(self, node: str, driver: str) -> set[str]:
+        """See `claim_rules.Rows`."""
+        sql = (
+            "SELECT driver FROM things WHERE node = ?1 AND gone = 0 AND ?2 IN ('', driver) "
+            "UNION SELECT driver FROM inventories WHERE node = ?1 AND kind = ?3"
+        )
+        return {its for (its,) in self._database.execute(sql, (node, driver, FORGOTTEN))}
+
+    def forget(self, node: str, driver: str, left: Iterable[str]) -> None:
+        """See `claim_rules.Rows`. Elections stay: their numbers only grow."""
         where, values = ("node = ? AND driver = ?", (node, driver)) if driver else ("node = ?", (node,))
         for table in ("holds", "things", "inventories"):
             self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
+        for its in left:
+            self.set_listed(its, node, FORGOTTEN)
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""

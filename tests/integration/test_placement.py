@@ -156,6 +156,24 @@ def test_what_an_operator_deletes_by_hand_lets_the_sidecars_own_deletion_succeed
     assert site.asked("n1", "DeleteVolume") == 0
 
 
+def test_the_deletion_of_what_no_node_has_is_answered_by_a_vendor_once_every_node_has_listed(site: Site) -> None:
+    """The hub has no record of the volume, and somebody has removed it at the vendor."""
+    for node in site.vendors:
+        site.list_volumes(node, f"id-of-warm-{node}")
+    site.agents["n2"].kill()
+    wait_for(lambda: "is offline" in site.create("v", "n2").refusal[1], what="word of n2's end")
+    first = site.delete("removed").refusal
+    site.vendors["n1"].wait_for_call("ListVolumes")
+    assert site.delete("removed").refusal == first
+    assert (first[0], "n2 cannot be asked for a list" in first[1]) == (Code.UNAVAILABLE, True)
+    site.vendors["n1"].refuse("DeleteVolume", Code.FAILED_PRECONDITION, "n1's vendor says no")
+    site.agents["n2"].start()
+    wait_for(lambda: site.create("w", "n2").ok, what="n2")
+    said = (Code.FAILED_PRECONDITION, "n1's vendor says no")
+    wait_for(lambda: site.delete("removed").refusal == said, what="answer", instead=lambda: site.delete("removed"))
+    assert (site.asked("n1", "DeleteVolume"), site.asked("n2", "DeleteVolume")) == (1, 0)
+
+
 def test_capacity_is_that_of_the_segments_node_or_of_the_largest_node(site: Site) -> None:
     for vendor, free in zip(site.vendors.values(), (5, 7), strict=True):
         vendor.on("GetCapacity", lambda _, free=free: csi.GetCapacityResponse(available_capacity=free))

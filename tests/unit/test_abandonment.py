@@ -14,6 +14,7 @@ from cli.operator_options import OperatorSettings
 from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
 from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
+from cloud.placement.claim_store import FORGOTTEN
 from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.sync_part import NoSync, SyncPart
@@ -125,13 +126,18 @@ async def test_a_denied_node_whose_link_has_not_ended_yet_is_not_abandoned(
     assert site.facts.forgotten == []
 
 
-async def test_an_abandoned_node_is_forgotten_last(site: Site) -> None:
+async def test_an_abandoned_node_is_forgotten_last_and_then_nothing_waits_for_its_things(site: Site) -> None:
+    claims = site.world.placement.claims
+    claims.record_later("disk.example", "n1", Thing(VOLUME, "vol-1"), "CreateVolume v")
     await site.order("deny", subject="n1")
     await site.order("abandon", node="n1")
     assert site.facts.forgotten == ["n1"]
     assert (await site.own_storage())[0]["is_known"]
     assert (await site.world.forget("n1")).ok
     assert not (await site.own_storage())[0]["is_known"]
+    for left in ({("n1", FORGOTTEN)}, set()):
+        assert (await claims.look("disk.example", "", ())).lists == left
+        await site.order("abandon", node="n1")
 
 
 async def test_a_hub_that_has_not_read_the_volumes_names_none(site: Site) -> None:
@@ -439,6 +445,29 @@ async def test_a_pass_that_breaks_off_at_any_request_is_continued_by_the_next_on
                 await cluster.run()
         assert await cluster.has("PersistentVolume", "pv") is None
         assert await cluster.has("VolumeAttachment", "va") is None
+
+
+async def test_the_command_lets_the_hub_forget_the_node_and_then_give_up_what_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[object] = []
+
+    async def own_storage(_: OperatorSettings, node: str) -> NodeStorage:
+        return NodeStorage(volumes=[], snapshots=[], groups=[], is_known=True)
+
+    async def give_order(_: OperatorSettings, order: object, _answer: type[Done]) -> Done:
+        given.append(order)
+        return Done(said=[])
+
+    async def forget(_: OperatorSettings, *, node: str, driver: str) -> str:
+        given.append(node)
+        return ""
+
+    for name, function in (("_own_storage", own_storage), ("give_order", give_order), ("forget", forget)):
+        monkeypatch.setattr(abandon, name, function)
+    settings = OperatorSettings(hub=hub_endpoint("unix:///hub"), timeout_s=10.0, max_message_bytes=65_536)
+    await abandon._to_the_end(settings, "n2", ClusterRelease(BoundVolume().api, "n2"))
+    assert given == [Abandon(node="n2"), "n2", Abandon(node="n2")]
 
 
 async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_come_back(

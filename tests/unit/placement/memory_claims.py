@@ -87,8 +87,8 @@ class MemoryClaims:
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         await self._change(lambda writer: writer.listed(driver, node, kind, things, began=began))
 
-    async def forget(self, node: str, driver: str = "") -> None:
-        await self._change(lambda writer: writer.rows.forget(node, driver))
+    async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
+        await self._change(lambda writer: writer.forget(node, driver, is_given_up=is_given_up))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         await self._turn()

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.placement import memory_rows, sqlite_rows
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge
+from cloud.placement.claim_store import FORGOTTEN, LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -351,10 +351,26 @@ async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(
     assert not await pair[1].knows("n1", "other.example")
     await pair[1].forget("n1", "other.example")
     assert await pair[0].knows("n1")
+    assert (await pair[0].look(D, "", ())).lists == {("n1", VOLUME)}
     await pair[1].forget("n1", driver)
     assert [await pair[0].knows(node, driver) for node in ("n1", "n2")] == [False, True]
     assert await entry(pair[0]) == await entry(pair[0], "CreateVolume made") == NO_NAME
     assert await pair[0].existing() == [(D, VOL, "n2")]
+    assert (await pair[0].look(D, "", ())).lists == {("n1", FORGOTTEN)}
+    await pair[0].forget("n1")
+    assert (await pair[1].look(D, "", ())).lists == {("n1", FORGOTTEN)}
+    await pair[0].forget("n1", is_given_up=True)
+    assert (await pair[1].look(D, "", ())).lists == set()
+
+
+async def test_a_node_that_lists_again_is_not_forgotten_with_its_things_any_more(one: ClaimStore) -> None:
+    await make(one, "n1", VOL)
+    await delete(one, "n2", OTHER)
+    for node in ("n1", "n2"):
+        await one.forget(node)
+    assert (await one.look(D, "", ())).lists == {("n1", FORGOTTEN)}
+    await one.listed(D, "n1", VOLUME, [], began=0.0)
+    assert (await one.look(D, "", ())).lists == {("n1", VOLUME)}
 
 
 async def test_what_exists_is_what_is_made_or_listed_and_not_deleted(one: ClaimStore) -> None:

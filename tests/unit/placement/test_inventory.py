@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.placement import inventory
+from cloud.placement.decisions import Mode
+from cloud.placement.requests import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, delete, report
+from tests.kit.placed_nodes import OK, RPC, Placed, Placing, Vendor, affinity, create, delete, report
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -42,9 +45,17 @@ def lists(*volumes: str) -> Vendor:
 async def asked_for(world: Placed, volume: str) -> None:
     """Somebody asks for a volume that nothing tells of, and the nodes have listed theirs."""
     with pytest.raises(NoPlace):
-        await world.ask("DeleteVolume", delete(volume))
+        await world.ask("ControllerGetVolume", csi.ControllerGetVolumeRequest(volume_id=volume))
     await world.placement.inventories.settled()
     world.monotonic += 61.0
+
+
+async def refused(world: Placed, volume: str) -> str:
+    """The message with which a deletion is refused. The nodes that it asks for lists have sent them."""
+    with pytest.raises(NoPlace) as caught:
+        await world.ask("DeleteVolume", delete(volume))
+    await world.placement.inventories.settled()
+    return str(caught.value)
 
 
 async def test_what_every_node_has_listed_is_found_again(world: Placed) -> None:
@@ -57,15 +68,14 @@ async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(
     world.vendors["n1"] = lists("lv-1")
     world.away = {"n2"}
     await asked_for(world, "lv-1")
-    with pytest.raises(NoPlace, match="n2 sent no list"):
+    with pytest.raises(NoPlace, match="n2 cannot be asked for a list"):
         await world.ask("DeleteVolume", delete("lv-1"))
 
 
 async def test_a_node_is_asked_for_its_list_once_a_minute(world: Placed) -> None:
     for _ in range(2):
-        with pytest.raises(NoPlace):
-            await world.ask("DeleteVolume", delete("unknown"))
-        await world.placement.inventories.settled()
+        await asked_for(world, "unknown")
+        world.monotonic -= 1.5
     assert [node for node, _, _ in world.calls] == ["n1", "n2"]
 
 
@@ -211,9 +221,7 @@ async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on
     """The volume's own deletion was refused, for want of n1's list; so it was done by hand, and is asked for again."""
     world.vendors |= {"n1": lambda _: (None, Status(Code.INTERNAL)), "n2": lists("lv")}
     await asked_for(world, "lv")
-    with pytest.raises(NoPlace, match="n1 sent no list"):
-        await world.ask("DeleteVolume", delete("lv"))
-    await world.placement.inventories.settled()
+    assert "the nodes' lists leave it open" in await refused(world, "lv")
     world.vendors["n1"] = lists()
     await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
@@ -249,3 +257,91 @@ async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: Pla
     await asked_for(world, "lv")
     with pytest.raises(IdConflict, match="volume lv on several edge nodes"):
         await world.ask("DeleteVolume", delete("lv"))
+
+
+# -------------------- what no node has --------------------
+
+
+async def test_the_deletion_of_what_no_node_has_goes_to_the_first_node_once_all_lists_that_began_after_it_lack_it(
+    world: Placed,
+) -> None:
+    usual, gates = world.vendors["n2"], [asyncio.get_running_loop().create_future() for _ in range(2)]
+    answers = iter(gates)
+    world.vendors["n2"] = lambda call: (
+        next(answers, (listing(), OK)) if call.method.endswith("ListVolumes") else usual(call)
+    )
+    with pytest.raises(NoPlace):
+        await world.ask("ControllerGetVolume", csi.ControllerGetVolumeRequest(volume_id="x"))
+    await until(lambda: len(world.calls) == 2)
+    world.monotonic += 30.0
+    with pytest.raises(NoPlace) as first:
+        await world.ask("DeleteVolume", delete("x"))
+    gates[0].set_result((listing(), OK))
+    await world.placement.inventories.settled()
+    for passing_s in (31.0, 1.0):  # the lists began before the first try, and then after it
+        world.monotonic += passing_s
+        with pytest.raises(NoPlace) as again:
+            await world.ask("DeleteVolume", delete("x"))
+        assert str(again.value) == str(first.value)  # docs/csi-contract.md#an-error-message-stays-the-same
+        await until(lambda: len(world.calls) == 4)
+    gates[1].set_result((listing(), OK))
+    await world.placement.inventories.settled()
+    said = Status(Code.FAILED_PRECONDITION, "the vendor's own words")
+    world.vendors["n1"] = lambda call: (None, said) if call.method.endswith("DeleteVolume") else usual(call)
+    asked = await world.ask("DeleteVolume", delete("x"))
+    assert (asked.node, asked.status) == ("n1", said)
+    world.vendors["n1"] = usual
+    for passing_s in (1.0, 61.0):  # the retry of a call that was sent is a new call
+        world.monotonic += passing_s
+        await refused(world, "x")
+    assert (await world.ask("DeleteVolume", delete("x"))).status.ok
+    assert world.standing("", "x").ids[Thing(VOLUME, "x")].holders == {}
+    assert all(node == "n1" for node, method, _ in world.calls if method.endswith("DeleteVolume"))
+
+
+async def test_a_deletion_of_what_no_node_has_waits_for_a_pinned_create_that_runs(world: Placed) -> None:
+    answer, usual = asyncio.get_running_loop().create_future(), world.vendors["n2"]
+    world.vendors["n2"] = lambda call: answer if call.method.endswith("CreateVolume") else usual(call)
+    creating = asyncio.create_task(world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n2"))
+    await until(lambda: len(world.calls) == 1)
+    for _ in range(2):
+        assert "does not know the outcome of a create on n2 yet" in await refused(world, "x")
+    answer.set_result((None, Status(Code.INTERNAL)))
+    await creating
+    assert (await world.ask("DeleteVolume", delete("x"))).node == "n1"
+
+
+async def test_a_deletion_that_comes_after_every_retry_or_after_many_others_begins_anew(
+    world: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "_MOST_SOUGHT", 2)
+    for volume in ("a", "b", "c", "x" * 1_025):
+        await refused(world, volume)
+    assert (await world.ask("DeleteVolume", delete("c"))).node == "n1"
+    await refused(world, "a")  # nothing new is listed within a minute
+    world.monotonic += 1_200.0
+    await refused(world, "b")
+    assert (await world.ask("DeleteVolume", delete("b"))).node == "n1"
+    for _ in range(2):
+        await refused(world, "x" * 1_025)
+
+
+async def test_a_list_of_another_kind_or_of_before_the_node_was_forgotten_proves_nothing(placed: Placing) -> None:
+    can = (*CAN, RPC.LIST_SNAPSHOTS)
+    world = placed(report("n1", capabilities=can), report("n2", capabilities=can))
+    no_list = (None, Status(Code.INTERNAL))
+    world.vendors["n2"] = lambda call: no_list if call.method.endswith("ListSnapshots") else (b"", OK)
+    snapshot = csi.DeleteSnapshotRequest(snapshot_id="x")
+    for lists_volumes in (True, False):
+        with pytest.raises(NoPlace):
+            await world.ask("DeleteSnapshot", snapshot)
+        if lists_volumes:
+            await refused(world, "x")
+    await world.placement.forget("n2")
+    await refused(world, "x")
+    world.monotonic += 61.0
+    world.vendors["n2"] = lambda _: (b"", OK)
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteSnapshot", snapshot)
+    await world.placement.inventories.settled()
+    assert (await world.ask("DeleteSnapshot", snapshot)).node == "n1"

@@ -181,7 +181,7 @@ async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere
 async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: Placed) -> None:
     world.placement.affinity = affinity("n2", "n3", handle="static")
     asked = csi.ControllerUnpublishVolumeRequest(volume_id="static", node_id="id-of-n1")
-    with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and n2, n3 sent no list"):
+    with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and n2, n3 cannot be asked for a list"):
         await world.ask("ControllerUnpublishVolume", asked)
     asked.node_id = "id-of-n3"
     assert (await world.ask("ControllerUnpublishVolume", asked)).node == "n3"
@@ -238,7 +238,7 @@ async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(
     for gone in ("n2", "n3"):
         del world.reports[gone]
     world.placement.changed(DRIVER)
-    with pytest.raises(NoPlace, match="n1, n2 sent no list"):
+    with pytest.raises(NoPlace, match="n1, n2 cannot be asked for a list"):
         await world.ask("DeleteVolume", delete("unknown"))
     await world.placement.forget("n2")
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"

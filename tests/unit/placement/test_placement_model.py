@@ -10,7 +10,7 @@ the caller has them, and of what is under way nothing if the hub dies, nor of a 
 there that nobody took. Other hubs do not see them either: where there are two, one caller pins its creates at one hub.
 
 And whatever the hub knows of a volume, be it little, old or of another volume of the same id: a call goes to the node
-that has it, or to none.
+that has it, or to none. A deletion goes to another node only if no node has it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.claim_store import Holding
-from cloud.placement.decisions import Mode, Snapshot
+from cloud.placement.claim_store import FORGOTTEN, Holding
+from cloud.placement.decide import ask_for, decide
+from cloud.placement.decisions import Mode, Send, Snapshot
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import VOLUME, Thing
@@ -41,8 +42,10 @@ from common.status import Code, Status
 from common.topology import NODE_SEGMENT
 from tests.kit.examples import examples
 from tests.kit.placed_nodes import (
+    CONTROLLER,
     DRIVER,
     OK,
+    RPC,
     Asked,
     Placed,
     affinity,
@@ -582,9 +585,10 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @cache
-def told(node: str, *, own: bool, hides: bool) -> DriverReport:
+def told(node: str, *, own: bool, hides: bool, lists: bool = False) -> DriverReport:
     """What a node has reported."""
-    return report(node, segments=({} if hides else {"zone": node}) if own else None)
+    capabilities = (RPC.CREATE_DELETE_VOLUME, *[RPC.LIST_VOLUMES] * lists)
+    return report(node, segments=({} if hides else {"zone": node}) if own else None, capabilities=capabilities)
 
 
 def known(case: Case, thing: Thing) -> Standing:
@@ -624,3 +628,44 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> N
         assert node == case.home or node not in case.fleet  # where nothing can be sent to it
     elif CODES[type(refused)] != Code.UNAVAILABLE:
         assert case.others
+
+
+HIDDEN = ("there is none", "its list is older", "it is away", "it cannot list", "it is new", "it is forgotten", "lost")
+"""Why no list has a volume that exists, if nothing else is known of it."""
+
+
+@examples(300)
+@given(cases(), st.sampled_from(HIDDEN), SOME)
+def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
+    case: Case, why: str, earlier: frozenset[str]
+) -> None:
+    thing, home, key = Thing(VOLUME, "vol-1"), {case.home}, "zone" if case.own else NODE_SEGMENT
+    is_new = why in HIDDEN[4:]
+    members, named = frozenset(SITES) - (home if is_new else NOWHERE), case.named & home if is_new else case.named
+    fresh = members - (home if why == "its list is older" else NOWHERE)
+    unable = home if why == "it cannot list" else NOWHERE
+    nodes = fleet(*(told(it, own=case.own, hides=it in case.hides, lists=it not in unable) for it in sorted(members)))
+    rows = MemoryRows()
+    for node in earlier | fresh:
+        rows.set_listed(DRIVER, node, VOLUME)
+    if why == "it is new":
+        rows.set_holding(DRIVER, Thing(VOLUME, "another"), case.home, Holding("CreateVolume another"))
+    if why == "it is forgotten":
+        rows.set_listed(DRIVER, case.home, FORGOTTEN)
+    now = Snapshot(
+        nodes,
+        members - (home if why == "it is away" else NOWHERE),
+        rows.standing(DRIVER, "", [thing]),
+        affinity(*named, handle="vol-1", key=key) if named else None,
+        ("hub.db was damaged",) if why == "lost" else (),
+        listed=fresh,
+    )
+    request = delete().SerializeToString()
+    decision = decide(
+        ask_for(DRIVER, CONTROLLER + "DeleteVolume", request, wanted="", mode=Mode.LOCAL, fleet=nodes), now
+    )
+    if why == "there is none":
+        assert isinstance(decision, Send)
+        assert not case.named or case.own or decision.node in case.named
+    elif isinstance(decision, Send):
+        assert decision.node == case.home

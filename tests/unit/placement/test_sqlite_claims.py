@@ -134,6 +134,7 @@ def known(store: SqliteClaims) -> tuple[list[Standing], set[Any]]:
 @example([("delete", "n1", THINGS[0]), ("settle",), ("record_later", "n1", THINGS[0], "a")])
 @example([("forget", "n1"), ("settle",), ("record_later", "n1", THINGS[0], "a"), ("hold_later", "b", "n1")])
 @example([("claim", "a", "n1"), ("settle",), ("hold_later", "a", "n1")])
+@example([("forget", "n1"), ("record_later", "n1", THINGS[0], "a")])
 @example([("forget", "n1"), ("settle",), ("claim", "a", "n2"), ("hold_later", "a", "n2")])
 @example(
     [("hold_later", "a", "n1"), ("hold_later", "a", "n1"), ("forget", "n1"), ("leave",), ("hold_later", "a", "n1")]

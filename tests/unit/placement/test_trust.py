@@ -103,7 +103,7 @@ async def test_a_refused_node_is_still_a_reason_not_to_guess(placed: Placing) ->
     refuse(world, "n2")
     with pytest.raises(NoRoute):
         await world.ask("DeleteVolume", delete(), mode=Mode.PINNED)
-    with pytest.raises(NoPlace, match="n1, n2 sent no list"):
+    with pytest.raises(NoPlace, match="n1, n2 cannot be asked for a list"):
         await world.ask("DeleteVolume", delete())
     await world.placement.inventories.settled()
     assert {node for node, *_ in world.calls} <= {"n1"}
