@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
+KUBELETS = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
+"""What a kubelet sets of its Node, and the hub does not."""
+
 pytestmark = [needs_mounts, pytest.mark.slow]
 
 
@@ -130,6 +133,8 @@ def test_the_node_and_a_pod_that_waits_say_what_must_be_solved_on_the_node(
     node.driver.process.signal(signal.SIGSTOP)
     create(control_plane, pod("web", "data"), pod("idle"))
     if kubelet:
+        api.wait_until("Node", NODE, bool, what="made by the hub")
+        api.patch_status("Node", NODE, KUBELETS)
         node.start_agent("--registration=observe", wait=False)
         api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
     else:
@@ -264,7 +269,7 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     node.start_agent("--registration=observe", wait=False)
     wait_for(lambda: "no kubelet has set an address" in str(node.problems()), what="wait", instead=node.problems)
     assert "csi-bridge.io/edge" in str(api.get("Node", NODE)["spec"]["taints"])
-    api.patch_status("Node", NODE, {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}})
+    api.patch_status("Node", NODE, KUBELETS)
     handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
     assert "csi-bridge.io/edge" not in handed["metadata"]["labels"]
