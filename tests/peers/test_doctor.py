@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cli.doctor import cluster, permissions
 from cli.doctor.finding import Level, perform
 from cloud.kube import connect
+from tests.kit.deployed import objects
 from tests.kit.pages import node
 from tests.kit.peers import manifests
 
@@ -59,8 +60,14 @@ async def test_an_administrator_is_told_whether_the_admission_policies_are_there
 
     missed = await policies()
     assert (missed.level, "are missing: csi-bridge-hub-claims" in missed.what) == (Level.WARNING, True)
-    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "admission.yaml")
-    assert (await policies()).level is Level.OK
+    made = objects(DEPLOY / "cloud" / "base" / "admission.yaml")
+    try:
+        for each in made:
+            await asyncio.to_thread(control_plane.api.create, each)
+        assert (await policies()).level is Level.OK
+    finally:
+        for each in made:
+            await asyncio.to_thread(control_plane.api.delete, each["kind"], each["metadata"]["name"])
 
 
 async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_permission_that_it_lacks(
