@@ -34,11 +34,12 @@ def test_kubernetes_binds_each_claim_to_the_volume_that_the_case_names(control_p
         has = found["spec"]["volumeName"].removeprefix(f"{namespace}-") if _is_bound(found) else ""
         if has != case.has:
             unlike[str(case)] = has
-        unused = [it["metadata"]["name"] for it in volumes if it["metadata"]["name"] != f"{namespace}-{has}"]
-        for name in unused:
-            api.delete(_VOLUME, name)
-        for name in unused:
-            api.wait_gone(_VOLUME, name)
+        # The next cases find no claim that waits, and no free volume.
+        unused = [] if has else [(_CLAIM, "data", namespace)]
+        unused += [(_VOLUME, name, None) for it in volumes if (name := it["metadata"]["name"]) != f"{namespace}-{has}"]
+        for kind, name, where in unused:
+            api.delete(kind, name, namespace=where)
+            api.wait_gone(kind, name, namespace=where)
     assert unlike == {}
 
 
