@@ -33,7 +33,7 @@ from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.link import Link, Stream
-from common.logs import of_peer
+from common.logs import bind_peer, of_peer
 from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
@@ -302,6 +302,8 @@ class Hub:
             raise NotCarried(f"stream kind {stream.opened.kind}", f"this hub does not serve it to the role {role}")
         if self._draining:
             raise Draining("hub")
+        if role is not Role.OPERATOR:
+            bind_peer(_admitted(stream.link)["peer"])
         await serve(stream)
 
 

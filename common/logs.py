@@ -10,7 +10,7 @@ Rules:
 * A line that cannot be written (closed stderr, full disk, a pipe that nobody reads) is counted and dropped. The process
   goes on with the same exit status.
 * Control characters in a message are escaped, so that a vendor's text cannot forge a second line or steer a terminal.
-* A line that a peer can provoke names the peer (`of_peer`). Each peer gets some lines a minute; the handler counts the
+* A line that a peer can provoke names the peer (`of_peer`, `bind_peer`). Each peer gets some lines a minute; the handler counts the
   rest, and adds the count to the last one: `… and 4,311 more` (`common.line_limit`).
 """
 
@@ -52,6 +52,7 @@ Fields = Mapping[str, str | int | float]
 
 _NO_FIELDS: Final[dict[str, str | int | float]] = {}
 _about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
+_peer: ContextVar[str | None] = ContextVar("csi_bridge_peer", default=None)
 
 
 def bind(about: About) -> None:
@@ -62,6 +63,14 @@ def bind(about: About) -> None:
 def of_peer(peer: str) -> dict[str, str]:
     """The `extra` of a line that this peer can provoke: `edge n1` once it is admitted, before that its host."""
     return {"peer": peer}
+
+
+def bind_peer(peer: str) -> None:
+    """Take this peer, named as for `of_peer`, for the one that provokes each further line of this task.
+
+    Lines of the tasks that it starts count, too. A line with a peer of its own keeps that.
+    """
+    _peer.set(peer)
 
 
 class FinishedCall(About, Protocol):
@@ -167,7 +176,7 @@ class LineHandler(logging.Handler):
         about = _about.get()
         if about is not None:
             record.about = about.log_fields()
-        peer = getattr(record, "peer", None)
+        peer = getattr(record, "peer", None) or _peer.get()
         now = self._clock()
         if self._limit.holds and now >= self._counts_due:
             self.write_counts()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.messages import Drain, encode
+from common.messages import Ack, Chunk, Drain, End, Kind, Open, Priority, encode
 from tests.kit.stranger import Stranger, hello, websocket_frame
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.kit.bridge import Bridge
 
 
@@ -58,3 +60,21 @@ def test_lines_about_one_peer_hide_no_line_about_another(bridge: Bridge) -> None
         stranger.greet(hello("edge", "n2"))
         wait_for(lambda: hub.logged("edge n2 is connected"), what="line about n2")
     assert 100 <= len(hub.logged("edge n1 is connected")) < 110
+
+
+def test_a_node_that_breaks_the_rules_of_its_streams_again_and_again_gets_some_lines(
+    bridge: Bridge, tmp_path: Path
+) -> None:
+    hub = bridge.start_hub(f"--manifests={tmp_path}")
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        for number in range(150):
+            opened = Open(2 * number + 1, Kind.FACTS, Priority.SYNC, "", "", "", "", 0)
+            stranger.frames(opened, Chunk(opened.stream, 0, b"no message of a sync"))
+            while not any(isinstance(frame, End) for frame in stranger.next_frames()):
+                pass
+            stranger.frames(Ack(opened.stream, delivered=True))
+    hub.stop()
+    lines = hub.logged("node n1 broke the rules of a sync")
+    assert len(lines) < 120
+    assert lines[-1]["msg"].endswith(f" … and {150 - len(lines)} more")
