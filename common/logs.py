@@ -10,8 +10,8 @@ Rules:
 * A line that cannot be written (closed stderr, full disk, a pipe that nobody reads) is counted and dropped. The process
   goes on with the same exit status.
 * Control characters in a message are escaped, so that a vendor's text cannot forge a second line or steer a terminal.
-* A line that a peer can provoke names the peer (`of_peer`, `bind_peer`). Each peer gets some lines a minute; the handler counts the
-  rest, and adds the count to the last one: `… and 4,311 more` (`common.line_limit`).
+* A line that a peer can provoke names the peer (`of_peer`, `bind_peer`). Each peer gets some lines a minute; the
+  handler counts the rest, and adds the count to the last one: `… and 4,311 more` (`common.line_limit`).
 """
 
 import asyncio

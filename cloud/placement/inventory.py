@@ -36,6 +36,9 @@ MOST_PAGES = 1_000
 
 _PAGE_LIMIT_S = 60.0
 
+_LIST_LIMIT_S = 600.0
+"""Of all pages. A node that answers as late as it may would else hold a place of the others for hours."""
+
 _AT_ONCE_BYTES = 8_192
 """An answer up to this size is read at once, within a millisecond. A thread reads the others: the largest takes tens of
 milliseconds."""
@@ -221,10 +224,12 @@ class Inventories:
         try:
             async with self._slots:
                 began, at = self._now(), self._monotonic()
-                await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
+                async with asyncio.timeout(_LIST_LIMIT_S):
+                    await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
             await self._store.listed(driver, node, kind, things, began=began)
-        except (CallError, Unlisted, ListsTooLarge) as error:
-            log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, error)
+        except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
+            why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
+            log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, why)
         else:
             self._listed[driver, node, kind] = at
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

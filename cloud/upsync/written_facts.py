@@ -11,7 +11,8 @@ Rules:
   (docs/csi-contract.md#volumesinuse-comes-before-staging). Meanwhile the node's later facts wait, because the hub
   stores the facts of a node one after another. For that reason no other acknowledgement waits for Kubernetes.
 * Each kind has a queue of its own, so that Events that the API server refuses do not delay Nodes.
-* Events wait for their write in memory only: a hub that stops loses them.
+* Events wait for their write in memory only: a hub that stops loses them. A node with very many takes no place from the
+  others, and does not fill the cluster.
 * For a node that a kubelet serves the hub writes no facts, and only removes its own marks (`handover`). Earlier facts
   of the node's agent no longer count.
 * If an object is deleted during a write, the hub tries the write once more before it reports a problem.
@@ -22,7 +23,8 @@ Rules:
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict, defaultdict
+import time
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
@@ -37,12 +39,17 @@ from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
 from common import sole_use
+from common.logs import of_peer
 from common.objects import Object, Ref, Stamp
+from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 
 _MOST_EVENTS: Final = 1_000
-"""The most events that wait to be written; the oldest ones above this number are dropped."""
+"""The most events that wait to be written. Above this number, the oldest one of the node with the most is dropped."""
+
+_EVENT_BURST: Final = 500
+"""The Events of a node that are written at once: as many as wait at an agent. Then there is one a second."""
 
 Key = tuple[str, Ref]
 """A node, and the object of one of its facts; or a task for the node (`farewell.KIND`, `handover.KIND`)."""
@@ -78,13 +85,17 @@ class WrittenFacts:
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._hearts, self._in_use = hearts, in_use
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
         """The nodes that a kubelet serves, as their agents said last."""
         self._sink, self._files, self._writers = sink, files, writers
-        self._events: OrderedDict[Key, Body] = OrderedDict()
+        self._events: dict[Key, Body] = {}
+        self._buckets: dict[str, Bucket] = {}
+        """By node: the Events that it may still let the hub write."""
+        self._monotonic = monotonic
         self._uids: dict[str, str] = {}
         """The UID of each existing Node, as the cluster's watch showed it last."""
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
@@ -230,6 +241,7 @@ class WrittenFacts:
         self._end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
         self._untell_all(node)
+        self._buckets.pop(node, None)
         await self._sink.forget(node)
         if node not in self._streams:  # it may have reconnected meanwhile
             self._add((node, Ref(farewell.KIND, "", node)))
@@ -260,12 +272,18 @@ class WrittenFacts:
             self._queues["Event"].discard(key)
 
     def _put_event(self, key: Key, body: Body) -> None:
+        node, now = key[0], self._monotonic()
+        if not self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now)).take(now):
+            _lost(key, "the node sends too many")
+            return
         self._events.pop(key, None)
         self._events[key] = body
         if len(self._events) > _MOST_EVENTS:
-            lost, _ = self._events.popitem(last=False)
+            most, _ = Counter(its for its, _ in self._events).most_common(1)[0]
+            lost = next(it for it in self._events if it[0] == most)
+            del self._events[lost]
             self._queues["Event"].discard(lost)
-            log.warning("an event of node %s is dropped, because too many wait to be written: %s", *lost)
+            _lost(lost, "too many wait to be written")
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key
@@ -290,6 +308,10 @@ class WrittenFacts:
         if fact is not None and body != fact.body:
             log.info("node %s tells of drivers or segments that its reports do not have: not written to %s", node, ref)
         return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)
+
+
+def _lost(key: Key, why: str) -> None:
+    log.warning("an event of node %s is dropped, because %s: %s", key[0], why, key[1], extra=of_peer(f"edge {key[0]}"))
 
 
 def _in_use(body: Body) -> Collection[str]:

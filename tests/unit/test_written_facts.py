@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ async def _soon(_seconds: float) -> None:
 
 class WritingHub:
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory, self.now = directory, 0.0
         self.hearts, self.in_use = Hearts(), InUse()
         self.writer, self.nodes = Writer(self.in_use), Writer(self.in_use)
         self.nodes.written, self.nodes.remembered = self.writer.written, self.writer.remembered
@@ -139,6 +140,7 @@ class WritingHub:
             self.hearts,
             self.in_use,
             pause=_soon,
+            monotonic=lambda: self.now,
         )
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
@@ -238,6 +240,29 @@ async def test_of_too_many_events_that_wait_the_oldest_are_given_up(
     hub.writer.gate.set()
     assert await hub.settle() == [(ref, True) for ref in told[3:]]
     assert sum("is dropped" in record.getMessage() for record in caplog.records) == 3
+
+
+async def test_a_node_with_very_many_events_takes_no_place_from_the_others_and_little_from_the_cluster(
+    hub: WritingHub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cloud.upsync.written_facts._MOST_EVENTS", 3)
+    monkeypatch.setattr("cloud.upsync.written_facts._EVENT_BURST", 5)
+    hub.writer.gate.clear()
+
+    async def tell(node: str, name: str) -> Ref:
+        ref, about = Ref("Event", "default", name), {"kind": "Node", "name": node}
+        body = json.dumps({**BODIES[EVENT], "involvedObject": about}).encode()
+        await hub.facts.store(node, Object(ref, Stamp("", "1"), body))
+        return ref
+
+    honest = await tell("n2", "honest")
+    flood = [await tell("n1", f"e{number}") for number in range(20)]
+    hub.writer.gate.set()
+    assert await hub.settle() == [(honest, True), (flood[3], True), (flood[4], True)]
+    assert len([it for it in caplog.records if it.levelno >= logging.WARNING]) == 3 + 15
+    assert {it.__dict__["peer"] for it in caplog.records if it.levelno >= logging.WARNING} == {"edge n1"}
+    hub.now += 1.0
+    assert [(await tell("n1", "later"), True)] == await hub.settle()
 
 
 async def test_events_that_nobody_takes_hold_up_no_node(hub: WritingHub) -> None:

@@ -90,9 +90,13 @@ async def test_a_list_of_several_pages_is_read_to_its_end(world: Placed) -> None
     assert (await world.ask("DeleteVolume", delete("b"))).node == "n1"
 
 
-@pytest.mark.parametrize("kind", ["same", "cycle", "endless", "empty", "nonsense", "refused", "huge"])
-async def test_a_list_that_has_no_end_or_no_sense_is_none(world: Placed, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["same", "cycle", "endless", "empty", "nonsense", "refused", "huge", "late"])
+async def test_a_list_that_has_no_end_or_no_sense_is_none(
+    world: Placed, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = iter(range(10_000))
+    if kind == "late":
+        monkeypatch.setattr("cloud.placement.inventory._LIST_LIMIT_S", 0.0)
 
     def page(call: Call) -> tuple[bytes | None, Status]:
         number = next(count)
@@ -102,6 +106,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(world: Placed, kind: s
             "endless": lambda: (listing(f"b-{number}", token=str(number)), OK),
             "empty": lambda: (listing(token=str(number)), OK),
             "nonsense": lambda: (b"\xff", OK),
+            "late": lambda: (listing("b", token=str(number) if number < 9 else ""), OK),
             "refused": lambda: (None, Status(Code.INTERNAL, "no")),
             "huge": lambda: (listing(*(f"{number}-{i}" * 50 for i in range(2_000)), token=str(number)), OK),
         }
