@@ -12,6 +12,7 @@ from common.enrolment import JoinToken, parse_token
 from common.errors import BridgeError, SettingsError
 from common.limits import Limits
 from common.parsers import node_name
+from common.proxy import Proxy
 from edge.join import join
 
 
@@ -23,12 +24,14 @@ class Question:
         token: the token's line; `@FILE` reads it from a file, `-` from standard input.
         node: the node's name; None for the name of this host, as the kubelet does.
         state_dir: the agent's state directory.
+        proxy: the HTTP proxy through which the hub is dialled.
         timeout_s: the time limit for each connection to the hub.
     """
 
     token: str
     node: str | None
     state_dir: Path
+    proxy: Proxy | None
     timeout_s: float
 
 
@@ -40,7 +43,8 @@ def run(question: Question, usual_state_dir: Path) -> int:
     """
     token, node = _token(question.token), question.node or _host_name()
     try:
-        joined = asyncio.run(join(token, node, question.state_dir, limits=Limits(hello_timeout_s=question.timeout_s)))
+        limits = Limits(hello_timeout_s=question.timeout_s)
+        joined = asyncio.run(join(token, node, question.state_dir, limits=limits, proxy=question.proxy))
     except BridgeError as error:
         told = str(error) if isinstance(error, SettingsError) else f"node {node} has not joined: {error}"
         click.echo(f"csi-bridge: {_printable(told)}", err=True)

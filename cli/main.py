@@ -85,6 +85,7 @@ def edge_run(settings: AgentFlags) -> None:
         "EDGE",
         option("--node", type=NODE, help="Name of this node in Kubernetes. Unset: the host's name."),
         process_options.EDGE_STATE_DIR,
+        process_options.HUB_PROXY,
         option("--timeout", type=duration_type("1s", "10m"), default="10s", help="Time limit for each connection."),
     ),
 )

@@ -11,6 +11,7 @@ Rules:
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +24,10 @@ S = TypeVar("S")
 
 _SHOWN_CHARS = 100
 """An error quotes this much of a wrong value: enough to recognise it, too little to fill a log."""
+
+
+_CREDENTIALS = re.compile(r"(^|//)[^/]*@")
+"""The user and the password in an address, which no error shows."""
 
 
 class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
@@ -166,6 +171,7 @@ def _words(type_: Any) -> tuple[str, str]:
 
 def _shown(text: str) -> str:
     """A wrong value in one line; with blanks or control characters it is quoted."""
+    text = _CREDENTIALS.sub(r"\1…@", text)
     text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
     return text if text.isprintable() and " " not in text else json.dumps(text)
 

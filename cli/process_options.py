@@ -14,6 +14,7 @@ from cloud.served_driver import served_driver
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
+from common.proxy import read_proxy
 from edge.runtimes import direct_runtime
 from edge.settings import AgentFlags
 
@@ -27,6 +28,13 @@ HUB_ADDRESS = Text(hub_endpoint_with_tls, "wss://HOST:PORT")
 _logs, _tls, _tuning, _join = (partial(option, group=group) for group in ("logs", "tls", "tuning", "join"))
 _LINK_TIME = duration_type("100ms", "10m")
 _TIME = duration_type("1s", "24h")
+
+HUB_PROXY = option(
+    "--proxy",
+    type=Text(read_proxy, "PROXY"),
+    help="HTTP proxy through which the hub is dialled: http://[USER:PASSWORD@]HOST:PORT. Unset: HTTPS_PROXY. The "
+    "hosts in NO_PROXY are dialled without it. Give a password by a variable: flags stand in the list of processes.",
+)
 
 PROCESS_OPTIONS = (
     _logs(
@@ -321,6 +329,7 @@ DRIVER_OPTIONS = Options(
         default="unix:///var/lib/kubeedge/kubeedge.sock",
         help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host.",
     ),
+    HUB_PROXY,
     option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local and shared."),
     option(
         "--placement",
@@ -361,6 +370,7 @@ EDGE_OPTIONS = Options(
     *PROCESS_OPTIONS,
     option("--node", type=NODE, help="Name of this node in Kubernetes. Required, unless the node has joined."),
     option("--hub", type=ENDPOINT, help="Address of the hub: wss://HOST:PORT. Required, unless the node has joined."),
+    HUB_PROXY,
     option(
         "--driver",
         type=SOCKET,

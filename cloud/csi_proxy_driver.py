@@ -19,6 +19,7 @@ import logging
 import random
 import secrets
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 from cloud.driver_settings import DriverSettings
@@ -29,7 +30,7 @@ from common.backoff import Backoff
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
-from common.dial import dial
+from common.dial import dial as dial_hub
 from common.errors import (
     CallError,
     CallTimeout,
@@ -256,7 +257,7 @@ class Serving(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def serve_sidecars(
-    settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, dial: Dial = dial
+    settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, dial: Dial | None = None
 ) -> AsyncIterator[Serving]:
     """Serve a driver's socket inside this block.
 
@@ -264,7 +265,7 @@ async def serve_sidecars(
         settings: of the proxy driver.
         cache: its driver's Identity.
         metrics: counts its calls and links.
-        dial: makes its link to the hub.
+        dial: makes its link to the hub; over the network, if nothing else is given.
 
     Raises:
         SettingsError: the socket or a file cannot be used.
@@ -277,7 +278,7 @@ async def serve_sidecars(
         proxy,
         limits=settings.limits(),
         tls=settings.tls(server=False),
-        dial=dial,
+        dial=dial or partial(dial_hub, proxy=settings.proxy),
         on_redial=metrics.redials.inc,
         leave=lambda former: former.drain("the proxy driver has a newer link"),
     )

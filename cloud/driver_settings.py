@@ -5,6 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint
 from common.errors import SettingsError
+from common.proxy import Proxy
 from common.settings import ProcessSettings
 
 MAX_CONNECTIONS = 1024
@@ -19,6 +20,7 @@ class DriverSettings(ProcessSettings):
     endpoint: Path
     endpoint_mode: int
     hub_endpoint: Endpoint
+    proxy: Proxy | None
     nodeid: str | None
     placement: str
     max_connections: int

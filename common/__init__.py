@@ -19,7 +19,7 @@ A session on the event loop and on the network:
 * `turn`: lets the answers to bytes that came in one go share a write.
 * `tcp`: a TCP connection under a WebSocket: before TLS, its options, its errors in words.
 * `websocket_frames`, `transport`: the usual frame of a WebSocket; a WebSocket under a link.
-* `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `backoff`, `proxy`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `local_dial`: a link between two parts of one process.
 * `rotation`: moves an uplink to new certificate files.
 * `handshakes`, `listener`: the connections without a hello, and their limit; accept links.

@@ -11,6 +11,7 @@ from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Hello, Reason
+from common.proxy import Proxy, through
 from common.session import Session
 from common.tcp import RawTcp, in_words, tune
 from common.transport import WebSocket
@@ -19,17 +20,23 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def dial(
-    endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None = None
+    endpoint: Endpoint,
+    hello: Hello,
+    handler: LinkHandler,
+    *,
+    limits: Limits,
+    tls: ssl.SSLContext | None = None,
+    proxy: Proxy | None = None,
 ) -> Link:
-    """Make one link. All steps together may take `limits.hello_timeout_s`.
+    """Make one link. All steps together may take `limits.hello_timeout_s`. `proxy` is for `wss://` alone.
 
     Raises:
-        DialError: nobody answers there, or the peer is no hub.
+        DialError: nobody answers there, the proxy refuses, or the peer is no hub.
         HandshakeRefused: the hub refused our hello.
     """
     try:
         async with asyncio.timeout(limits.hello_timeout_s):
-            return await _dial(endpoint, hello, handler, limits, tls)
+            return await _dial(endpoint, hello, handler, limits=limits, tls=tls, proxy=proxy)
     except TimeoutError:
         raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
     except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
@@ -37,7 +44,13 @@ async def dial(
 
 
 async def _dial(
-    endpoint: Endpoint, hello: Hello, handler: LinkHandler, limits: Limits, tls: ssl.SSLContext | None
+    endpoint: Endpoint,
+    hello: Hello,
+    handler: LinkHandler,
+    *,
+    limits: Limits,
+    tls: ssl.SSLContext | None,
+    proxy: Proxy | None,
 ) -> Link:
     loop = asyncio.get_running_loop()
     greeted: asyncio.Future[None] = loop.create_future()
@@ -48,7 +61,7 @@ async def _dial(
 
     websocket = WebSocket.dialling(endpoint, limits, make_link)
     try:
-        await _connect(endpoint, websocket, limits, tls)
+        await _connect(endpoint, websocket, limits, tls, proxy)
         link = await websocket.opened()
         await greeted
     except BaseException:
@@ -58,7 +71,9 @@ async def _dial(
     return link
 
 
-async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None) -> None:
+async def _connect(
+    endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None, proxy: Proxy | None
+) -> None:
     loop = asyncio.get_running_loop()
     if endpoint.path is not None:
         await loop.create_unix_connection(lambda: websocket, str(endpoint.path))
@@ -66,7 +81,7 @@ async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls
         await _connect_any(lambda: websocket, endpoint, limits)
     else:
         assert tls is not None
-        raw = await _connect_any(RawTcp, endpoint, limits)
+        raw = await through(proxy, endpoint) or await _connect_any(RawTcp, endpoint, limits)
         tune(raw.transport, limits)
         secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller

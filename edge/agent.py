@@ -19,10 +19,12 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from common.accounting import Account, Accounts
 from common.certificate_ends import CertificateEnds
 from common.csi.methods import METHODS, is_controller_side
+from common.dial import dial
 from common.errors import EpochOver, NotCarried, OperationLimit
 from common.link import Link, Stream
 from common.messages import Kind, Open
@@ -275,7 +277,7 @@ def _renewal(settings: AgentSettings) -> Renewal | None:
     if not settings.is_joined:
         return None
     log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, settings.hub, settings.tls_cert)
-    return Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits())
+    return Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits(), proxy=settings.proxy)
 
 
 async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
@@ -322,6 +324,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         agent,
         limits=settings.limits(),
         tls=settings.tls(server=False),
+        dial=partial(dial, proxy=settings.proxy),
         on_redial=metrics.redials.inc,
         before_dial=renewal.before_dial if renewal is not None else None,
     )

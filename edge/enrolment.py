@@ -15,6 +15,7 @@ from common.errors import CallError, DialError, HandshakeRefused, NotCarried, Re
 from common.limits import Limits
 from common.link import Link, Stream
 from common.messages import Kind, Priority, Reason
+from common.proxy import Proxy
 from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin
 from common.version import introduce
@@ -63,6 +64,7 @@ async def ask_at(
     node: str,
     tls: ssl.SSLContext,
     limits: Limits,
+    proxy: Proxy | None = None,
 ) -> A:
     """Ask on a new link to the join listener.
 
@@ -70,7 +72,7 @@ async def ask_at(
         HandshakeRefused, NotCarried, DialError: as for `ask`, or the listener cannot be reached.
     """
     hello = introduce("edge", node, instance=secrets.token_hex(8))
-    link = await dial(endpoint, hello, _Asker(), limits=limits, tls=tls)
+    link = await dial(endpoint, hello, _Asker(), limits=limits, tls=tls, proxy=proxy)
     try:
         return await ask(link, kind, question, wanted)
     finally:

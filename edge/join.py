@@ -24,11 +24,12 @@ from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, fin
 from common.errors import DialError, HandshakeRefused, SettingsError
 from common.limits import Limits
 from common.messages import Kind
+from common.proxy import Proxy
 from edge.enrolment import ask_at, unverified, verified
 from edge.identity import Identity, Joined
 
 
-async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) -> Joined:
+async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits, proxy: Proxy | None = None) -> Joined:
     """Get the node's identity from the hub of a token, and store it.
 
     Returns the settings that the agent starts with.
@@ -46,7 +47,7 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) 
         raise SettingsError("--node", node, f"{state_dir} has joined as {former.node}; take another --state-dir")
     try:
         with identity.held():
-            await _join(identity, token, node, limits)
+            await _join(identity, token, node, limits=limits, proxy=proxy)
     except BlockingIOError as error:
         why = "its agent, or another join, gets a certificate for it at this moment; run the command again"
         raise SettingsError("--state-dir", state_dir, why) from error
@@ -62,9 +63,9 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) 
     return joined
 
 
-async def _join(identity: Identity, token: JoinToken, node: str, limits: Limits) -> None:
+async def _join(identity: Identity, token: JoinToken, node: str, *, limits: Limits, proxy: Proxy | None) -> None:
     request = await asyncio.to_thread(identity.request, token.id)
-    issued, endpoint = await _ask_any(Join(token.id, token.secret, node, request), token, limits)
+    issued, endpoint = await _ask_any(Join(token.id, token.secret, node, request), token, limits=limits, proxy=proxy)
     try:
         store = partial(identity.store, issued, node, now=time.time(), host=endpoint.host, token=token.id)
         await asyncio.to_thread(store)
@@ -72,23 +73,24 @@ async def _join(identity: Identity, token: JoinToken, node: str, limits: Limits)
         raise DialError(str(endpoint), str(error)) from error
 
 
-async def _ask_any(question: Join, token: JoinToken, limits: Limits) -> tuple[Issued, Endpoint]:
+async def _ask_any(question: Join, token: JoinToken, *, limits: Limits, proxy: Proxy | None) -> tuple[Issued, Endpoint]:
     """Ask at the token's addresses, until one of them leads to the hub. Returns its answer and this address."""
     failure: DialError | None = None
     for endpoint in map(hub_endpoint, token.joins):
         try:
-            return await _ask(endpoint, question, token, limits), endpoint
+            return await _ask(endpoint, question, token, limits=limits, proxy=proxy), endpoint
         except DialError as error:
             failure = error
     assert failure is not None  # a token has an address
     raise failure
 
 
-async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, limits: Limits) -> Issued:
-    node = question.node
-    answer = await ask_at(endpoint, Kind.CA, AskCa(), CaCertificates, node=node, tls=unverified(), limits=limits)
+async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, *, limits: Limits, proxy: Proxy | None) -> Issued:
+    asking = partial(ask_at, endpoint, node=question.node, limits=limits, proxy=proxy)
+    answer: CaCertificates = await asking(Kind.CA, AskCa(), CaCertificates, tls=unverified())
     tls = verified(_pinned(answer.pem, token.pin, endpoint))
-    return await ask_at(endpoint, Kind.JOIN, question, Issued, node=node, tls=tls, limits=limits)
+    issued: Issued = await asking(Kind.JOIN, question, Issued, tls=tls)
+    return issued
 
 
 def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:

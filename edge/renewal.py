@@ -30,6 +30,7 @@ from common.errors import DialError, HandshakeRefused, NotCarried, SettingsError
 from common.limits import Limits
 from common.link import Link
 from common.messages import Kind
+from common.proxy import Proxy
 from common.uplink import Uplink
 from edge.enrolment import ask, ask_at, verified
 from edge.identity import Identity
@@ -73,12 +74,13 @@ class Renewal:
         node: str,
         *,
         limits: Limits,
+        proxy: Proxy | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._identity = identity
         self._node = node
-        self._limits = limits
+        self._limits, self._proxy = limits, proxy
         self._clock, self._monotonic = clock, monotonic
         self._problem = ""
         self._uplink: Uplink | None = None
@@ -196,7 +198,14 @@ class Renewal:
             endpoint = hub_endpoint(address)
             try:
                 return await ask_at(
-                    endpoint, Kind.RENEW, question, Issued, node=self._node, tls=tls, limits=self._limits
+                    endpoint,
+                    Kind.RENEW,
+                    question,
+                    Issued,
+                    node=self._node,
+                    tls=tls,
+                    limits=self._limits,
+                    proxy=self._proxy,
                 )
             except DialError as error:
                 failure = error

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.errors import SettingsError
+from common.proxy import Proxy
 from common.settings import ProcessSettings
 from edge.identity import Identity
 from edge.runtimes import DirectRuntime
@@ -19,6 +20,7 @@ class AgentFlags(ProcessSettings):
 
     node: str | None
     hub: Endpoint | None
+    proxy: Proxy | None
     driver: tuple[Path, ...]
     state_dir: Path
     root_dir: Path

@@ -64,6 +64,11 @@ def check_link(state: AgentStatus) -> Finding:
     """Whether the agent has a link to the hub. If not, the finding has the reason."""
     if state.connected:
         return ok(f"node {state.node} is connected to {state.hub} since {shown(state.since)}")
+    if "the proxy http://" in state.why:
+        return wrong(
+            f"node {state.node} has no link to {state.hub} since {shown(state.since)}: {state.why}",
+            "the hub has not heard of this node; curl -x PROXY https://HUB:PORT tries the proxy by hand",
+        )
     return wrong(
         f"node {state.node} has no link to {state.hub} since {shown(state.since)}: {state.why}",
         "see the check of the certificate; compare --hub with the hub's --listen, and see that packets reach it; on "

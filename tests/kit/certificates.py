@@ -119,9 +119,11 @@ class Authority:
         self.key_path = self.path.with_suffix(".key")
         _write_key(self.key_path, self._key)
 
-    def hub(self, *addresses: str) -> Pem:
-        """Issue a certificate for a hub on this machine, with further addresses."""
-        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub", addresses=addresses, purposes=[SERVER_AUTH])
+    def hub(self, *addresses: str, names: Iterable[str] = ()) -> Pem:
+        """Issue a certificate for a hub on this machine, with further addresses and names."""
+        return self.issue(
+            "csi-bridge:hub", "csi-bridge:hubs", file="hub", addresses=addresses, names=names, purposes=[SERVER_AUTH]
+        )
 
     def edge(self, node: str, *, drivers: Iterable[str] = (), lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for the agent of a node, which may report these drivers; none: every driver."""
@@ -152,6 +154,7 @@ class Authority:
         file: str,
         uris: Iterable[str] = (),
         addresses: Iterable[str] = (),
+        names: Iterable[str] = (),
         purposes: Sequence[x509.ObjectIdentifier] | None = (CLIENT_AUTH, SERVER_AUTH),
         lifetime_s: float = 3600.0,
         expired: bool = False,
@@ -166,6 +169,7 @@ class Authority:
             file: the name of its files, without `.crt` and `.key`.
             uris: URIs in its subjectAltName.
             addresses: further IP addresses there.
+            names: further names there.
             purposes: its extended key usage; None: no such extension.
             lifetime_s: its life from now on. A certificate ends at a whole second.
             expired: it ended a minute ago.
@@ -180,13 +184,13 @@ class Authority:
                 *(x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common_names),
             ]
         )
-        names: list[x509.GeneralName] = [
-            x509.DNSName("localhost"),
+        alternatives: list[x509.GeneralName] = [
+            *(x509.DNSName(name) for name in ("localhost", *names)),
             *(x509.IPAddress(ipaddress.ip_address(address)) for address in {"127.0.0.1", *addresses}),
             *(x509.UniformResourceIdentifier(uri) for uri in uris),
         ]
         builder = self._builder(subject, key.public_key(), lifetime_s=-60.0 if expired else lifetime_s)
-        for extension in [x509.SubjectAlternativeName(names), *extensions]:
+        for extension in [x509.SubjectAlternativeName(alternatives), *extensions]:
             builder = builder.add_extension(extension, critical=False)
         if purposes is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)

@@ -23,7 +23,7 @@ from tests.kit.certificates import Authority
 from tests.kit.ports import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -39,11 +39,13 @@ class Node:
     name: str
     state_dir: Path
 
-    def join(self, token: str, *flags: str, fault_point: str = "") -> subprocess.CompletedProcess[str]:
-        """Run `edge join` with a token on standard input; with a fault point it dies there."""
+    def join(
+        self, token: str, *flags: str, fault_point: str = "", environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `edge join` with a token on standard input, and with more variables; with a fault point it dies there."""
         command = [str(prefork.PROGRAM), "edge", "join", f"--node={self.name}"]
         command += [f"--state-dir={self.state_dir}", *flags, "-"]
-        environment = os.environ | {VARIABLE: fault_point}
+        environment = {**os.environ, VARIABLE: fault_point, **(environment or {})}
         return subprocess.run(
             command, input=token, capture_output=True, text=True, timeout=60, check=False, env=environment
         )
@@ -57,11 +59,11 @@ class Node:
 class _JoinedAgent(Agent):
     """An agent that gets its node, its hub and its certificate from the join alone."""
 
-    def __init__(self, node: Node, sockets: Sequence[Path], directory: Path, logs: Path) -> None:
+    def __init__(self, node: Node, sockets: Sequence[Path], directory: Path, logs: Path, flags: Sequence[str]) -> None:
         super().__init__(node.name, "", sockets, directory, logs, ())
         skipped = ("--node=", "--hub=", "--insecure", "--state-dir=")
         command = [word for word in self.process.command if not word.startswith(skipped)]
-        self.process.command = [*command, f"--state-dir={node.state_dir}"]
+        self.process.command = [*command, f"--state-dir={node.state_dir}", *flags]
 
 
 class JoinBridge(Bridge):
@@ -78,9 +80,10 @@ class JoinBridge(Bridge):
         (self.join_port,) = free_ports(1)
         self._joined = 0
 
-    def start_hub(self, *flags: str) -> Hub:
+    def start_hub(self, *flags: str, names: Iterable[str] = ()) -> Hub:
+        """Start the hub; `names` are further ones in its certificate."""
         joining = [f"--ca-key={self.authority.key_path}", f"--join-listen=127.0.0.1:{self.join_port}"]
-        return super().start_hub(*self.authority.hub().flags, *joining, *flags)
+        return super().start_hub(*self.authority.hub(names=names).flags, *joining, *flags)
 
     def token(self, *flags: str) -> str:
         return self.operate("token", "create", *flags).strip().splitlines()[-1]
@@ -95,10 +98,10 @@ class JoinBridge(Bridge):
         self._joined += 1
         return Node(name, self._directory / f"joined-{self._joined}")
 
-    def start_joined(self, node: Node, *sockets: Path, wait: bool = True) -> Agent:
+    def start_joined(self, node: Node, *sockets: Path, flags: Sequence[str] = (), wait: bool = True) -> Agent:
         """Start the agent of a node that has joined."""
         directory = self._directory / f"run-{len(self.members)}"
         directory.mkdir()
-        agent = _JoinedAgent(node, sockets, directory, self._logs)
+        agent = _JoinedAgent(node, sockets, directory, self._logs, flags)
         self._start(agent, wait=wait)
         return agent

@@ -29,6 +29,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "systemd-analyze": "systemd",
+    "tinyproxy": "tinyproxy-bin",
 }
 """Program → Debian's package."""
 
