@@ -302,7 +302,7 @@ def _capability(
         return pb.VolumeCapability(block=pb.VolumeCapability.BlockVolume(), access_mode=mode)
     flags = [] if volume.ephemeral else list(volume.mount_options)
     if selinux_label:
-        flags.append(f"context={_quoted(selinux_label)}")
+        flags.append(f'context="{selinux_label}"')
     delegated = fs_group is not None and Has.VOLUME_MOUNT_GROUP in capabilities
     return pb.VolumeCapability(
         mount=pb.VolumeCapability.MountVolume(
@@ -340,11 +340,6 @@ def _tokens(wanted: PodVolume, tokens: Tokens | None) -> str:
         status = tokens[audience]
         found[audience] = {key: status.get(key, "") for key in ("token", "expirationTimestamp")}
     return encode_map(found).decode()
-
-
-def _quoted(label: str) -> str:
-    escaped = label.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:

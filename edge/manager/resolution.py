@@ -10,6 +10,7 @@ Rules:
 * A malformed object leaves its volumes unresolved; the pod stays known.
 * A file system type is one word, and a mount option has no control character: drivers run `mkfs.<type>` as root, and
   some write options into files of lines.
+  An SELinux label, of which a pod's user chooses a part, has a label's characters: a quote would end its mount option.
 * A name that becomes a part of a path (the pod's uid, the name of a PersistentVolume or an inline volume) has the
   characters of Kubernetes' names: drivers write paths into files of lines, and some into commands of a shell.
 * A pod that is being deleted is over when its status says that all containers have ended. It is also over when its
@@ -60,6 +61,7 @@ _NAME = re.compile(r"[A-Za-z0-9._:/~-]*")
 """Wider than Kubernetes' names (DNS-1123, UUIDs). `edge.disk.layout` refuses those that lead elsewhere."""
 
 _FS_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_SELINUX_LABEL = re.compile(r"[A-Za-z0-9._:,-]*")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
@@ -473,6 +475,8 @@ class _Resolver:
         if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
+        if wrong := [label for label in labels if not _SELINUX_LABEL.fullmatch(label)]:
+            raise _Unresolved(f"{shown(wrong[0])}, of the pod's seLinuxOptions, is no SELinux label")
         if len(labels) > 1:
             raise _Unresolved(f"PV {volume.name} is used with several SELinux labels in one pod")
         security = self._body["spec"].get("securityContext") or {}

@@ -274,6 +274,13 @@ def test_a_pods_label_is_handed_on_only_where_driver_volume_and_machine_agree() 
     assert volume(LABELLED, PV, persistent_claim(), asked, selinux=True).pod.selinux_label == ""
 
 
+@pytest.mark.parametrize("options", [{"level": 's0",suid,dev,x="'}, {"level": "s0", "user": "u\nnone /etc"}])
+def test_a_pods_label_is_no_way_to_other_mount_options(options: dict[str, str]) -> None:
+    web = pod(claims=("data",), spec={"securityContext": {"seLinuxOptions": options}})
+    (found,) = wanted(store(web, ALONE, persistent_claim(), driver(seLinuxMount=True)), selinux=True).pods
+    assert "is no SELinux label" in found.unresolved["data"]
+
+
 @pytest.mark.parametrize(("policy", "is_label"), [("MountOption", True), ("Recursive", False)])
 def test_a_pod_that_wants_its_files_labelled_one_by_one_gets_no_mount_option(policy: str, is_label: bool) -> None:
     security = {**LABELLED["spec"]["securityContext"], "seLinuxChangePolicy": policy}
