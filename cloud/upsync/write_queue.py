@@ -7,11 +7,13 @@ Rules:
 * A failed key is tried again at growing intervals, without end. Every key is done, discarded, or among the problems.
 * If many keys fail for one reason, as in an outage, there is one problem with the first and their number, and one log
   line.
-* A key that is done may become due again after a while.
+* A key that is done may become due again after a while. It waits for one time, the earliest: what a node sends may add
+  its key any number of times.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -55,6 +57,8 @@ class WriteQueue(Generic[K]):
         self._added: dict[K, int] = {}
         """How often each waiting key was added."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._due: dict[K, float] = {}
+        """When each key is due again, in the loop's clock."""
         self._problems: dict[_Reason, dict[K, str]] = {}
         """The failing keys and their texts, by reason."""
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -70,6 +74,7 @@ class WriteQueue(Generic[K]):
     def discard(self, key: K) -> None:
         """Write a key no more, and cancel a running try."""
         self._added.pop(key, None)
+        self._due.pop(key, None)
         self._settled(key)
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
@@ -117,9 +122,20 @@ class WriteQueue(Generic[K]):
         if self._added[key] == added:
             del self._added[key]
         if again_s is not None:
-            later = self._later or asyncio.get_running_loop().call_later
-            later(again_s, partial(self.add, key))
+            self._add_later(key, again_s)
         return True
+
+    def _add_later(self, key: K, after_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + after_s
+        if due < self._due.get(key, math.inf):
+            self._due[key] = due
+            (self._later or loop.call_later)(after_s, partial(self._add_if_due, key, due))
+
+    def _add_if_due(self, key: K, due: float) -> None:
+        if self._due.get(key) == due:
+            del self._due[key]
+            self.add(key)
 
     def _note(self, key: K, reason: _Reason, text: str) -> bool:
         """Note a failure. Returns whether it is the first for this reason."""

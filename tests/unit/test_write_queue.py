@@ -175,6 +175,19 @@ async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before
     assert len(queued.later) == 1
 
 
+async def test_a_key_that_is_added_again_and_again_is_due_once_at_the_earliest_time(queued: QueuedWrites) -> None:
+    for again_s in [120.0] * 50 + [60.0]:
+        queued.again_s = again_s
+        queued.put("a", 1)
+        await settle()
+    (late, _), (early, again) = queued.later
+    assert (late, early) == (120.0, 60.0)
+    queued.queue.discard("a")
+    again()
+    await settle()
+    assert queued.writes["a"] == 51
+
+
 async def test_a_queue_that_is_closed_looks_at_nothing_again(queued: QueuedWrites) -> None:
     queued.again_s = 120.0
     queued.put("a", 1)
