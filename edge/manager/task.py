@@ -292,7 +292,6 @@ class VolumeTask:
                 self._check_copy(volume)
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
-            self._check_lease(volume)
             async with host.fencing.mounting(volume, Step.STAGE.value) as may_go_on:
                 await host.plugin.stage(
                     volume,
@@ -350,7 +349,10 @@ class VolumeTask:
             raise Waiting("the hub has not confirmed on the present link that this node's objects are complete")
 
     def _check_lease(self, volume: Volume) -> None:
-        """Mount a volume that is fenced at the lease's end only while the lease holds."""
+        """Wait for the lease of a volume that is fenced at its end, before anything is written.
+
+        The step itself begins and goes on only while the lease holds (`Fencing.mounting`).
+        """
         fencing = self._host.fencing
         if fencing.is_held(self.key) and (why := fencing.obstacle(volume)):
             raise Waiting(why)
@@ -380,7 +382,6 @@ class VolumeTask:
         await self.rows.intend(Step.PUBLISH, intent)
         try:
             self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
-            self._check_lease(want.volume)
             async with host.fencing.mounting(want.volume, pod.uid) as may_go_on:
                 await host.plugin.publish(
                     want,

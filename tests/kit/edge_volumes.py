@@ -282,6 +282,8 @@ class FakeFence(Fencing):
 
     @asynccontextmanager
     async def mounting(self, volume: Volume, _call: str) -> AsyncIterator[Callable[[], bool]]:
+        if volume.key in self.held and (why := self.obstacle(volume)):
+            raise NotReady(why)
         yield lambda: not self.is_fenced(volume.key)
 
     async def check_released(self, _key: VolumeKey) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from common.objects import Ref
 from common.offline_policy import ANNOTATION
-from edge.volume_errors import NotReady
+from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import VolumeKey
 from tests.kit.cluster_objects import storage_class
 from tests.kit.edge_volumes import DRIVER, MOUNTED, TAKEN_DOWN, EdgeVolumes, persistent_claim, persistent_volume
@@ -98,6 +98,36 @@ async def test_a_volume_waits_for_the_lease_and_is_mounted_when_the_hub_answers(
     edge.fencing.tell()
     await settle()
     assert edge.take_calls() == MOUNTED
+
+
+async def test_each_step_that_mounts_a_held_volume_waits_for_the_lease_and_no_pod_is_told_of_a_short_wait() -> None:
+    edge = edge_with("fence")
+    edge.plugin.fails("stage", Uncertain("it hangs"))
+    await edge.start()
+    edge.take_calls()
+    told, edge.fencing.waits = edge.store.events(), "no answer yet"
+    await edge.clock.turn(1.0)
+    assert (edge.take_calls(), edge.entry()["error"], edge.store.events()) == ([], "no answer yet", told)
+    edge.fencing.waits = ""
+    edge.fencing.tell()
+    await settle()
+    assert edge.take_calls() == MOUNTED
+    edge.fencing.waits = "no answer yet"
+    edge.add_pod("more")
+    await settle()
+    assert (edge.take_calls(), edge.entry("more")["error"], edge.store.events()) == ([], "no answer yet", told)
+
+
+async def test_a_volume_that_was_staged_before_it_asked_for_fence_is_published_without_a_lease() -> None:
+    edge = edge_with(None)
+    await edge.start()
+    edge.take_calls()
+    edge.fencing.waits = "no answer yet"
+    body = edge.store.body(Ref("PersistentVolume", "", "pv-data"))
+    edge.store.put({**body, "metadata": {**body["metadata"], "annotations": {ANNOTATION: "fence"}}})
+    edge.add_pod("more")
+    await settle()
+    assert edge.take_calls() == ["publish h-data more-uid"]
 
 
 async def test_a_volume_with_fence_is_staged_only_when_the_hubs_objects_are_known_on_this_link() -> None:
