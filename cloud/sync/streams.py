@@ -28,7 +28,7 @@ from common.errors import NotCarried, RemoteProtocolError
 from common.link import Stream
 from common.objects import Object, Ref, Stamp
 from common.status import Code, Origin, Status
-from common.sync import Confirmed, Event, Untold
+from common.sync import Event, Untold
 from common.sync_messages import Change, Drop, Put
 from common.sync_stream import Telling, learn
 
@@ -104,7 +104,7 @@ class SyncServer:
         """Tasks that store facts; they may outlive their streams."""
         self._open: Counter[str] = Counter()
         self._untold: defaultdict[str, dict[Ref, Untold]] = defaultdict(dict)
-        """The objects that connected nodes cannot get, by node."""
+        """The objects that connected nodes cannot get, by node, each in a state that it had on the present stream."""
 
     def problems(self) -> list[str]:
         """The objects that nodes lack because they cannot be sent, in sentences."""
@@ -208,12 +208,9 @@ class SyncServer:
                 del self._open[node]
 
     def _hear(self, node: str, event: Event) -> None:
-        match event:
-            case Untold(ref, _, why):
-                self._untold[node][ref] = event
-                log.warning("node %s does not get %s: %s", node, ref, why)
-            case Confirmed(ref, _) if node in self._untold:
-                self._untold[node].pop(ref, None)
+        if isinstance(event, Untold):
+            self._untold[node][event.ref] = event
+            log.warning("node %s does not get %s: %s", node, event.ref, event.why)
 
 
 class _Closure:

@@ -254,6 +254,31 @@ async def test_a_hub_that_has_not_heard_everything_says_nothing(pair: StreamedPa
     await pair.in_step()
 
 
+async def test_what_the_hub_cannot_send_is_a_problem_until_it_changes_or_is_gone_or_the_stream_ends(
+    pair: StreamedPair,
+) -> None:
+    strange = item("a", uid="u" * 2_000)
+    pair.source.put(item("a"))
+    await pair.connect()
+    await pair.in_step()
+    pair.source.put(strange)
+    await until(lambda: not pair.metastore.objects.stamps())  # the node has dropped the one before
+    await until(pair.server.problems)
+    (said,) = pair.server.problems()
+    assert said.startswith("node n1 does not get Pod ns/a: its name, uid or version is not one that Kubernetes allows")
+    pair.source.put(item("a", 2))
+    assert pair.server.problems() == []
+    await pair.in_step()
+    pair.source.put(strange)
+    await until(pair.server.problems)
+    pair.source.drop(strange.ref)
+    assert pair.server.problems() == []
+    pair.source.put(strange)
+    await until(pair.server.problems)
+    pair.cut()
+    await until(lambda: not pair.server.problems())
+
+
 async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(pair: StreamedPair, tmp_path: Path) -> None:
     change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
     pair.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
