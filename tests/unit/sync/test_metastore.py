@@ -343,8 +343,11 @@ async def test_a_newer_agents_store_is_left_alone(store: Metastore, tmp_path: Pa
     await store.close()
     with database(tmp_path) as newer:
         newer.execute(f"PRAGMA user_version={SCHEMA.version + 1}")
+    key = tmp_path / "edge.key"
+    key.write_bytes(b"a key as newer agents write it")
     with pytest.raises(SettingsError, match=r"--state-dir=.*edge.db: was written by a newer edge agent \(schema 2"):
         Metastore(tmp_path)
+    assert key.read_bytes() == b"a key as newer agents write it"
     with database(tmp_path) as newer:
         assert newer.execute("SELECT count(*) FROM objects").fetchone() == (1,)
 
