@@ -8,14 +8,11 @@ from typing import NamedTuple, Protocol
 
 from cloud.visit import Visit
 from common.csi.methods import METHODS
+from common.deadlines import before_the_caller
 from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
 from common.messages import Kind
 from common.receiver import Receiver
 from common.status import Status
-
-_WAY_BACK_S, _WAY_BACK = 1.0, 0.05
-"""The hub gives a call up by so much, or by this part of its time, before its caller does. So the caller hears where
-the call was, and not only that its own time is up."""
 
 _UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
 
@@ -95,9 +92,7 @@ class NodeCall(Receiver):
         self._owed: list[int] = []
         """The sizes of the messages whose credit has not gone back to the node."""
         self._has_ended = False
-        self._limit_s = call.timeout_s
-        if call.timeout_s is not None:
-            self._limit_s = call.timeout_s - min(_WAY_BACK_S, call.timeout_s * _WAY_BACK)
+        self._limit_s = before_the_caller(call.timeout_s)
         try:
             self._id = visit.link.start(
                 self,

@@ -9,6 +9,16 @@ from collections.abc import Collection
 _SPARE = 64
 """The deadlines of ended calls that may stay."""
 
+_WAY_BACK_S, _WAY_BACK = 1.0, 0.05
+
+
+def before_the_caller(timeout_s: float | None) -> float | None:
+    """The time after which to give a call up: a little before its caller, who so hears where the call was.
+
+    Later, the caller would only say that its own time is up.
+    """
+    return None if timeout_s is None else timeout_s - min(_WAY_BACK_S, timeout_s * _WAY_BACK)
+
 
 class Deadlines:
     """The deadlines of calls with numbers, in any clock."""

@@ -10,8 +10,9 @@ Rules:
   killed agent is replaced.
 * A call goes to the driver as bytes with its remaining time, and ends with the driver's own status. Only the answer of
   NodeGetInfo is changed.
-* If the driver did not answer, the call ends with UNAVAILABLE: the kubelet takes the outcome as unknown, and tries
-  again. A call whose time is up, or whose caller is gone, is cancelled at the driver too.
+* If the driver did not answer, the call ends with UNAVAILABLE, a little before the kubelet's time is up: the kubelet
+  takes the outcome as unknown, says it in an Event of the pod, and tries again. Such a call, or one whose caller is
+  gone, is cancelled at the driver too.
 * An agent that stops removes the sockets and lets running calls end. A kubelet dials again for each call.
 """
 
@@ -25,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.csi.methods import METHODS
-from common.errors import CallError, Draining, MessageTooLarge, status_of
+from common.deadlines import before_the_caller
+from common.errors import CallError, Draining, MessageTooLarge, VendorBroken, status_of
 from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import Callee, Server, ServerCall, in_task, serve
 from common.reports import NODE_GET_INFO
@@ -49,23 +51,40 @@ _SOCKET_MODE = 0o600
 class _OrdinaryCall:
     """A call with one answer that passes unread. It has two ends: the kubelet's call (`Callee`), and the driver's."""
 
-    __slots__ = ("_at_driver", "_call")
+    __slots__ = ("_at_driver", "_call", "_timer")
 
     def __init__(self, call: ServerCall, driver: Driver, name: str) -> None:
         self._call = call
+        self._timer: asyncio.TimerHandle | None = None
         self._at_driver = driver.start(call.method, call.request, self._told, timeout_s=call.timeout_s, to=name)
+        limit_s = before_the_caller(call.timeout_s)
+        if limit_s is not None and not call.finished:
+            self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, name, driver.node, limit_s)
 
     def cancelled(self) -> None:
         self._at_driver.cancel()
-        self._call.fail(None)
+        self._fail(None)
+
+    def _expire(self, name: str, node: str, limit_s: float) -> None:
+        self._at_driver.cancel()
+        self._fail(VendorBroken(name, node, f"it did not answer {self._call.method} within {limit_s:.3g} s"))
+
+    def _fail(self, why: BaseException | None) -> None:
+        self._stop_timer()
+        self._call.fail(why)
 
     def _told(self, outcome: Outcome) -> None:
         if not isinstance(outcome, Result):
-            self._call.fail(outcome)
+            self._fail(outcome)
             return
+        self._stop_timer()
         if outcome.body is not None:
             self._call.put(outcome.body)
         self._call.finish(outcome.status)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @dataclass(frozen=True, slots=True)
