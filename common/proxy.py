@@ -104,16 +104,14 @@ async def through(proxy: Proxy | None, endpoint: Endpoint) -> RawTcp | None:
         raise DialError(str(endpoint), f"the proxy {proxy} cannot be reached: {in_words(error)}") from error
     try:
         await connection.response
-    except InvalidProxyStatus as error:
+    except BaseException as error:
+        transport.set_protocol(asyncio.Protocol())  # websockets' own fails if the proxy has ended the connection
         transport.abort()
-        raise DialError(
-            str(endpoint), _refusal(proxy, error.response.status_code, error.response.reason_phrase)
-        ) from None
-    except ProxyError as error:
-        transport.abort()
-        raise DialError(str(endpoint), f"{proxy} does not answer as an HTTP proxy does") from error
-    except BaseException:
-        transport.abort()
+        if isinstance(error, InvalidProxyStatus):
+            why = _refusal(proxy, error.response.status_code, error.response.reason_phrase)
+            raise DialError(str(endpoint), why) from None
+        if isinstance(error, ProxyError):
+            raise DialError(str(endpoint), f"{proxy} does not answer as an HTTP proxy does") from error
         raise
     raw = RawTcp()
     transport.set_protocol(raw)
