@@ -61,7 +61,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     trust, parts = await _open(settings, opened)
     join = None
     if settings.tls_cert is not None:
-        join = JoinPart(settings, trust, knows=parts.nodes.knows)
+        join = JoinPart(settings, trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
         join.add_orders(parts.orders)
         parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
     hello = introduce("hub", settings.name, instance="hub")

@@ -29,7 +29,7 @@ from common.database_writer import WriteFailed
 from common.endpoint import Endpoint, is_loopback
 from common.enrolment import JoinToken, format_token
 from common.errors import OperatorRefused, SettingsError
-from common.listener import Listener, listen_tcp
+from common.listener import Listener, OnFailed, listen_tcp
 from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
 from common.pages.json_form import time_of
 from common.parsers import HostPort
@@ -48,7 +48,9 @@ class JoinPart:
         enrolment: answers nodes that join or renew.
     """
 
-    def __init__(self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool]) -> None:
+    def __init__(
+        self, settings: HubSettings, trust: TrustPart, *, knows: Callable[[str], bool], turned_away: OnFailed
+    ) -> None:
         """Read the CA.
 
         Raises:
@@ -75,6 +77,7 @@ class JoinPart:
             terms,
             denied=trust.credentials.denied,
             knows=knows,
+            turned_away=turned_away,
         )
         self._links = JoinLinks(self.enrolment)
 

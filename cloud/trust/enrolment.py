@@ -107,12 +107,16 @@ class Enrolment:
         *,
         denied: Callable[[str, int], str],
         knows: Callable[[str], bool],
+        turned_away: Callable[[str, Reason, str], None] = lambda _address, _reason, _why: None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text."""
+        """`denied` returns why a node (name) or certificate (serial; 0: none) is denied, or an empty text.
+
+        `turned_away` hears of each refused peer of the join listener (`common.listener.OnFailed`).
+        """
         self._store, self._tokens, self._generations = store, tokens, generations
         self._signer, self._terms = signer, terms
-        self._denied, self._knows, self._now = denied, knows, now
+        self._denied, self._knows, self._turned_away, self._now = denied, knows, turned_away, now
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: its certificates are issued one after another."""
         self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
@@ -159,6 +163,8 @@ class Enrolment:
                 raise NotCarried(
                     f"stream kind {kind} with {type(asked).__name__}", "the join listener does not serve it"
                 )
+        if isinstance(answer, Refused):
+            self._turned_away(peer.address, Reason.CERTIFICATE, f"it gets no certificate: {answer.message}")
         return self._end(stream, answer)
 
     def _end(self, stream: Stream, answer: Answer) -> None:

@@ -146,8 +146,8 @@ class Tokens:
             raise TokenRefused("this token has ended")
         if token.used >= token.uses:
             raise TokenRefused(
-                f"this token has been used {token.used} times, which is all that it allows; csi-bridge token list on "
-                f"the hub's host shows who joined with it"
+                f"this token is used up ({token.used} of {token.uses}): make a new one; csi-bridge token list on the "
+                f"hub's host shows who joined with it"
             )
 
     def joined_with(self, token: Token) -> str:

@@ -301,7 +301,7 @@ def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_u
     with another(short_dir, "b", "Controller") as second:
         second.on("NodeGetInfo", lambda _: csi.NodeGetInfoResponse(node_id="of the node plugin"))
         wait_for(lambda: mine.kubelet.call("NodeGetInfo").ok, what="NodeGetInfo at the node plugin")
-        assert mine.problems() == []
+        assert not [it for it in mine.problems() if "topology" in it]
         mine.vendor.start()
         mine.wait_problem(f"driver {NAME} has a topology of its own, but reported it only after the kubelet had asked")
         assert mine.kubelet.call("NodeGetInfo").ok

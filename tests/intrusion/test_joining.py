@@ -34,9 +34,10 @@ def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(joinable: Joina
     thief = joinable.refusal(token, "n2")
     assert thief.reason == "token"
     assert thief.message == (
-        "this token has been used 1 times, which is all that it allows; csi-bridge token list on the hub's host shows "
-        "who joined with it"
+        "this token is used up (1 of 1): make a new one; csi-bridge token list on the hub's host shows who joined "
+        "with it"
     )
+    assert f"it gets no certificate: {thief.message}" in joinable.operator("nodes")
     (shown,) = [it for it in joinable.operator("token", "list").splitlines() if it.startswith("JOINED: ")]
     assert re.fullmatch(rf"JOINED: n1 at \S+Z from 127\.0\.0\.1:\d+, with {token.id}", shown)
 
