@@ -124,6 +124,8 @@ def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
         driver.part("allocatable").number("count")
         kept = pick(driver.body, "name", "nodeID", "topologyKeys")
         drivers.append({**kept, **without_empty({"allocatable": pick(driver.body.get("allocatable"), "count")})})
+    if len({driver["name"] for driver in drivers}) < len(drivers):
+        fields.part("spec").refuse("drivers", "has a driver twice")
     return {**_kept_metadata(fields), "spec": {"drivers": drivers}}
 
 

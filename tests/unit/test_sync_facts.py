@@ -310,6 +310,7 @@ async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
         (obj(NODE, {"status": {"capacity": {"cpu": "many"}}}), "status.capacity.cpu must be a quantity"),
         (obj(CSI_NODE, {"spec": {"drivers": [{"name": "d"}]}}), r"spec.drivers\[0\].nodeID is missing"),
         (obj(CSI_NODE, {"spec": {"drivers": [{"name": "../d", "nodeID": "1"}]}}), "must be a CSI driver's name"),
+        (obj(CSI_NODE, {"spec": {"drivers": [{"name": "d", "nodeID": it} for it in "12"]}}), "has a driver twice"),
         (obj(CLAIM, {}), "status is missing"),
         (obj(CLAIM, {"status": {"conditions": [{"type": "x"}]}}), r"conditions\[0\].status is missing"),
         (obj(EVENT, {}), "involvedObject is missing"),
