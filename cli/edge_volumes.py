@@ -98,7 +98,14 @@ def missing(state: NodeVolumes, pod: tuple[str, str] | None) -> list[str]:
 
 def _line(volume: PodVolumeStatus) -> str:
     why = f": {volume.error}" if volume.error else ""
-    return f"{volume.namespace}/{volume.pod} {volume.volume} is {volume.state}{why}"
+    return f"{named(volume)} is {volume.state}{why}"
+
+
+def named(volume: PodVolumeStatus) -> str:
+    """A volume's pod and its name there; of one that no pod has any more, its id."""
+    if not volume.pod:
+        return f"volume {volume.handle} of driver {volume.driver} (no pod has it)"
+    return f"{volume.namespace}/{volume.pod} {volume.volume}"
 
 
 def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
@@ -116,8 +123,8 @@ def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
             ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH"),
             [
                 (
-                    f"{volume.namespace}/{volume.pod}",
-                    volume.volume,
+                    f"{volume.namespace}/{volume.pod}" if volume.pod else "-",
+                    volume.volume or volume.handle,
                     volume.driver,
                     volume.state + (f", deferred to the runtime ({volume.runtime})" if volume.runtime else ""),
                     shown(volume.since) if volume.since else "-",

@@ -10,7 +10,7 @@ from cli.doctor.disk import check_directory, check_state
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.doctor.watchdog import check_watchdog
-from cli.edge_volumes import ask, ask_agent, missing
+from cli.edge_volumes import ask, ask_agent, missing, named
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import Role
 from common.errors import BridgeError
@@ -100,7 +100,7 @@ def _driver_check(path: Path, trouble: str) -> Check:
 
 def check_volumes(volumes: NodeVolumes) -> Finding:
     """Whether the node knows its pods, and every wanted volume is published without an error."""
-    failing = [f"{it.namespace}/{it.pod} {it.volume}: {it.error}" for it in volumes.volumes if it.error]
+    failing = [f"{named(it)}: {it.error}" for it in volumes.volumes if it.error]
     if faults := [*failing, *missing(volumes, None)]:
         return warning(
             f"not every volume of this node is published: {listed(faults, most=3)}",

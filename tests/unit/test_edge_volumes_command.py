@@ -72,6 +72,10 @@ def test_what_nobody_wants_any_more_is_not_waited_for_and_what_is_wrong_with_it_
     leaving = [volume("old", state=state, error="busy") for state in ("unpublishing", "unstaging", "left over")]
     assert missing(node(volume(), *leaving), None) == []
     assert list(show(node(*leaving)))[-1] == "default/old data is left over: busy"
+    gone = volume("", "", namespace="", handle="vol-1", state="unstaging", path="", error="busy")
+    *_, row, _, why = show(node(gone))
+    assert row.split()[:4] == ["-", "vol-1", "a.example", "unstaging"]
+    assert why == "volume vol-1 of driver a.example (no pod has it) is unstaging: busy"
 
 
 def test_a_node_that_was_never_told_its_pods_is_waited_for() -> None:
