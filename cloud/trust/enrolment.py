@@ -48,6 +48,7 @@ from common.enrolment import (
 )
 from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
 from common.fault_points import reach
+from common.handshakes import group_of
 from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Reason
@@ -155,10 +156,10 @@ class Enrolment:
                 return self._end(stream, CaCertificates(self._signer.bundle()))
             case Kind.JOIN, Join():
                 stream.detach()
-                answer = await self._answer(self._join(asked, peer), peer.host, peer)
+                answer = await self._answer(self._join(asked, peer), group_of(peer.host), peer)
             case Kind.RENEW, Renew():
                 stream.detach()
-                answer = await self._answer(self._renew_late(asked, peer), peer.host, peer)
+                answer = await self._answer(self._renew_late(asked, peer), group_of(peer.host), peer)
             case kind, _:
                 raise NotCarried(
                     f"stream kind {kind} with {type(asked).__name__}", "the join listener does not serve it"

@@ -235,6 +235,16 @@ async def test_a_node_joins_only_under_a_name_of_kubernetes(enrolling: Enrolling
     assert await enrolling.refusal(Join(*await enrolling.token("*"), name, NodeKey().request)) == "request"
 
 
+async def test_a_stranger_gets_no_more_log_lines_by_the_many_addresses_of_its_network(
+    enrolling: EnrollingHub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        monkeypatch.setitem(globals(), "STRANGER", Address(f"2001:db8::{number}:7000", local=False))
+        assert await enrolling.refusal(Join("0123", b"x" * 32, "n1", NodeKey().request)) == "token"
+    refused = [it for it in caplog.records if "no certificate for" in it.msg or it.msg == "refusal"]
+    assert {it.__dict__["peer"] for it in refused} == {"2001:db8::/64"}
+
+
 async def test_a_request_that_is_none_costs_no_use(enrolling: EnrollingHub) -> None:
     token = await enrolling.token()
     assert await enrolling.refusal(Join(*token, "n1", b"noise")) == "request"
