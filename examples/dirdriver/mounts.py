@@ -65,6 +65,15 @@ def canonical(path: Path) -> Path:
     return path.parent.resolve() / path.name
 
 
+def is_one_place(one: Path, other: Path) -> bool:
+    """Whether two paths are one entry of one directory, which may be mounted at several paths.
+
+    A mount there shows up at each of them, and goes from all at once.
+    """
+    exist = one.parent.exists() and other.parent.exists()
+    return one.name == other.name and exist and one.parent.samefile(other.parent)
+
+
 def table() -> Iterator[Mount]:
     """All mounts that this process sees, oldest first."""
     return parse_mountinfo(os.fsdecode(MOUNTINFO.read_bytes()))

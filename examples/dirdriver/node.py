@@ -61,8 +61,8 @@ class Node:
         volume = self._volumes.find(names.require("volume_id", request.volume_id))
         path = Path(names.require_path("staging_target_path", request.staging_target_path))
         if volume is not None:
-            staging = str(mounts.canonical(path))
-            if other := next((it for it in self._volumes.mounts(volume) if it.path != staging), None):
+            others = (it for it in self._volumes.mounts(volume) if not mounts.is_one_place(Path(it.path), path))
+            if other := next(others, None):
                 raise errors.precondition(f"volume {volume.volume_id} is published at {other.path}; unpublish it first")
             if volume.layout == access.BLOCK:
                 for readonly in (True, False):

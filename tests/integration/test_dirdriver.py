@@ -1,6 +1,7 @@
 """The example driver, where csi-sanity does not look: repeated node calls, data, and what a `kill -9` leaves."""
 
 import contextlib
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,25 @@ def test_a_block_volume_is_a_device_that_grows_while_it_is_published(driver: Run
         assert not path.exists()
     with refused("FAILED_PRECONDITION", "attached"):
         driver.call("DeleteVolume", volume_id=volume.volume_id)
+    driver.unstage(volume, staged)
+    driver.call("DeleteVolume", volume_id=volume.volume_id)
+
+
+@needs_mounts
+def test_below_a_directory_that_is_mounted_at_two_paths_a_volume_is_unstaged(
+    driver: Running, root: Path, pod: Path
+) -> None:
+    """As /var/lib of a host that binds it from elsewhere: each mount below it shows up at both paths."""
+    twin = root / "twin"
+    twin.mkdir()
+    for words in (["--bind", pod, pod], ["--make-shared", pod], ["--bind", pod, twin]):
+        subprocess.run(["mount", *map(str, words)], check=True)
+    volume, staged, target = driver.create("one"), pod / "staged", pod / "target"
+    driver.stage(volume, staged)
+    driver.publish(volume, staged, target)
+    with refused("FAILED_PRECONDITION", "published"):
+        driver.unstage(volume, staged)
+    driver.unpublish(volume, target)
     driver.unstage(volume, staged)
     driver.call("DeleteVolume", volume_id=volume.volume_id)
 
