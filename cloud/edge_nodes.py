@@ -43,6 +43,7 @@ from common.errors import (
 )
 from common.limits import has_room
 from common.link import Link
+from common.logs import of_peer
 from common.messages import Hello, Reason
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
@@ -551,7 +552,8 @@ class Nodes:
         node.earlier = live
         node.visit = replace(live, link=link, calls=Counter())
         node.conflict = ""
-        log.info("edge %s at %s shows its next certificate on a second link", name, link.peer_identity.address)
+        line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
+        log.info(line, name, address, extra=of_peer(f"edge {name}"))
         if earliest is not None:  # an agent has two links at most
             earliest.ended = time.time()
             earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")

@@ -107,7 +107,8 @@ class Generations:
         self._drop_void(node)
         reach("generations.after-use")
         self._copies.pop(node, None)
-        log.info("generation %d of the certificate of node %s is in use", generation, node)
+        line = "generation %d of the certificate of node %s is in use"
+        log.info(line, generation, node, extra=of_peer(f"edge {node}"))
         audit.add(Event.RENEWAL, who=node, address=shown.address, generation=generation, in_use="yes")
 
     # ---- certificates to issue ---------------------------------------------------------------------------------------

@@ -377,7 +377,8 @@ async def test_if_the_second_link_ends_while_the_first_one_drains_the_node_is_aw
     assert world.nodes.disconnect("n1", third)
 
 
-async def test_an_agent_has_two_links_at_most(world: Known) -> None:
+async def test_an_agent_has_two_links_at_most(world: Known, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     first, _ = await world.connected(never_ends)
     world.ask()
     await settle()
@@ -388,6 +389,7 @@ async def test_an_agent_has_two_links_at_most(world: Known) -> None:
     assert (first.over, second.over) == (True, False)
     world.nodes.disconnect("n1", first)
     assert world.nodes.connected == 1
+    assert {it.__dict__.get("peer") for it in caplog.records if "second link" in it.msg} == {"edge n1"}
 
 
 @pytest.mark.parametrize(("serial", "boot"), [(1, 1), (2, 2)], ids=["the same certificate", "a later start"])
