@@ -26,7 +26,7 @@ _SHOWN_CHARS = 100
 """An error quotes this much of a wrong value: enough to recognise it, too little to fill a log."""
 
 
-_CREDENTIALS = re.compile(r"(^|//)[^/]*@")
+_CREDENTIALS = re.compile(r"^([a-z]+://)?.*@", re.DOTALL)
 """The user and the password in an address, which no error shows."""
 
 

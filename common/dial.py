@@ -81,7 +81,7 @@ async def _connect(
         await _connect_any(lambda: websocket, endpoint, limits)
     else:
         assert tls is not None
-        raw = await through(proxy, endpoint) or await _connect_any(RawTcp, endpoint, limits)
+        raw = await through(proxy, endpoint, limits) or await _connect_any(RawTcp, endpoint, limits)
         tune(raw.transport, limits)
         secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller

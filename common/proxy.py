@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from common.endpoint import Endpoint, is_loopback
 from common.errors import DialError
+from common.limits import Limits
 from common.parsers import HostPort
 from common.tcp import RawTcp, in_words
 
@@ -61,7 +62,7 @@ def is_direct(endpoint: Endpoint, exceptions: str) -> bool:
 
 def _excepts(entry: str, endpoint: Endpoint) -> bool:
     host, separator, port = entry.rpartition(":")
-    if separator and port.isdigit() and not (":" in host and "[" not in host):  # else an address of IPv6
+    if separator and port.isdecimal() and not (":" in host and "[" not in host):  # else an address of IPv6
         if int(port) != endpoint.port:
             return False
         entry = host
@@ -72,10 +73,10 @@ def _excepts(entry: str, endpoint: Endpoint) -> bool:
         return entry in {"*", dialled} or dialled.endswith(f".{entry.removeprefix('*').removeprefix('.')}")
 
 
-async def through(proxy: Proxy | None, endpoint: Endpoint) -> RawTcp | None:
+async def through(proxy: Proxy | None, endpoint: Endpoint, limits: Limits) -> RawTcp | None:
     """A connection to the endpoint through a proxy, ready for TLS; None if this endpoint is dialled without one.
 
-    Without `proxy`, that of the environment counts.
+    Without `proxy`, that of the environment counts. It has half of the dial's time, so that the error names it.
 
     Raises:
         DialError: the proxy gives none.
@@ -93,22 +94,26 @@ async def through(proxy: Proxy | None, endpoint: Endpoint) -> RawTcp | None:
     from websockets.proxy import Proxy as Asked  # noqa: PLC0415
     from websockets.uri import WebSocketURI  # noqa: PLC0415
 
-    host, port = proxy.address
+    (host, port), limit_s = proxy.address, limits.hello_timeout_s / 2
     asked = Asked("http", host, port, proxy.user or None, proxy.password if proxy.user else None)
     target = WebSocketURI(endpoint.tls, endpoint.host, endpoint.port, "/", "")
     try:
         transport, connection = await asyncio.get_running_loop().create_connection(
             lambda: HTTPProxyConnection(target, asked, None), host, port
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DialError(str(endpoint), f"the proxy {proxy} cannot be reached: {in_words(error)}") from error
     try:
-        await connection.response
+        async with asyncio.timeout(limit_s):
+            await connection.response
     except BaseException as error:
         transport.set_protocol(asyncio.Protocol())  # websockets' own fails if the proxy has ended the connection
         transport.abort()
         if isinstance(error, InvalidProxyStatus):
             why = _refusal(proxy, error.response.status_code, error.response.reason_phrase)
+            raise DialError(str(endpoint), why) from None
+        if isinstance(error, TimeoutError):
+            why = f"the proxy {proxy} has made no connection within {limit_s:g} s"
             raise DialError(str(endpoint), why) from None
         if isinstance(error, ProxyError):
             raise DialError(str(endpoint), f"{proxy} does not answer as an HTTP proxy does") from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 
 import pytest
 
 from common.endpoint import hub_endpoint
 from common.errors import DialError
+from common.limits import Limits
 from common.parsers import HostPort
 from common.proxy import Proxy, through
 
@@ -51,9 +53,21 @@ async def test_an_odd_answer_is_an_error_with_a_reason(
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         proxy = Proxy(HostPort("127.0.0.1", server.sockets[0].getsockname()[1]))
         with pytest.raises(DialError, match=why):
-            await asyncio.wait_for(through(proxy, HUB), 10.0)
+            await asyncio.wait_for(through(proxy, HUB, Limits()), 10.0)
         server.close()
     await asyncio.sleep(0)  # the transport tells the end of the connection in the loop's next turn
     await asyncio.sleep(0)
     assert sent < 64 << 20
     assert [it for it in caplog.records if it.levelno >= logging.ERROR] == []
+
+
+async def test_a_proxy_that_never_answers_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        proxy = Proxy(HostPort(*silent.getsockname()))
+        with pytest.raises(DialError, match=f"the proxy {proxy} has made no connection within 0.1 s"):
+            await through(proxy, HUB, Limits(hello_timeout_s=0.2))
+
+
+async def test_a_proxy_whose_name_is_no_hosts_is_named() -> None:
+    with pytest.raises(DialError, match=r"the proxy http://a\.\.b:1 cannot be reached: that is no host's name"):
+        await through(Proxy(HostPort("a..b", 1)), HUB, Limits())

@@ -46,6 +46,7 @@ def test_what_is_no_http_proxy_is_refused(text: str) -> None:
         ("hub.example:8443", "ub.example", False),
         ("hub.example:8443", "hub.example:8443", True),
         ("hub.example:8443", "hub.example:443", False),
+        ("hub.example:8443", "hub.example:²", False),
         ("192.0.2.7:8443", "192.0.2.0/24", True),
         ("192.0.2.7:8443", "198.51.100.0/24,192.0.2.7", True),
         ("192.0.2.7:8443", "192.0.2.0/24:443", False),

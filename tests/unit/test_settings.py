@@ -121,6 +121,8 @@ def test_a_value_comes_from_its_flag_or_alias_then_its_variable_then_its_default
         ((), {"CSI_BRIDGE_KILN_SOCKET": "/a b"}, "SOCKET or --socket=b: must be the absolute path"),
         (("--socket=/a", "--socket=b"), {}, "SOCKET or --socket=b: must be the absolute path"),
         (("--http=:80",), {}, "HTTP or --http=:80: must name a host"),
+        (("--http=http://ann:p/s@h",), {}, "HTTP or --http=http://…@h: must "),
+        (("--http=ann:p/s@h",), {}, "HTTP or --http=…@h: must "),
         (("--batches=-1",), {}, "BATCHES or --batches=-1: must be a whole number from 1 to 9"),
         (("--batches=10",), {}, "BATCHES or --batches=10: must be a whole number from 1 to 9"),
         (("--wood=elm",), {}, "WOOD or --wood=elm: must be one of oak, ash"),
