@@ -54,11 +54,11 @@ class ReportStreams:
             try:
                 if is_problems(message):
                     self._nodes.tell_problems(node, decode_problems(message))
-                    self._problems_changed(node)
                 else:
                     self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
                 self._not_taken(node, str(error))
+            self._problems_changed(node)  # also of an older agent, which tells none
 
     def _not_taken(self, node: str, why: str) -> None:
         if self._nodes.not_taken(node, why):

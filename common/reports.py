@@ -56,8 +56,8 @@ MOST_PROBLEMS = 20
 MOST_PROBLEM_CHARS = 500
 """The problems of a node that count, and the characters of each."""
 
-_MAX_PROBLEMS_BYTES = 65_536
-"""The largest message with them: JSON has up to six bytes for a character."""
+_MAX_PROBLEMS_BYTES = 131_072
+"""The largest message with them: JSON has up to twelve bytes for a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,8 @@ def decode_problems(data: bytes) -> list[str]:
     if len(data) > _MAX_PROBLEMS_BYTES:
         raise ValueError(f"{len(data)} bytes of problems, and {_MAX_PROBLEMS_BYTES} is the limit")
     try:
-        return _bounded(
-            "".join(it if it.isprintable() else " " for it in text) for text in json.loads(data)["problems"]
-        )
+        problems = _bounded(_text(problem) for problem in json.loads(data)["problems"])
+        return ["".join(it if it.isprintable() else " " for it in problem) for problem in problems]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of problems ({type(error).__name__})") from error
 

@@ -134,9 +134,9 @@ class Agent:
         while True:
             self._news.clear()
             reports = encode_reports(_fitting(report) for report in told_reports(self._drivers()))
-            news = [reports, encode_problems(self._problems())]
-            for message in news:
-                if message not in told:
+            news = [encode_problems(self._problems()), reports]  # in this order: an older hub reads reports alone
+            if news != told:
+                for message in news:
                     await stream.send(message)
             told = news
             await self._news.wait()

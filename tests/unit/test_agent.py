@@ -15,7 +15,7 @@ from common.link import Stream
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import VendorCallWithheld, VendorConnectionLost, VendorUnreachable
-from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport
+from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport, decode_problems, is_problems
 from common.status import Code, Origin, Status
 from edge.agent import Agent
 from edge.controller_lease import ControllerLease
@@ -138,8 +138,9 @@ class LinkedAgent:
         ends: code and duration's sign of each finished call that the agent counted.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limits: Limits | None = None, hub: Peer | None = None) -> None:
         self.driver = FakeDriver()
+        self.problems: list[str] = []
         self.operations = Operations(600.0, "n1")
         self.clock = Clock()
         self.lease = ControllerLease(60.0, clock=self.clock)
@@ -148,9 +149,15 @@ class LinkedAgent:
         self.ends: list[int] = []
         monkeypatch.setattr(self.metrics, "observe_call", lambda _driver, _method, code, _s: self.ends.append(code))
         self.agent = Agent(
-            "n1", self.operations, self.lease, self.metrics, drivers=lambda: [self.driver], streams=NoStreams()
+            "n1",
+            self.operations,
+            self.lease,
+            self.metrics,
+            drivers=lambda: [self.driver],
+            problems=lambda: self.problems,
+            streams=NoStreams(),
         )
-        self.hub, self.edge = link_pair(Peer(), self.agent, limits=limits)
+        self.hub, self.edge = link_pair(hub or Peer(), self.agent, limits=limits)
 
     async def call(
         self,
@@ -206,6 +213,26 @@ async def test_what_is_no_method_of_csi_is_not_called(linked: LinkedAgent, metho
 async def test_a_stream_of_another_kind_is_refused(linked: LinkedAgent) -> None:
     _, status = await linked.answered(await linked.call(CREATE, create(), kind=Kind.WATCH))
     assert (status.code, linked.driver.calls) == (Code.UNIMPLEMENTED, [])
+
+
+async def test_each_news_ends_with_the_reports_which_an_older_hub_reads_and_the_problems_come_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[bytes] = []
+
+    async def serve(stream: Stream) -> None:
+        async for message in stream:
+            told.append(message)  # noqa: PERF401  # the test looks while they come
+
+    linked = LinkedAgent(monkeypatch, hub=Peer(serve))
+    await until(lambda: len(told) == 2)
+    linked.agent.changed()
+    await settle()
+    linked.problems.append("the disk is full")
+    linked.agent.changed()
+    await until(lambda: len(told) >= 4)
+    assert [is_problems(it) for it in told] == [True, False] * 2
+    assert decode_problems(told[2]) == ["the disk is full"]
 
 
 # -------------------- the answer --------------------

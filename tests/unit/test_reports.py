@@ -107,13 +107,23 @@ def test_a_nodes_problems_are_told_as_a_few_short_printable_sentences_beside_the
     assert decode_problems(data) == ["the disk is full", *(["ü" * 500] * 19)]
     hostile = json.dumps({"problems": ["red \x1b[31m\u202e", *(["x" * 501] * 40)]}).encode()
     assert decode_problems(hostile) == ["red  [31m ", *(["x" * 500] * 19)]
+    longest = ["\U0001f4be" * 500] * 20
+    assert decode_problems(encode_problems(longest)) == longest
 
 
 @pytest.mark.parametrize(
-    "data", [b"{", b"{}", b'{"problems":7}', b'{"problems":[7]}', b'{"problems":["' + b"x" * 70_000 + b'"]}']
+    "data",
+    [
+        b"{",
+        b"{}",
+        b'{"problems":7}',
+        b'{"problems":[7]}',
+        b'{"problems":[["a"]]}',
+        b'{"problems":["' + b"x" * 140_000 + b'"]}',
+    ],
 )
 def test_what_is_no_list_of_problems_is_a_value_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"not a list of problems|70017 bytes of problems"):
+    with pytest.raises(ValueError, match=r"not a list of problems|140017 bytes of problems"):
         decode_problems(data)
 
 
