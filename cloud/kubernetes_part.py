@@ -83,13 +83,7 @@ async def following(
             handover.KIND: handover.HandOver(kube),
             farewell.KIND: farewell.Farewell(kube),
         }
-        problems = NodeProblems(
-            kube,
-            cluster,
-            state=cluster.node_state,
-            pods=closures.pods,
-            write_event=events.add,
-        )
+        problems = NodeProblems(kube, cluster, state=cluster.node_state, pods=closures.pods)
         facts = WrittenFacts(FactSink(closures, table, sole_use.claim), table, writers, hearts, in_use)
 
         def changed(refs: frozenset[Ref]) -> None:

@@ -60,6 +60,17 @@ def event(about: Body, name: str, *, cause: Iterable[object], reason: str, text:
     }
 
 
+async def write(api: Kube, body: Body) -> None:
+    """Write an Event, unless it is there or can never be written. Raises KubeError; try again."""
+    try:
+        await api.create(_EVENTS, body, body["metadata"]["namespace"])
+    except KubeError as error:
+        if error.reason != "AlreadyExists":
+            if not is_void(error):
+                raise
+            log.info("an event of the hub is dropped: %s", error)
+
+
 class EventQueue:
     """Events on their way to the API server. `add` from the loop; `close` ends it."""
 
@@ -87,12 +98,5 @@ class EventQueue:
         await self._queue.close()
 
     async def _write(self, name: str) -> None:
-        body = self._waiting[name]
-        try:
-            await self._api.create(_EVENTS, body, body["metadata"]["namespace"])
-        except KubeError as error:
-            if error.reason != "AlreadyExists":
-                if not is_void(error):
-                    raise
-                log.info("an event of the hub is dropped: %s", error)
+        await write(self._api, self._waiting[name])
         del self._waiting[name]

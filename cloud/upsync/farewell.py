@@ -3,13 +3,14 @@
 Rules:
 
 * If the hub made the Node, it is deleted, and its CSINode and its Lease go with it. From any other Node the hub only
-  removes its own entries, as if the node reported no driver any more.
+  removes its own entries, as if the node reported no driver any more, and its condition.
 * Each try deletes the found Node by its UID, so a Node that is made meanwhile stays. `written_facts` ends the tries
   when the node is back.
 """
 
 from typing import Final
 
+from cloud.kinds.nodes import PROBLEM
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import is_made
 from common.objects import Ref
@@ -27,15 +28,26 @@ class Farewell:
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Delete a node's Node, if the hub made it. Raises KubeError if the deletion failed; try again."""
+        """Delete a node's Node, if the hub made it. Raises KubeError if that failed; try again."""
         found = await find(self._api, _NODES, node)
-        if found is None or not is_made(found):
+        if found is None:
+            return
+        if not is_made(found):
+            await self._remove_condition(node, found)
             return
         try:
             await self._api.delete(_NODES, node, uid=found["metadata"]["uid"])
         except KubeError as error:
             if not error.is_missing:
                 raise
+
+    async def _remove_condition(self, node: str, found: Body) -> None:
+        conditions = (found.get("status") or {}).get("conditions") or []
+        kept = [it for it in conditions if it["type"] != PROBLEM]
+        if kept != conditions:
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            change: Body = {"metadata": version, "status": {"conditions": kept}}
+            await self._api.patch(_NODES, node, change, subresource="status")
 
     def forget(self, _node: str, _ref: Ref) -> None:
         """Nothing to forget."""

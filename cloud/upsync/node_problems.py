@@ -4,21 +4,22 @@ Rules:
 
 * The Node, whether a kubelet or the hub made it, has the condition `csi-bridge.io/StorageProblem` with all problems. It
   turns False when they are solved. A Node without problems does not get it. When a node leaves, the condition stays:
-  nobody knows better.
+  nobody knows better. `farewell` removes it.
 * Each pod of the node that has a CSI volume and is still Pending gets an Event with all problems: one may be the cause.
+  It is written again when they have changed, and when Kubernetes has dropped it.
 * A node's problems are written at most every `_PAUSE_S`, and looked at again while they last: new pods may wait.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from cloud.kinds.nodes import PROBLEM, NodeState
 from cloud.kinds.pods import claim_names, inline_drivers
 from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.sources.source import Source
-from cloud.upsync.event_queue import event
+from cloud.upsync.event_queue import event, write
 from cloud.upsync.write_queue import WriteQueue
 from common.errors import timestamp
 from common.objects import Ref
@@ -29,6 +30,9 @@ _PAUSE_S: Final = 30.0
 
 _MOST_PODS: Final = 20
 """Pods of a node that get Events."""
+
+_EVENTS_LAST_S: Final = 3_600.0
+"""Kubernetes drops Events after this time (`--event-ttl` of its API server)."""
 
 _MOST_CHARS: Final = 900
 """Of all problems: an Event's message has 1,024."""
@@ -44,14 +48,14 @@ class NodeProblems:
         *,
         state: Callable[[str], NodeState | None],
         pods: Callable[[str], Iterable[Ref]],
-        write_event: Callable[[Body], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`state` and `pods` return the present state of a node's Node, and its pods."""
         self._api, self._source, self._state, self._pods, self._now = api, source, state, pods, now
-        self._write_event = write_event
         self._problems: Callable[[str], Sequence[str] | None] = lambda _node: None
         self._next: dict[str, float] = {}
+        self._told: dict[str, dict[tuple[str, str], float]] = {}
+        """By node: the UIDs of pods with an Event, its text, and when it was written."""
         self._queue: WriteQueue[str] = WriteQueue(self._write)
 
     def begin(self, problems: Callable[[str], Sequence[str] | None]) -> None:
@@ -74,16 +78,20 @@ class NodeProblems:
         if (wait_s := self._next.get(node, 0.0) - self._now()) > 0:
             return wait_s
         self._next.pop(node, None)
+        told = self._told.pop(node, {})
         if (problems := self._problems(node)) is None:
             return None
         if not self._source.is_ready:  # after a start of the hub: nobody asks for each Node
             return _PAUSE_S
-        text = "; ".join(problems)[:_MOST_CHARS]
+        text, now = "; ".join(problems)[:_MOST_CHARS], self._now()
         await self._write_condition(node, text)
         if not problems:
             return None
+        self._told[node] = {it: at for it, at in told.items() if it[1] == text and now - at < _EVENTS_LAST_S}
         for pod in islice(self._waiting_pods(node), _MOST_PODS):
-            self._write_event(_event(pod, node, text))
+            if (key := (pod["uid"], text)) not in self._told[node]:
+                await write(self._api, _event(pod, node, text))
+                self._told[node][key] = now
         self._next[node] = self._now() + _PAUSE_S
         return _PAUSE_S
 
@@ -108,7 +116,7 @@ class NodeProblems:
             "lastTransitionTime": old.get("lastTransitionTime", at) if old.get("status") == status else at,
         }
         # A merge patch replaces the whole list: the version keeps conditions of other writers from being lost.
-        change: dict[str, Any] = {
+        change: Body = {
             "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
             "status": {"conditions": [*(it for it in conditions if it["type"] != PROBLEM), condition]},
         }

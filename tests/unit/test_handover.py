@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cloud.kinds.nodes import PROBLEM
 from cloud.kube import RESOURCES, KubeError
 from cloud.upsync.farewell import Farewell
 from cloud.upsync.handover import HandOver
@@ -122,6 +123,13 @@ async def test_a_node_that_the_hub_made_is_deleted_and_any_other_stays(api: Fake
     assert writes(api) == ["delete nodes n1"]
     api.drop("Node", "n1")
     await say_farewell(api)
+
+
+async def test_a_farewell_takes_what_the_agent_said_must_be_solved_from_a_node_of_a_kubelet(api: FakeApi) -> None:
+    ready, problem = {"type": "Ready", "status": "True"}, {"type": PROBLEM, "status": "True", "message": "full"}
+    put(api, "Node", NODE_IDS, status={"conditions": [ready, problem]})
+    await say_farewell(api)
+    assert (await api.get(RESOURCES["Node"], "n1"))["status"] == {"conditions": [ready]}
 
 
 async def test_a_node_that_somebody_else_was_quicker_to_delete_is_gone_as_well(api: FakeApi) -> None:

@@ -1,0 +1,82 @@
+"""What the hub writes of a node's problems: each pod's Event once while Kubernetes keeps it, and a condition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.kinds.fields import Fields
+from cloud.kinds.nodes import PROBLEM, state_of
+from cloud.kube import RESOURCES
+from cloud.sources.source import Objects
+from cloud.upsync.node_problems import NodeProblems
+from common.objects import Ref
+from tests.kit.cluster_objects import entries, pod
+from tests.kit.fake_api import FakeApi
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+POD = Ref("Pod", "default", "web")
+
+
+class Written:
+    """The writer of one node with one pod that waits, at a time that a test sets."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.api.put({"kind": "Node", "metadata": {"name": "n1"}})
+        objects, source = self.api._objects["Node"], Objects()
+        source.update(
+            {ref: it.item for ref, it in entries(pod("web", claims=("data",))).items()},
+            ready=True,
+        )
+        self.told: Sequence[str] | None = ["full"]
+        self.now = 0.0
+        self.writer = NodeProblems(
+            self.api,
+            source,
+            state=lambda _node: state_of(Fields(objects["", "n1"])),
+            pods=lambda _node: [POD],
+            now=lambda: self.now,
+        )
+        self.writer.begin(lambda _node: self.told)
+
+    async def look(self, at: float) -> list[str]:
+        """The requests of a look at this time, without those that read."""
+        self.now = at
+        del self.api.asked[:]
+        await self.writer._write("n1")
+        return [it.split()[0] for it in self.api.asked if not it.startswith("get")]
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+async def test_an_event_is_written_once_for_each_text_and_again_when_kubernetes_has_dropped_it(
+    written: Written,
+) -> None:
+    assert await written.look(0) == ["patch", "create"]
+    assert await written.look(30) == []
+    written.told = ["full", "hung"]
+    assert await written.look(60) == ["patch", "create"]
+    assert await written.look(3_600) == []
+    assert await written.look(3_700) == ["create"]
+
+
+async def test_solved_problems_end_the_condition_and_those_of_a_node_that_is_away_stay(written: Written) -> None:
+    async def condition() -> Any:
+        (found,) = (await written.api.get(RESOURCES["Node"], "n1"))["status"]["conditions"]
+        assert found["type"] == PROBLEM
+        return found["status"]
+
+    await written.look(0)
+    written.told = None
+    assert await written.look(30) == []
+    assert await condition() == "True"
+    written.told = []
+    assert await written.look(60) == ["patch"]
+    assert await condition() == "False"
