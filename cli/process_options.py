@@ -32,8 +32,8 @@ _TIME = duration_type("1s", "24h")
 HUB_PROXY = option(
     "--proxy",
     type=Text(read_proxy, "PROXY"),
-    help="HTTP proxy through which the hub is dialled: http://[USER:PASSWORD@]HOST:PORT. Unset: HTTPS_PROXY. The "
-    "hosts in NO_PROXY are dialled without it. Give a password by a variable: flags stand in the list of processes.",
+    help="HTTP proxy on the way to the hub: http://[USER:PASSWORD@]HOST:PORT. Unset: HTTPS_PROXY. NO_PROXY excepts "
+    "hosts. Give a password by a variable: all users of the host see flags.",
 )
 
 PROCESS_OPTIONS = (

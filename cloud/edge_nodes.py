@@ -378,11 +378,12 @@ class Nodes:
         return node is not None and node.visit is not None
 
     def connected_from(self, name: str) -> str:
-        """The link of a node, such as `it is connected since … from …`; empty if it is away."""
+        """The link of a node, such as ` (it is connected since … from …)`; empty if it is away."""
         node = self._nodes.get(name)
         if node is None or node.visit is None:
             return ""
-        return f"it is connected since {timestamp(node.stored.since)} from {node.visit.link.peer_identity.address}"
+        address = node.visit.link.peer_identity.address
+        return f" (it is connected since {timestamp(node.stored.since)} from {address})"
 
     def away_since(self, name: str) -> float | None:
         """Since when a node that has ever connected is away, in seconds since the epoch; None if it is connected."""

@@ -79,7 +79,7 @@ class Fences:
             absences: how nodes are away.
             mounts: what they use.
             settle_earlier: forgets what earlier machines of a node had in use. It raises OSError.
-            joined: returns when the present machine of a node joined, and from where; empty if that is not known.
+            joined: when the present machine of a node joined, and from where (`Generations.joined`); may be empty.
             now: the time, in seconds since the epoch.
 
         Raises:
@@ -206,7 +206,7 @@ class Fences:
                 yield self._warning(fence)
         for node, volumes in self._mounts.earlier_use.items():
             yield (
-                f"another machine has joined as node {node}{self._when(node)}, and the earlier one has not unmounted "
+                f"another machine has joined as node {node}{self._joined(node)}, and the earlier one has not unmounted "
                 f"its volumes, which are kept from other nodes: if it is off for certain, or was started anew since, "
                 f"run csi-bridge fence {node}; {self._uses(sorted(volumes))}"
             )
@@ -236,10 +236,6 @@ class Fences:
         more = len(in_use) - _MOST_SHOWN
         named = ", ".join(map(self._shown, in_use[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
         return f"it used {named}" if named else "it used no volume"
-
-    def _when(self, node: str) -> str:
-        joined = self._joined(node)
-        return f" ({joined})" if joined else ""
 
     def _shown(self, volume: str) -> str:
         claim = self._mounts.claim_of(volume)

@@ -68,14 +68,8 @@ class HubParts:
             rules=settings.election_rules,
             labels=sync.node_labels,
         )
-        if sync.node_problems is not None:
-            sync.node_problems.begin(self.nodes.problems)
-        self.reports = ReportStreams(
-            self.nodes,
-            self.placement,
-            metrics,
-            problems_changed=sync.node_problems.changed if sync.node_problems is not None else lambda _node: None,
-        )
+        changed = sync.tell_problems(self.nodes.problems)
+        self.reports = ReportStreams(self.nodes, self.placement, metrics, problems_changed=changed)
         self.nodes.subscribe(lambda driver, _node: self.placement.changed(driver))
         self.placement.elections.subscribe(self.reports.changed)
         self.placement.elections.announce(sync.elected)

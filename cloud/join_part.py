@@ -126,8 +126,7 @@ class JoinPart:
             why = "the hub runs with --require-rights; name the drivers of its nodes: --driver"
             raise OperatorRefused(_NOT_MADE, why)
         if not asked.replace and self.enrolment.has_node(asked.node):
-            joined = self._trust.generations.joined(asked.node)
-            who = f"edge node {asked.node} exists" + (f" ({joined})" if joined else "")
+            who = f"edge node {asked.node} exists{self._trust.generations.joined(asked.node)}"
             why = f"{who}; with --replace, the token lets a machine join in its place"
             raise OperatorRefused(_NOT_MADE, why)
         try:

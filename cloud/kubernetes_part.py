@@ -110,7 +110,7 @@ async def following(
                 settle_earlier=table.settle,
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,
-                node_problems=problems,
+                tell_problems=problems.begin,
             )
         finally:
             await problems.close()

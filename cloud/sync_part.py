@@ -26,6 +26,10 @@ class Part(Protocol):
         """Problems, a sentence each."""
 
 
+Problems = Callable[[str], Sequence[str] | None]
+"""What a node's agent says must be solved there; None while the node is away."""
+
+
 class Sync(Protocol):
     """The hub's ends of the sync streams (`cloud.sync.streams.SyncServer`)."""
 
@@ -43,16 +47,6 @@ class Sync(Protocol):
 
     async def forget(self, node: str) -> None:
         """Remove the facts of a node. Raises OSError if they cannot be removed."""
-
-
-class ProblemWriter(Protocol):
-    """Writes the problems of nodes (`cloud.upsync.node_problems`, whose libraries not every hub has)."""
-
-    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> None:
-        """Write the problems that `problems` returns for a node; None: the node is away."""
-
-    def changed(self, node: str) -> None:
-        """A node's agent has told its problems."""
 
 
 class NoSync:
@@ -95,7 +89,8 @@ class SyncPart:
         elected: tells the cluster of an election: the driver, and the result.
         settle_earlier: forgets what earlier machines of a node had in use. Raises OSError if that cannot be written.
         sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
-        node_problems: writes what agents say must be solved on their nodes; None if there is no cluster.
+        tell_problems: begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node
+            whose problems may have changed.
     """
 
     source: Source | None = None
@@ -109,7 +104,7 @@ class SyncPart:
     elected: Callable[[str, Elected], None] = lambda _driver, _elected: None
     settle_earlier: Callable[[str], Awaitable[None]] = field(default_factory=lambda: _nothing)
     sole_use: SoleUse | None = None
-    node_problems: ProblemWriter | None = None
+    tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""

@@ -21,6 +21,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from common.backoff import Backoff
 from common.certificate_ends import Term
@@ -193,22 +194,15 @@ class Renewal:
             why = "it has ended, and the hub told no join listener for such a case; join again with a new token"
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why)
         tls = verified((await asyncio.to_thread(self._identity.files.ca.read_bytes)).decode())
+        asking = partial(ask_at, node=self._node, tls=tls, limits=self._limits, proxy=self._proxy)
         failure: DialError | None = None
         for address in joined.joins:
-            endpoint = hub_endpoint(address)
             try:
-                return await ask_at(
-                    endpoint,
-                    Kind.RENEW,
-                    question,
-                    Issued,
-                    node=self._node,
-                    tls=tls,
-                    limits=self._limits,
-                    proxy=self._proxy,
-                )
+                issued: Issued = await asking(hub_endpoint(address), Kind.RENEW, question, Issued)
             except DialError as error:
                 failure = error
+            else:
+                return issued
         assert failure is not None
         raise failure
 

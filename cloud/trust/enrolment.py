@@ -308,13 +308,12 @@ class Enrolment:
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
         if not token.replace and self.has_node(node):
-            joined = self._generations.joined(node)
             who = f"edge node {node} exists"
             rest = (
                 f", and this token is for new nodes; to join it again, or a new machine in its place: csi-bridge token "
                 f"create --node {node} --replace"
             )
-            raise _Refusal(RefusedFor.NODE, who + rest, shown=who + (f" ({joined})" if joined else "") + rest)
+            raise _Refusal(RefusedFor.NODE, who + rest, shown=who + self._generations.joined(node) + rest)
 
     def _lock(self, node: str) -> asyncio.Lock:
         return self._locks.setdefault(node, asyncio.Lock())

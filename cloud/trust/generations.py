@@ -145,9 +145,9 @@ class Generations:
         return "", ""
 
     def joined(self, node: str) -> str:
-        """The last join of a node, such as `it joined at … from …`; empty if the hub has no record of one."""
+        """The last join of a node, such as ` (it joined at … from …)`; empty if the hub has no record of one."""
         join = _last_join(self._store.certificates.get(node, {}))
-        return f"it joined {join.asked}" if join is not None and join.asked else ""
+        return f" (it joined {join.asked})" if join is not None and join.asked else ""
 
     def has_joined(self, node: str) -> bool:
         """Whether the hub has issued a certificate to a node."""

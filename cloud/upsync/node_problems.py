@@ -58,13 +58,13 @@ class NodeProblems:
         """By node: the UIDs of pods with an Event, its text, and when it was written."""
         self._queue: WriteQueue[str] = WriteQueue(self._write)
 
-    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> None:
-        """Write the problems that `problems` returns for a node; None: the node is away."""
-        self._problems = problems
+    def begin(self, problems: Callable[[str], Sequence[str] | None]) -> Callable[[str], None]:
+        """Write the problems that `problems` returns for a node; None: the node is away.
 
-    def changed(self, node: str) -> None:
-        """A node's agent has told its problems."""
-        self._queue.add(node)
+        Returns what to call with the name of a node whose problems may have changed.
+        """
+        self._problems = problems
+        return self._queue.add
 
     def problems(self) -> list[str]:
         """The failing writes, in sentences."""

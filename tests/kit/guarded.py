@@ -90,7 +90,7 @@ class Guarded:
     def start(self) -> None:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
-        joined = lambda _node: "it joined at noon from 10.0.0.9:7"  # noqa: E731  # short
+        joined = lambda _node: " (it joined at noon from 10.0.0.9:7)"  # noqa: E731  # short
         self.fences = Fences(self.directory, self.absences, self.mounts, self._settle, joined=joined, now=lambda: NOW)
         self.lapses = Lapses(self.links, self.mounts, monotonic=lambda: self.monotonic)
         self.guard = MountGuard(

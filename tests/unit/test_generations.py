@@ -185,7 +185,7 @@ async def test_the_last_join_of_a_node_is_known_however_often_it_has_renewed(hub
     assert hub.generations.joined("n1") == ""
     for number in range(3 * MOST_VOID):
         hub.come(await hub.issue(f"k{number}", token="5f" if number < 2 else ""))
-    assert hub.generations.joined("n1") == "it joined at 2027-01-15T08:00:00Z from 10.0.0.2:7"
+    assert hub.generations.joined("n1") == " (it joined at 2027-01-15T08:00:00Z from 10.0.0.2:7)"
     assert len([it for it in hub.states().values() if it is State.VOID]) == MOST_VOID + 1
 
 
