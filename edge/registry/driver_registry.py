@@ -141,7 +141,11 @@ class DriverRegistry:
     def problems(self) -> list[str]:
         """Problems that people must solve, or should know."""
         return [
-            *(f"{it} cannot be asked: {it.trouble}" for it in self.drivers if it.asked and it.trouble),
+            *(
+                f"{it} cannot be asked: {it.trouble}; look at the driver's log"
+                for it in self.drivers
+                if it.asked and it.trouble
+            ),
             *ambiguities(self.drivers, self._node),
             *self._without_segment(),
             *self._without_node_plugin(),

@@ -67,6 +67,7 @@ WRONG = {
     "HOST:PORT": (":80", "127.0.0.1", "127.0.0.1:70000", "host:", "[::1:80", "http://h:1", ""),
     "unix:///PATH": ("run/x.sock", "tcp://h:1", "unix://x.sock", "unix:///" + "x" * 107, ""),
     "ENDPOINT": ("http://h:1", "wss://h", "hub.sock", "unix:///" + "x" * 107, "wss://:1", ""),
+    "PROXY": ("https://h:1", "http://h:70000", "http://h/x", ":1", ""),
     "TIME": ("", "soon", "-1h"),
     "MODE": ("0999", "rw-rw----", "66", "07777", ""),
     "PATH": ("", "a\0b"),

@@ -110,7 +110,7 @@ def named(size: int) -> csi_pb2.GetPluginInfoResponse:
     [
         (named(5_000_000), "larger than the limit"),
         (named(3_500_000), "the hub gets only its name"),
-        (b"\xff\xff\xff this is no protobuf", "GetPluginInfo does not parse; look at the driver's log there"),
+        (b"\xff\xff\xff this is no protobuf", "GetPluginInfo does not parse; look at the driver's log"),
     ],
     ids=["too large for the agent", "too large for the hub", "garbage"],
 )

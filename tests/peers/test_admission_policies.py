@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MADE = {"csi-bridge.io/made-by": "hub"}
 _RESIZERS = "volume.kubernetes.io/node-expansion-not-required"
+_HOLD = {"key": "example.com/hold", "effect": "NoSchedule"}
 _EFFECTIVE_S = 60.0
 
 
@@ -99,7 +100,7 @@ def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: Control
     soft = {"taints": [{"key": "csi-bridge.io/edge", "value": "agent", "effect": "PreferNoSchedule"}]}
     assert taint in hub.create({**_made("own"), "spec": soft})
     assert hub.create(_made("own")) == ""
-    control_plane.api.create(node("lent", labels={"csi-bridge.io/edge": "agent"}))
+    control_plane.api.create(node("lent", labels={"csi-bridge.io/edge": "agent"}) | {"spec": {"taints": [_HOLD]}})
     change: dict[str, Any] = {"metadata": {"labels": {"topology.example/rack": "7"}}}
     in_use: dict[str, Any] = {"status": {"volumesInUse": ["kubernetes.io/csi/d^v"]}}
     for name in ("own", "lent"):
