@@ -59,6 +59,12 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
         Rule("delete", "nodes", "csi-bridge forget"),
         Rule("list", "volumesnapshotcontents.snapshot.storage.k8s.io", "csi-bridge audit"),
         Rule("list", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io", "csi-bridge audit"),
+        Rule(
+            "list",
+            "validatingadmissionpolicies.admissionregistration.k8s.io "
+            "validatingadmissionpolicybindings.admissionregistration.k8s.io",
+            "csi-bridge doctor",
+        ),
     ),
     "csi-provisioner": (
         Rule("get list watch create patch delete", "persistentvolumes"),

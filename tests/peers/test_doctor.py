@@ -35,10 +35,10 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
     well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0)
     assert [(name, finding.level) for name, finding in well] == [
-        ("permissions", Level.OK), ("policies", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK),
+        ("permissions", Level.OK), ("policies", Level.WARNING), ("CSIDriver", Level.OK), ("CSINode", Level.OK),
         ("StorageClass", Level.OK),
     ]  # fmt: skip
-    assert "may not see whether the policies" in well[1][1].what
+    assert "are missing: csi-bridge-hub-claims" in well[1][1].what
     local = {there: "local"}
     found = dict(
         await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, as_hub=False, limit_s=30.0)
