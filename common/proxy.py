@@ -97,27 +97,29 @@ async def through(proxy: Proxy | None, endpoint: Endpoint, limits: Limits) -> Ra
     (host, port), limit_s = proxy.address, limits.hello_timeout_s / 2
     asked = Asked("http", host, port, proxy.user or None, proxy.password if proxy.user else None)
     target = WebSocketURI(endpoint.tls, endpoint.host, endpoint.port, "/", "")
-    try:
-        transport, connection = await asyncio.get_running_loop().create_connection(
-            lambda: HTTPProxyConnection(target, asked, None), host, port
-        )
-    except (OSError, UnicodeError) as error:
-        raise DialError(str(endpoint), f"the proxy {proxy} cannot be reached: {in_words(error)}") from error
+    transport = None
     try:
         async with asyncio.timeout(limit_s):
+            transport, connection = await asyncio.get_running_loop().create_connection(
+                lambda: HTTPProxyConnection(target, asked, None), host, port
+            )
             await connection.response
     except BaseException as error:
-        transport.set_protocol(asyncio.Protocol())  # websockets' own fails if the proxy has ended the connection
-        transport.abort()
-        if isinstance(error, InvalidProxyStatus):
-            why = _refusal(proxy, error.response.status_code, error.response.reason_phrase)
-            raise DialError(str(endpoint), why) from None
-        if isinstance(error, TimeoutError):
-            why = f"the proxy {proxy} has made no connection within {limit_s:g} s"
-            raise DialError(str(endpoint), why) from None
-        if isinstance(error, ProxyError):
-            raise DialError(str(endpoint), f"{proxy} does not answer as an HTTP proxy does") from error
-        raise
+        if transport is not None:
+            transport.set_protocol(asyncio.Protocol())  # websockets' own fails if the proxy has ended the connection
+            transport.abort()
+        match error:
+            case InvalidProxyStatus():
+                why = _refusal(proxy, error.response.status_code, error.response.reason_phrase)
+            case ProxyError():
+                why = f"{proxy} does not answer as an HTTP proxy does"
+            case TimeoutError():
+                why = f"the proxy {proxy} has made no connection within {limit_s:g} s"
+            case OSError() | UnicodeError():
+                why = f"the proxy {proxy} cannot be reached: {in_words(error)}"
+            case _:
+                raise
+        raise DialError(str(endpoint), why) from error
     raw = RawTcp()
     transport.set_protocol(raw)
     raw.connection_made(transport)

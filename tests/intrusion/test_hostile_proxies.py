@@ -68,6 +68,13 @@ async def test_a_proxy_that_never_answers_is_named() -> None:
             await through(proxy, HUB, Limits(hello_timeout_s=0.2))
 
 
+async def test_a_proxy_that_takes_no_connection_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, socket.create_connection(full.getsockname()):
+        proxy = Proxy(HostPort(*full.getsockname()))
+        with pytest.raises(DialError, match=f"the proxy {proxy} has made no connection within 0.1 s"):
+            await asyncio.wait_for(through(proxy, HUB, Limits(hello_timeout_s=0.2)), 5.0)
+
+
 async def test_a_proxy_whose_name_is_no_hosts_is_named() -> None:
     with pytest.raises(DialError, match=r"the proxy http://a\.\.b:1 cannot be reached: that is no host's name"):
         await through(Proxy(HostPort("a..b", 1)), HUB, Limits())
