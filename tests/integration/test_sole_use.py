@@ -105,5 +105,9 @@ def test_a_node_that_is_away_keeps_the_volume_until_it_is_fenced(pair: Pair) -> 
     let_pass(1.5)
     assert pair.first.calls() == []
     assert by_hand("fence", SECOND, "--yes", f"--hub=unix://{hub.uds}").returncode == 0
-    wait_for(pair.first.calls, what="a call on n1", instead=pair.first.tell)
-    assert "is staged on node n2" in pair.first.volumes("web-n1")[0]["error"]  # this driver knows by itself
+    wait_for(
+        lambda: "is staged on node n2" in pair.first.volumes("web-n1")[0]["error"],
+        what="the refusal of n1's driver, which knows by itself",
+        instead=pair.first.tell,
+    )
+    assert pair.first.calls()
