@@ -151,10 +151,10 @@ class SqliteRows:
     def left(self, node: str, driver: str) -> set[str]:
         """See `claim_rules.Rows`."""
         sql = (
-            "SELECT driver FROM things WHERE node = ?1 AND gone = 0 AND ?2 IN ('', driver) "
-            "UNION SELECT driver FROM inventories WHERE node = ?1 AND kind = ?3"
+            "SELECT driver FROM things WHERE node = ? AND gone = 0 AND ? IN ('', driver) "
+            "UNION SELECT driver FROM inventories WHERE node = ? AND kind = ?"
         )
-        return {its for (its,) in self._database.execute(sql, (node, driver, FORGOTTEN))}
+        return {its for (its,) in self._database.execute(sql, (node, driver, node, FORGOTTEN))}
 
     def forget(self, node: str, driver: str, left: Iterable[str]) -> None:
         """See `claim_rules.Rows`. Elections stay: their numbers only grow."""
