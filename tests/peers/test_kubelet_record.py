@@ -34,8 +34,13 @@ def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: P
         if played.error is not None:
             found.append(f"{name} failed: {played.error}")
         elif played.record != catalog.read(name):
-            told = [str(difference) for difference in compare(catalog.read(name), played.record)]
-            told = told or ["how often something was repeated"]
+            recorded = catalog.read(name)
+            told = [str(difference) for difference in compare(recorded, played.record)]
+            told = told or [
+                f"{part}: {recorded.get(part)} is recorded, {played.record.get(part)} was seen"
+                for part in recorded | played.record
+                if recorded.get(part) != played.record.get(part)
+            ]
             found.append("\n".join([f"{name} went otherwise:", *told, *played.timeline]))
     if found:
         pytest.fail("\n".join(found), pytrace=False)
