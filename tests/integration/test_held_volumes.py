@@ -64,6 +64,7 @@ class Pair:
         self.other = bridge.start_agent("n2", other.socket)
         self.sidecar = bridge.start_proxy(VENDOR, node="n1").sidecar()
         bridge.wait_routed(self.sidecar)
+        self.other.wait_connected()
         wait_for(lambda: VENDOR in node_state(bridge.hub.uds, "n2")["drivers"], what="the report of n2")
 
     def detached(self) -> int:
