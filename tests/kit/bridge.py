@@ -105,10 +105,18 @@ class Hub(Member):
         address: the address for agents, `host:port`.
     """
 
-    def __init__(self, directory: Path, logs: Path, flags: Sequence[str], *, sockets: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        logs: Path,
+        flags: Sequence[str],
+        *,
+        sockets: Sequence[Path] = (),
+        host: str = "127.0.0.1",
+    ) -> None:
         (port,) = free_ports(1)
         self.uds = directory / "hub.sock"
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{host}:{port}"
         command = [
             _PROGRAM,
             "hub",
@@ -119,7 +127,7 @@ class Hub(Member):
             *_TIMES,
             *flags,
         ]
-        where = (self.uds, port, *sockets)
+        where = (self.uds, (host, port), *sockets)
         super().__init__("hub", command, logs, ready=lambda: all(map(listens_on, where)))
 
 
@@ -250,11 +258,12 @@ class Bridge:
         self._served: Served | None = None
         self._foreseen: list[str] = []
 
-    def start_hub(self, *flags: str) -> Hub:
+    def start_hub(self, *flags: str, host: str = "127.0.0.1") -> Hub:
+        """Start the hub; agents dial it at an address of `host`."""
         path = self._directory / "served.sock"
         if self.serves:
             flags = (f"--serve={self.serves}=unix://{path}", *flags)
-        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if self.serves else [])
+        self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if self.serves else [], host=host)
         self._start(self.hub)
         if self.serves:
             self._served = Served(self.serves, self.hub, path, self._directory / "hub/drivers")

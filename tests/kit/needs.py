@@ -23,12 +23,14 @@ XFS = "needs a kernel with xfs"
 PODMAN = "needs podman on PATH"
 
 PACKAGES = {
+    "iptables": "iptables",
     "mkfs.ext4": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
     "openssl": "openssl",
     "setpriv": "util-linux",
     "setsid": "util-linux",
     "systemd-analyze": "systemd",
+    "tc": "iproute2",
     "tinyproxy": "tinyproxy-bin",
 }
 """Program → Debian's package."""
@@ -63,6 +65,11 @@ def has_capability(number: int) -> bool:
 def loop_devices() -> str:
     """Return the reason of a test that lacks loop devices; empty if they are here."""
     return "" if Path("/dev/loop-control").exists() else "needs loop devices"
+
+
+def tun() -> str:
+    """Return the reason of a test that lacks TUN devices; empty if they are here."""
+    return "" if Path("/dev/net/tun").exists() else "needs /dev/net/tun"
 
 
 def kernel_xfs() -> str:

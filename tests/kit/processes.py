@@ -197,13 +197,15 @@ class Supervisor:
         self.stop()
 
 
-def listens_on(address: Path | int) -> bool:
-    """Whether a process accepts connections on this UNIX socket, or this TCP port of 127.0.0.1."""
-    family = socket.AF_INET if isinstance(address, int) else socket.AF_UNIX
-    with socket.socket(family) as probe:
+def listens_on(address: Path | int | tuple[str, int]) -> bool:
+    """Whether a process accepts connections on this UNIX socket, or this TCP port; without a host, of 127.0.0.1."""
+    if isinstance(address, int):
+        address = "127.0.0.1", address
+    tcp = isinstance(address, tuple)
+    with socket.socket(socket.AF_INET if tcp else socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
-            probe.connect(("127.0.0.1", address) if isinstance(address, int) else str(address))
+            probe.connect(address if tcp else str(address))
         except OSError:
             return False
     return True
