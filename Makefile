@@ -21,7 +21,7 @@ E2E_PEERS := sidecars kubernetes upstream agnhost
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench lab proto reference constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -85,6 +85,10 @@ record-kubelet: $(STAMP) ## write what the real kubelet does in every scenario i
 
 bench: $(STAMP)      ## the driver's own socket against the bridge, side by side, as ratios
 	@$(BIN)/python bench/run.py $(ARGS)
+
+lab: $(STAMP)        ## volumes on bad links, beside two simple ways without the bridge: docs/links.md (2 hours; root)
+	@$(BIN)/python tests/peers/build.py sidecars kubernetes
+	@$(BIN)/python tests/lab/run.py $(ARGS)
 
 proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and registration.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/csi.proto

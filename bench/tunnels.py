@@ -58,25 +58,37 @@ def tunnels(directory: Path, vendor: Path) -> Iterator[dict[str, Path | str]]:
 def _ssh(directory: Path, vendor: Path) -> Iterator[Path]:
     here, socket = directory / "ssh", directory / "ssh.sock"
     here.mkdir(mode=0o700)
+    with ssh_server(here, "127.0.0.1") as client, Supervisor(here) as supervisor:
+        supervisor.start("ssh", [*client, "-L", f"{socket}:{vendor}"], ready=lambda: listens_on(socket))
+        yield socket
+
+
+@contextmanager
+def ssh_server(here: Path, host: str) -> Iterator[list[object]]:
+    """Run an SSH server at an address, with keys and logs in a directory. Yield the client's command for forwarding.
+
+    Either side notices within 30 s that it hears nothing of the other.
+    """
     (port,) = free_ports(1)
     for key in ("host", "user"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", here / key]
         subprocess.run(keygen, check=True, stdout=subprocess.DEVNULL)
     server = here / "sshd_config"
     server.write_text(
-        f"ListenAddress 127.0.0.1:{port}\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nPidFile none\n"
+        f"ListenAddress {host}:{port}\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nPidFile none\n"
         "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
+        "StreamLocalBindUnlink yes\nClientAliveInterval 10\nClientAliveCountMax 3\n"
     )
-    client = [
-        "ssh", "-N", "-F", "none", "-i", here / "user", "-p", port, "-L", f"{socket}:{vendor}",
+    client: list[object] = [
+        "ssh", "-N", "-F", "none", "-i", here / "user", "-p", port, f"{getpass.getuser()}@{host}",
         "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={here}/known", "-o", "ExitOnForwardFailure=yes",
-        "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", f"{getpass.getuser()}@127.0.0.1",
+        "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
+        "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
     ]  # fmt: skip
     with _sshd_s_directory(), Supervisor(here) as supervisor:
         sshd = shutil.which("sshd", path=_SYSTEM_PATH)  # its whole path: it starts itself again for each connection
-        supervisor.start("sshd", [sshd, "-D", "-e", "-f", server], ready=lambda: listens_on(port))
-        supervisor.start("ssh", client, ready=lambda: listens_on(socket))
-        yield socket
+        supervisor.start("sshd", [sshd, "-D", "-e", "-f", server], ready=lambda: listens_on((host, port)))
+        yield client
 
 
 @contextmanager

@@ -44,11 +44,24 @@ class MachineSupervisor(Supervisor):
             process.start()
 
 
+KUBELET_S = 10.0, 300.0
+"""The kubelet's pauses before it starts a container again: the first, and the longest."""
+
+
 class KeepingSupervisor(Supervisor):
-    """Starts processes that are started again whenever they end."""
+    """Starts processes that are started again whenever they end.
+
+    Args:
+        directory: for their logs.
+        pauses_s: the first pause and the longest (`tests.e2e.keeper`).
+    """
+
+    def __init__(self, directory: Path, pauses_s: tuple[float, float] = (1.0, 1.0)) -> None:
+        super().__init__(directory)
+        self._pauses_s = pauses_s
 
     def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
-        return super().start(name, kept(command, file=self._file(name)), **more)
+        return super().start(name, kept(command, file=self._file(name), pauses_s=self._pauses_s), **more)
 
     def kill(self, name: str) -> None:
         """End a process at once, or as soon as it lives again; its keeper starts it anew."""
@@ -69,6 +82,6 @@ class KeepingSupervisor(Supervisor):
         return self.directory / f"{name}.pid"
 
 
-def kept(command: Sequence[object], *, file: Path) -> list[object]:
+def kept(command: Sequence[object], *, file: Path, pauses_s: tuple[float, float] = (1.0, 1.0)) -> list[object]:
     """A command with a keeper, who notes the id of its process in a file."""
-    return [sys.executable, _KEEPER, file, *command]
+    return [sys.executable, _KEEPER, file, *pauses_s, *command]

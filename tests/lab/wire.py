@@ -8,8 +8,8 @@
         wire.command("cut")
 
 Each side is a network namespace with a TUN device. A process of its own (this file) carries the packets: it delays them
-and loses some. The rate is the kernel's (tc-tbf), with a queue as a modem has. A NAT is a third namespace on the edge's
-side, with the kernel's connection tracking. It takes root.
+and loses some. The rate is the kernel's (tc-tbf), with a queue as a modem has. A gateway is a third namespace, beside
+the edge: a NAT with the kernel's connection tracking, or the place of a proxy, past which nothing comes. It takes root.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import contextlib
 import ctypes
 import fcntl
 import heapq
+import itertools
+import math
 import os
 import random
 import selectors
@@ -37,8 +39,8 @@ from common.parsers import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CLOUD, EDGE = "10.77.0.1", "10.77.0.2"
-_INSIDE, _INSIDE_NAT = "10.77.1.2", "10.77.1.1"
+CLOUD, GATEWAY = "10.77.0.1", "10.77.1.1"
+_EDGE, _BEHIND_GATEWAY = "10.77.0.2", "10.77.1.2"
 
 _MTU = 1500
 _CLONE_NEWNET = 0x4000_0000
@@ -56,19 +58,31 @@ class Wire:
         loss: the part of the packets that is lost.
         rate: of each direction, for tc(8); empty: as fast as it goes.
         nat: the edge is behind a NAT that forgets a silent connection after this many seconds; 0: no NAT.
+        closed: the edge reaches a side called `gateway`, and nothing beyond it.
         seed: of the losses.
     """
 
-    def __init__(self, *, delay: str = "0s", loss: float = 0.0, rate: str = "", nat: int = 0, seed: int = 1) -> None:
-        self._delay, self._loss, self._rate, self._nat, self._seed = delay, loss, rate, nat, seed
+    def __init__(
+        self,
+        *,
+        delay: str = "0s",
+        loss: float = 0.0,
+        rate: str = "",
+        nat: int = 0,
+        closed: bool = False,
+        seed: int = 1,
+    ) -> None:
+        self._delay, self._loss, self._rate, self._seed = delay, loss, rate, seed
+        self._nat, self._has_gateway = nat, bool(nat) or closed
         self._spaces: dict[str, int] = {}
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with self._opened:
-            ends = [self._end("cloud", CLOUD, EDGE), self._end("nat" if self._nat else "edge", EDGE, CLOUD)]
-            if self._nat:
-                self._add_nat()
+            far = "gateway" if self._has_gateway else "edge"
+            ends = [self._end("cloud", CLOUD, _EDGE), self._end(far, _EDGE, CLOUD)]
+            if self._has_gateway:
+                self._add_gateway()
             arguments = [f"--delay={self._delay}", f"--loss={self._loss}", f"--seed={self._seed}"]
             self._relay = self._opened.enter_context(
                 subprocess.Popen(
@@ -91,7 +105,7 @@ class Wire:
 
     @contextlib.contextmanager
     def at(self, side: str) -> Iterator[None]:
-        """While this lasts, this thread and each process that it starts are in the network of a side: cloud or edge."""
+        """While this lasts, this thread and what it starts are in the network of a side: cloud, edge or gateway."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             _enter(self._spaces[side])
@@ -101,7 +115,12 @@ class Wire:
             os.close(before)
 
     def command(self, line: str) -> dict[str, int]:
-        """Tell the relay: `cut` (nothing passes), `heal`, or `stats`. Returns packets and bytes of each way."""
+        """Tell the relay something. Returns what each side has sent so far, in packets and bytes, and packets lost.
+
+        * `cut`: every packet is lost; `stall`: packets wait, as many as a queue holds; `heal`: they go on.
+        * `weather cut 5 heal 25`: so many seconds of each, again and again, until another command.
+        * `stats`: nothing changes.
+        """
         assert self._relay.stdin is not None
         assert self._relay.stdout is not None
         self._relay.stdin.write(line + "\n")
@@ -132,25 +151,29 @@ class Wire:
             _enter(before)
             os.close(before)
 
-    def _add_nat(self) -> None:
+    def _add_gateway(self) -> None:
         self._new("edge")
-        with self.at("nat"):
+        with self.at("gateway"):
             _run(*["ip", "link", "add", "inside", "type", "veth", "peer", "name", "out"])
             _run("ip", "link", "set", "out", "netns", f"{_OURS}{self._spaces['edge']}")
-            _run("ip", "address", "add", f"{_INSIDE_NAT}/24", "dev", "inside")
+            _run("ip", "address", "add", f"{GATEWAY}/24", "dev", "inside")
             _run("ip", "link", "set", "inside", "up")
-            for setting, value in {
-                "ipv4/ip_forward": 1,
-                "netfilter/nf_conntrack_tcp_timeout_established": self._nat,
-                "netfilter/nf_conntrack_tcp_loose": 0,
-            }.items():
-                Path("/proc/sys/net", setting).write_text(str(value))
-            _run(*["iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "line", "-j", "MASQUERADE"])
-            _run(*["iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP"])
+            if self._nat:
+                self._let_it_translate()
         with self.at("edge"):
-            _run("ip", "address", "add", f"{_INSIDE}/24", "dev", "out")
+            _run("ip", "address", "add", f"{_BEHIND_GATEWAY}/24", "dev", "out")
             _run("ip", "link", "set", "out", "up")
-            _run("ip", "route", "add", "default", "via", _INSIDE_NAT)
+            _run("ip", "route", "add", "default", "via", GATEWAY)
+
+    def _let_it_translate(self) -> None:
+        for setting, value in {
+            "ipv4/ip_forward": 1,
+            "netfilter/nf_conntrack_tcp_timeout_established": self._nat,
+            "netfilter/nf_conntrack_tcp_loose": 0,
+        }.items():
+            Path("/proc/sys/net", setting).write_text(str(value))
+        _run(*["iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "line", "-j", "MASQUERADE"])
+        _run(*["iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP"])
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -176,7 +199,9 @@ class _Relay:
     def __init__(self, ends: tuple[int, int], *, delay_s: float, loss: float, seed: int) -> None:
         self._ends = ends
         self._delay_s, self._loss, self._random = delay_s, loss, random.Random(seed)
-        self._is_cut = False
+        self._state = "heal"
+        self._weather: Iterator[tuple[str, float]] = iter(())
+        self._changes_at = math.inf
         self._waiting: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self._counts = [0, 0, 0, 0, 0]
@@ -188,17 +213,34 @@ class _Relay:
             selector.register(edge, selectors.EVENT_READ, cloud)
             selector.register(sys.stdin, selectors.EVENT_READ)
             while True:
-                wait_s = max(self._waiting[0][0] - time.monotonic(), 0.0) if self._waiting else None
-                for key, _ in selector.select(wait_s):
+                for key, _ in selector.select(self._wait_s()):
                     if key.data is not None:
                         self._take(key.fd, key.data)
                     elif line := sys.stdin.readline():
-                        self._is_cut = {"cut": True, "heal": False}.get(line.strip(), self._is_cut)
+                        self._obey(line.split())
                         sys.stdout.write(" ".join(map(str, self._counts)) + "\n")
                         sys.stdout.flush()
                     else:
                         return
+                if time.monotonic() >= self._changes_at:
+                    self._change()
                 self._deliver()
+
+    def _wait_s(self) -> float | None:
+        due = self._waiting[0][0] if self._waiting and self._state != "stall" else math.inf
+        due = min(due, self._changes_at)
+        return max(due - time.monotonic(), 0.0) if due < math.inf else None
+
+    def _obey(self, words: list[str]) -> None:
+        if words[0] == "weather":
+            self._weather = itertools.cycle(zip(words[1::2], map(float, words[2::2]), strict=True))
+            self._change()
+        elif words[0] != "stats":
+            self._state, self._changes_at = words[0], math.inf
+
+    def _change(self) -> None:
+        self._state, seconds = next(self._weather)
+        self._changes_at = time.monotonic() + seconds
 
     def _take(self, source: int, target: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -207,7 +249,8 @@ class _Relay:
                 way = 0 if source == self._ends[1] else 2
                 self._counts[way] += 1
                 self._counts[way + 1] += len(packet)
-                if self._is_cut or self._random.random() < self._loss:
+                is_full = self._state == "stall" and len(self._waiting) >= _QUEUE_PACKETS
+                if self._state == "cut" or is_full or self._random.random() < self._loss:
                     self._counts[4] += 1
                     continue
                 self._number += 1
@@ -215,7 +258,7 @@ class _Relay:
 
     def _deliver(self) -> None:
         now = time.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
+        while self._waiting and self._waiting[0][0] <= now and self._state != "stall":
             _, _, target, packet = heapq.heappop(self._waiting)
             with contextlib.suppress(BlockingIOError, OSError):
                 os.write(target, packet)

@@ -1,4 +1,4 @@
-"""csi-sanity sees no difference between a driver and the bridge in front of it on a bad link between two networks."""
+"""The bridge on a bad link between two networks. docs/links.md has more lines, and figures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tests.kit.certificates import Authority
 from tests.kit.needs import capability, program, skip_without, tun
 from tests.kit.processes import listens_on
 from tests.kit.waiting import let_pass
+from tests.lab import trial
+from tests.lab.rows import Row
+from tests.lab.site import PEERS
 from tests.lab.wire import CLOUD, Wire
 
 if TYPE_CHECKING:
@@ -65,3 +68,17 @@ def test_on_a_bad_link_without_cuts_nothing_comes_out_otherwise(
         assert direct.differences(bridged) == []
         assert agent.status()["since"] == since
         assert wire.command("stats")["packets_up"] > 100
+
+
+def test_under_cuts_and_stalls_every_volume_lives_and_ends_and_no_sidecar_is_told_a_false_end(
+    peer: Callable[[str], Path],
+) -> None:
+    for name in PEERS:
+        peer(name)
+    line = {"delay": "20ms", "loss": 0.02}
+    row = Row(title="", wire=line, weather="heal 7 cut 4 heal 5 stall 2", journeys=4, every_s=4.0, idle_s=0.0)
+
+    found = trial.run(row, "bridge")
+
+    assert (found.unsettled, found.false_final, found.lost, found.doubled) == (0, 0, 0, 0), found
+    assert len(found.published_s) == row.journeys

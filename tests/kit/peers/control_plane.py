@@ -50,6 +50,7 @@ class ControlPlane:
         manager_flags: further flags of the controller-manager.
         api_flags: further flags of the API server.
         service_accounts: whether pods get tokens of their ServiceAccounts.
+        host: where the API server listens.
 
     Attributes:
         etcd, api_server, controller_manager, scheduler: the processes, for tests that stop or kill one.
@@ -71,8 +72,10 @@ class ControlPlane:
         manager_flags: Sequence[str] = (),
         api_flags: Sequence[str] = (),
         service_accounts: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
         self.directory = directory
+        self._host = host
         self._peer = peer
         self._manager_flags = manager_flags
         self._api_flags = list(api_flags)
@@ -85,7 +88,7 @@ class ControlPlane:
 
     @property
     def url(self) -> str:
-        return f"https://127.0.0.1:{self._secure_port}"
+        return f"https://{self._host}:{self._secure_port}"
 
     @property
     def etcd_url(self) -> str:
@@ -233,7 +236,7 @@ class ControlPlane:
         command = [
             self._peer("kube-apiserver"),
             f"--etcd-servers={self.etcd_url}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self._host}",
             f"--secure-port={self._secure_port}",
             f"--cert-dir={self.ca.parent}",
             f"--service-account-key-file={self.directory / 'sa.pub'}",
