@@ -62,6 +62,15 @@ ROWS = {
         limit_s=900.0,
         minutes=6,
     ),
+    "rebinds": Row(
+        title="a mobile line: the same cuts, and another address after each, so that all connections are lost",
+        wire={"delay": "20ms"},
+        weather="rebind 25 cut 5",
+        journeys=16,
+        every_s=7.0,
+        limit_s=900.0,
+        minutes=10,
+    ),
     "nat": Row(
         title="NAT: 10 ms each way, silent connections are forgotten after 30 s",
         wire={"delay": "10ms", "nat": 30},

@@ -30,7 +30,6 @@ from tests.e2e.supervisors import KUBELET_S, KeepingSupervisor
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import SERVER_AUTH, Authority
 from tests.kit.leftovers import clear
-from tests.kit.operator import node_state
 from tests.kit.peers import manifests
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.peers.control_plane import ControlPlane
@@ -39,7 +38,6 @@ from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.ports import free_ports
 from tests.kit.processes import Supervisor, listens_on
-from tests.kit.waiting import wait_for
 from tests.lab.wire import CLOUD, GATEWAY, Wire
 from tests.peers.kubelet.kubelet_process import Kubelet
 from tests.peers.kubelet.recorder import Recorder
@@ -192,14 +190,7 @@ class Site:
         ]
         with self.wire.at("edge"):
             bridge.start_agent(NODE, self.vendor.socket, flags=flags)
-        proxy = bridge.start_proxy(DRIVER, *_DEFAULTS)
-        wait_for(
-            lambda: node_state(hub.uds, NODE)["connected"],
-            what="link",
-            timeout_s=_SLOW_S,
-            instead=bridge.log_tails,
-        )
-        return proxy.socket
+        return bridge.start_proxy(DRIVER, *_DEFAULTS).socket
 
     def _ssh(self, stack: ExitStack) -> Path:
         here, socket = self._directory / "ssh", self._directory / "far.sock"

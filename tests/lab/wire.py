@@ -47,6 +47,7 @@ _CLONE_NEWNET = 0x4000_0000
 _TUNSETIFF = 0x4004_54CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _QUEUE_PACKETS = 1000
+_TCP, _SYN, _SYN_ACK = 6, 0x02, 0x12
 _OURS = "/proc/self/fd/"
 
 
@@ -118,6 +119,8 @@ class Wire:
         """Tell the relay something. Returns what each side has sent so far, in packets and bytes, and packets lost.
 
         * `cut`: every packet is lost; `stall`: packets wait, as many as a queue holds; `heal`: they go on.
+        * `rebind`: the same, but of the TCP connections that were there before nothing passes, and nobody is told: the
+          line has another address now, as a mobile one after a gap.
         * `weather cut 5 heal 25`: so many seconds of each, again and again, until another command.
         * `stats`: nothing changes.
         """
@@ -200,6 +203,8 @@ class _Relay:
         self._ends = ends
         self._delay_s, self._loss, self._random = delay_s, loss, random.Random(seed)
         self._state = "heal"
+        self._forgets = False
+        self._connections: set[frozenset[bytes]] = set()
         self._weather: Iterator[tuple[str, float]] = iter(())
         self._changes_at = math.inf
         self._waiting: list[tuple[float, int, int, bytes]] = []
@@ -236,11 +241,19 @@ class _Relay:
             self._weather = itertools.cycle(zip(words[1::2], map(float, words[2::2]), strict=True))
             self._change()
         elif words[0] != "stats":
-            self._state, self._changes_at = words[0], math.inf
+            self._changes_at = math.inf
+            self._enter(words[0])
 
     def _change(self) -> None:
-        self._state, seconds = next(self._weather)
+        state, seconds = next(self._weather)
         self._changes_at = time.monotonic() + seconds
+        self._enter(state)
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        if state == "rebind":
+            self._forgets = True
+            self._connections.clear()
 
     def _take(self, source: int, target: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -250,11 +263,21 @@ class _Relay:
                 self._counts[way] += 1
                 self._counts[way + 1] += len(packet)
                 is_full = self._state == "stall" and len(self._waiting) >= _QUEUE_PACKETS
-                if self._state == "cut" or is_full or self._random.random() < self._loss:
+                if self._state == "cut" or is_full or self._is_forgotten(packet) or self._random.random() < self._loss:
                     self._counts[4] += 1
                     continue
                 self._number += 1
                 heapq.heappush(self._waiting, (time.monotonic() + self._delay_s, self._number, target, packet))
+
+    def _is_forgotten(self, packet: bytes) -> bool:
+        """Whether it belongs to a TCP connection that has begun before the latest `rebind`."""
+        if not self._forgets or packet[9] != _TCP:
+            return False
+        head = 4 * (packet[0] & 0x0F)
+        ends = frozenset((packet[12:16] + packet[head : head + 2], packet[16:20] + packet[head + 2 : head + 4]))
+        if packet[head + 13] & _SYN_ACK == _SYN:
+            self._connections.add(ends)
+        return ends not in self._connections
 
     def _deliver(self) -> None:
         now = time.monotonic()

@@ -76,7 +76,7 @@ def test_under_cuts_and_stalls_every_volume_lives_and_ends_and_no_sidecar_is_tol
     for name in PEERS:
         peer(name)
     line = {"delay": "20ms", "loss": 0.02}
-    row = Row(title="", wire=line, weather="heal 7 cut 4 heal 5 stall 2", journeys=4, every_s=4.0, idle_s=0.0)
+    row = Row(title="", wire=line, weather="heal 7 cut 4 rebind 25 stall 2", journeys=4, every_s=4.0, idle_s=0.0)
 
     found = trial.run(row, "bridge")
 
