@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
 from bench.tables import replaced  # noqa: E402  # a script
+from tests.kit.leash import leash  # noqa: E402
 from tests.lab import trial  # noqa: E402
 from tests.lab.rows import ROWS  # noqa: E402
 from tests.lab.site import PEERS, PROGRAMS, WAYS  # noqa: E402
@@ -85,13 +86,17 @@ def _run(rows: list[str]) -> dict[tuple[str, str], dict[str, Any]]:
     """Run every trial in a process of its own. Returns the outcomes by row and way."""
     waiting = [(row, way) for row in rows if ROWS[row].waits for way in WAYS]
     busy = [(row, way) for row in rows if not ROWS[row].waits for way in WAYS]
-    with ThreadPoolExecutor(max(len(waiting), 1)) as patient, ThreadPoolExecutor(_AT_ONCE) as few:
+    patient, few = ThreadPoolExecutor(max(len(waiting), 1)), ThreadPoolExecutor(_AT_ONCE)
+    try:
         found = {each: (patient if each in waiting else few).submit(_trial, *each) for each in (*waiting, *busy)}
         return {each: future.result() for each, future in found.items()}
+    finally:  # after Ctrl-C, which stops those that run, no other one starts
+        patient.shutdown(cancel_futures=True)
+        few.shutdown(cancel_futures=True)
 
 
 def _trial(row: str, way: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, f"--row={row}", f"--way={way}"]
+    command = [*leash(), sys.executable, __file__, f"--row={row}", f"--way={way}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode == 0:
         outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -177,4 +182,7 @@ _FIGURES = {
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
