@@ -67,7 +67,7 @@ def _ssh(directory: Path, vendor: Path) -> Iterator[Path]:
 def ssh_server(here: Path, host: str) -> Iterator[list[object]]:
     """Run an SSH server at an address, with keys and logs in a directory. Yield the client's command for forwarding.
 
-    Either side notices within 30 s that it hears nothing of the other.
+    Each side closes a connection after 20 s of silence, as the bridge does.
     """
     (port,) = free_ports(1)
     for key in ("host", "user"):
@@ -77,13 +77,13 @@ def ssh_server(here: Path, host: str) -> Iterator[list[object]]:
     server.write_text(
         f"ListenAddress {host}:{port}\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nPidFile none\n"
         "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
-        "StreamLocalBindUnlink yes\nClientAliveInterval 10\nClientAliveCountMax 3\n"
+        "StreamLocalBindUnlink yes\nClientAliveInterval 10\nClientAliveCountMax 2\n"
     )
     client: list[object] = [
         "ssh", "-N", "-F", "none", "-i", here / "user", "-p", port, f"{getpass.getuser()}@{host}",
         "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={here}/known", "-o", "ExitOnForwardFailure=yes",
         "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
-        "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3",
+        "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10",
     ]  # fmt: skip
     with _sshd_s_directory(), Supervisor(here) as supervisor:
         sshd = shutil.which("sshd", path=_SYSTEM_PATH)  # its whole path: it starts itself again for each connection
