@@ -14,7 +14,7 @@ Rules:
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,20 +145,23 @@ class ClaimCluster:
         self._plane.start()
         self._admin = str(self._plane.admin_kubeconfig())
         self._supervisor = stack.enter_context(Supervisor(self._directory / "logs"))
-        self._kubelet = _kubelet(self._directory / "k", self._plane, limited=self._limited)
-        stack.callback(self._kubelet.stop)
-        self._kubelet.start()
-        self._plane.api.wait_until("Node", _KUBELET_NODE, _is_ready, what="ready", timeout_s=_SLOW_S)
         self._plane.apply(DEPLOY / "base/hub-rbac.yaml")
         hub = self._plane.service_account_kubeconfig("csi-bridge", HUB)
         self._bridge = stack.enter_context(Bridge(self._directory, self._directory / "logs"))
         self._bridge.start_hub(f"--kubeconfig={hub}", "--keepalive=10s")
-        self._start_direct(stack)
-        self._start_relayed(stack)
-        self._start_alone()
+        self._start_ways(stack)
         for way in self.ways.values():
             self._wait_registered(way)
             self._start_sidecars(way, lifted)
+
+    def _start_ways(self, stack: ExitStack) -> None:
+        self._kubelet = _kubelet(self._directory / "k", self._plane, limited=self._limited)
+        stack.callback(self._kubelet.stop)
+        self._kubelet.start()
+        self._plane.api.wait_until("Node", _KUBELET_NODE, _is_ready, what="ready", timeout_s=_SLOW_S)
+        self._start_direct(stack)
+        self._start_relayed(stack)
+        self._start_alone("alone", _OWN_NODE)
 
     def _start_direct(self, stack: ExitStack) -> None:
         way, vendor = self._start_driver("direct", _KUBELET_NODE)
@@ -173,9 +176,13 @@ class ClaimCluster:
         wait_for(endpoint.exists, what="relay", timeout_s=_SLOW_S, instead=way.agent.process.log_tail)
         self._register(way, endpoint, stack)
 
-    def _start_alone(self) -> None:
-        way, vendor = self._start_driver("alone", _OWN_NODE)
-        way.agent = self._start_agent(way, vendor, f"--root-dir={self._directory / 'own'}")
+    def _start_alone(self, name: str, node: str, within: Sequence[str] = ()) -> None:
+        way, vendor = self._start_driver(name, node)
+        way.agent = self._start_agent(way, vendor, f"--root-dir={self._own_root(way)}", within=within)
+
+    def _own_root(self, way: Way) -> Path:
+        """Return the root directory of an agent that mounts."""
+        return self._directory / f"own-{way.name}"
 
     def _start_driver(self, name: str, node: str) -> tuple[Way, Path]:
         """Start the driver of a way; return the way so far and the driver's socket."""
@@ -200,10 +207,14 @@ class ClaimCluster:
         self.ways[name] = way
         return way, socket
 
-    def _start_agent(self, way: Way, vendor: Path, *flags: str) -> Agent:
+    def _start_agent(self, way: Way, vendor: Path, *flags: str, within: Sequence[str] = ()) -> Agent:
         link = self._bridge.start_link(delay=self._delay) if self._delay else None
         return self._bridge.start_agent(
-            way.node, vendor, flags=("--keepalive=10s", *flags), through=link.address if link is not None else None
+            way.node,
+            vendor,
+            flags=("--keepalive=10s", *flags),
+            through=link.address if link is not None else None,
+            within=within,
         )
 
     def _register(self, way: Way, endpoint: Path, stack: ExitStack) -> None:
@@ -238,11 +249,23 @@ class ClaimCluster:
 
     # ---- claims ------------------------------------------------------------------------------------------------------
 
-    def run(self, way: Way, count: int) -> Batch:
-        """Create `count` claims at once; when all are bound, a pod for each. Then delete all."""
-        return with_kube(self._admin, lambda kube: self._run(kube, way, count))
+    def run(self, way: Way, count: int, *, meanwhile: Callable[[], None] = lambda: None) -> Batch:
+        """Create `count` claims at once; when all are bound, a pod for each. Then run `meanwhile`, and delete all.
 
-    async def _run(self, kube: Kube, way: Way, count: int) -> Batch:
+        Raises:
+            ProcessDiedError: the agent has ended.
+        """
+        return with_kube(self._admin, lambda kube: self._run(kube, way, count, meanwhile))
+
+    async def _run(self, kube: Kube, way: Way, count: int, meanwhile: Callable[[], None]) -> Batch:
+        batch = asyncio.create_task(self._batch(kube, way, count, meanwhile))
+        while not batch.done():
+            if way.agent is not None:
+                way.agent.process.wait_until(lambda: True, what="part of this batch")  # it fails if the agent has ended
+            await asyncio.wait([batch], timeout=1.0)
+        return batch.result()
+
+    async def _batch(self, kube: Kube, way: Way, count: int, meanwhile: Callable[[], None]) -> Batch:
         batch = Batch()
         names = [f"{way.name}-{way.pods + number}" for number in range(count)]
         way.pods += count
@@ -254,6 +277,7 @@ class ClaimCluster:
             after = self._costs(way)
         batch.bound_cpu_us = {name: us - before[name] for name, us in between.items()}
         batch.published_cpu_us = {name: us - between[name] for name, us in after.items()}
+        meanwhile()
         async with asyncio.timeout(_SLOW_S):
             for body in [*pods, *claims.values()]:
                 metadata = body["metadata"]
@@ -308,7 +332,7 @@ class ClaimCluster:
         await create_all(kube, pods, at_once=len(pods), made=note)
         while self._seen(way, "NodePublishVolume") < way.pods:  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(0.05)
-        ended = {call.fields["volume_id"]: call.end for call in _done(way, "NodePublishVolume")}
+        ended = {call.fields["volume_id"]: call.end for call in done(way, "NodePublishVolume")}
         for handle, claim in claims.items():
             end = ended[handle]
             assert end is not None
@@ -320,7 +344,7 @@ class ClaimCluster:
         # The log is parsed only when all lines may be there: the bench must not disturb the measurement.
         if not way.calls.exists() or way.calls.read_bytes().count(f'"{method}"'.encode()) < 2 * way.pods:
             return 0
-        return len({call.fields["volume_id"] for call in _done(way, method)})
+        return len({call.fields["volume_id"] for call in done(way, method)})
 
     async def _is_left(self, kube: Kube, way: Way) -> bool:
         """Whether anything is left of the way's volumes."""
@@ -339,7 +363,7 @@ def _cpu_us(pid: int) -> float:
         return 0.0
 
 
-def _done(way: Way, method: str) -> list[Call]:
+def done(way: Way, method: str) -> list[Call]:
     return [call for call in read_calls(way.calls) if call.method == method and call.code == "OK" and call.end]
 
 

@@ -2,7 +2,7 @@
 
     make bench                         every figure; it says at the start how long that takes
     make bench ARGS="--only call"      one group: call, counts, pair, identity, size, link, edges, herd, kubelet,
-                                       volumes, idle, claims, stock, changes, objects
+                                       volumes, idle, small, claims, stock, changes, objects
     make bench ARGS="--against FILE"   the same, compared with an earlier result
     make bench ARGS="--write"          the tables go into docs/performance.md
 
@@ -48,6 +48,7 @@ from bench import (  # noqa: E402  # a script outside the packages
     edge_figures,
     kubelet_figures,
     session_pair,
+    small_figures,
     sync_figures,
 )
 from bench.chain import Command  # noqa: E402
@@ -87,6 +88,7 @@ GROUPS = {
     "kubelet": Group(kubelet_figures.beside_kubelet, 2),
     "volumes": Group(edge_figures.many_volumes, 0.6),
     "idle": Group(edge_figures.idle_volumes, 2.5),
+    "small": Group(small_figures.small_device, 3),
     "claims": Group(claim_figures.claims, 5),
     "stock": Group(claim_figures.stock_claims, 4),
     "changes": Group(sync_figures.changes, 6),

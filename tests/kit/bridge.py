@@ -271,7 +271,13 @@ class Bridge:
         return self.hub
 
     def start_agent(
-        self, node: str, *sockets: Path, flags: Sequence[str] = (), through: str | None = None, wait: bool = True
+        self,
+        node: str,
+        *sockets: Path,
+        flags: Sequence[str] = (),
+        through: str | None = None,
+        within: Sequence[str] = (),
+        wait: bool = True,
     ) -> Agent:
         """Start an agent with the vendors' sockets.
 
@@ -280,9 +286,11 @@ class Bridge:
             sockets: the sockets for its `--driver` flags.
             flags: further flags.
             through: the address of a lab link to the hub.
+            within: the words before its command, for instance a control group's.
             wait: wait until it serves; False: something else can start meanwhile.
         """
         agent = Agent(node, through or self.hub.address, sockets, self._directory, self._logs, flags)
+        agent.process.command[:0] = within
         self._start(agent, wait=wait)
         return agent
 
