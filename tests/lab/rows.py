@@ -19,6 +19,7 @@ class Row:
         pause_s: before each journey, while nothing passes but signs of life.
         idle_s: how long nothing happens before, so that what passes idly is known.
         limit_s: a journey that is not over within this time has not settled.
+        retry_max: the longest pause of a sidecar between two tries, as deploy/ has it where time is not made short.
         proxied: the edge reaches the cloud through an HTTP proxy alone.
         minutes: about how long a trial takes.
         waits: it waits so much that it disturbs no other trial.
@@ -32,6 +33,7 @@ class Row:
     pause_s: float = 0.0
     idle_s: float = 60.0
     limit_s: float = 300.0
+    retry_max: str = "1m"
     proxied: bool = False
     minutes: float = 4.0
     waits: bool = False
@@ -88,6 +90,7 @@ ROWS = {
         journeys=6,
         every_s=100.0,
         limit_s=1500.0,
+        retry_max="6s",
         minutes=20,
         waits=True,
     ),

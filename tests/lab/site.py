@@ -70,7 +70,6 @@ WAYS = ("bridge", "ssh", "node-deployment")
 _DEFAULTS = ("--keepalive=10s", "--hello-timeout=30s", "--drain-timeout=25s")
 """Of every member of the bridge; the tests' own are shorter."""
 
-_SIDECAR_FLAGS = ("--timeout=60s", "--retry-interval-max=1m")
 _RESTART_S = 1.0, 1.0
 _SLOW_S = 300.0
 _LONG_S = 24 * 3600.0
@@ -234,7 +233,8 @@ class Site:
             "csi-snapshotter": tuple(f"{flag}=true" for flag in local),
         }
         for name, own in flags.items():
-            sidecars.start(name, self.socket, *_SIDECAR_FLAGS, *own, variables=variables)
+            of_all = ("--timeout=60s", f"--retry-interval-max={self._row.retry_max}")
+            sidecars.start(name, self.socket, *of_all, *own, variables=variables)
 
     def _proxy_variables(self) -> dict[str, str]:
         return {"HTTPS_PROXY": f"http://{self._proxy}"} if self._proxy else {}
