@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 
 from cloud.kinds.fields import Body
+from cloud.placement.claims import Claims
 from cloud.placement.requests import VOLUME, Thing
-from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Source
 from cloud.store import Store
 from common.node_selector import choices
@@ -31,7 +31,7 @@ _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 _DOUBT = "the state directory was empty, and the hub has not read all PersistentVolumes yet"
 
 
-def begin(store: Store, claims: SqliteClaims, source: Source | None, *, settled: Callable[[], None]) -> None:
+def begin(store: Store, claims: Claims, source: Source | None, *, settled: Callable[[], None]) -> None:
     """Look for earlier volumes as soon as the source is ready, if this is a first start.
 
     Args:
@@ -64,7 +64,7 @@ def begin(store: Store, claims: SqliteClaims, source: Source | None, *, settled:
     look()
 
 
-def _earlier(source: Source, claims: SqliteClaims) -> str:
+def _earlier(source: Source, claims: Claims) -> str:
     """A sentence about a volume of an earlier hub; empty if there is none."""
     for ref in sorted(source.refs(_KIND), key=lambda ref: ref.name):
         body = source.body(ref)
@@ -88,9 +88,8 @@ def _own_segment(body: Body) -> str:
     return next(found, "")
 
 
-def _is_made(body: Body, claims: SqliteClaims) -> bool:
+def _is_made(body: Body, claims: Claims) -> bool:
     """Whether this hub has made the volume of a PersistentVolume."""
     csi = body["spec"]["csi"]
     thing = Thing(VOLUME, str(csi.get("volumeHandle", "")))
-    standing = claims.glance(csi["driver"], "", (thing,))
-    return standing is not None and bool(standing.ids[thing].made or standing.ids[thing].deleted)
+    return thing in claims.book(csi["driver"]).ids

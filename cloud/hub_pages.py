@@ -130,7 +130,7 @@ class HubPages:
     async def volumes(self) -> Iterable[VolumeStatus]:
         """Every volume that the hub knows."""
         placed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        for driver, thing, node in await self._placement.existing():
+        for driver, thing, node in self._placement.claims.existing():
             if thing.kind == VOLUME:
                 placed[driver, thing.id].append(node)
         return self._part.volumes(placed)

@@ -14,7 +14,7 @@ from cloud.orders import Orders
 from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
-from cloud.placement.claim_store import ClaimStore
+from cloud.placement.claims import Claims
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.refusals import Refusals
@@ -51,7 +51,7 @@ class HubParts:
         trust: TrustPart,
         *,
         store: Store,
-        claims: ClaimStore,
+        claims: Claims,
         segments: UniqueSegments,
         metrics: Metrics,
     ) -> None:

@@ -17,7 +17,7 @@ from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
-from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.placement.claims import Claims
 from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
 from cloud.store import Store
@@ -106,7 +106,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
     nodes.subscribe(lambda _driver, node: rights.changed(node))
     sync = await opened.enter_async_context(_sync_part(settings, rights))
-    claims = SqliteClaims(settings.state_dir)
+    claims = Claims(settings.state_dir)
     parts = HubParts(settings, nodes, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
     opened.push_async_callback(parts.placement.close)  # and with it the claims
     # No provisioner writes into a directory of manifests.

@@ -135,7 +135,7 @@ class Orders:
         Raises:
             OperatorRefused, PlacementNotKept: it is connected, unknown, or the disk still has it.
         """
-        left = await self._placement.knows(node, driver) or (not driver and self._sync.knows(node))
+        left = self._placement.claims.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there
             self._nodes.forget(node, driver)
         await self._placement.forget(node, driver)

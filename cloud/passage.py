@@ -5,8 +5,7 @@
 * A proxy driver may call only its own driver (`cloud.admission`), and only the controller side of CSI.
 * A hub that stops refuses every call whose request comes from then on.
 
-* An ordinary call needs no task: the links' callbacks pass each message on when it comes. A task waits for the claim
-  store where placement needs it (`Placement.call`); then it does the same.
+* A passage needs no task: the links' callbacks pass each message on when it comes.
 * A call is forwarded as bytes; the hub reads only its `Open` frame. Out of some it takes the bridge's own parameters of
   a StorageClass (`cloud.class_parameters`).
 * The credit of a message goes back once the message has left the hub. So each side sends at the pace of its reader.
@@ -16,7 +15,6 @@
 * An error ends its call, and never the link.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,9 +27,8 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from common.accounting import Accounts
 from common.csi.methods import is_controller_side
-from common.errors import CallError, CallTimeout, Draining, LinkLost, NotCarried, VolumeHeld, status_of, stopped
+from common.errors import CallError, CallTimeout, Draining, LinkLost, NotCarried, VolumeHeld, status_of
 from common.link import Link
-from common.logs import bind
 from common.messages import Open
 from common.metrics import Metrics
 from common.receiver import Receiver
@@ -92,7 +89,7 @@ class Passage(Receiver):
 
     __slots__ = (
         "_account", "_calls", "_deadline", "_frame", "_has_request", "_is_checked", "_is_over", "_key", "_link",
-        "_owed", "_reply", "_task",
+        "_owed", "_reply",
     )  # fmt: skip
 
     def __init__(self, calls: Passages, link: Link, frame: Open, deadline: float | None) -> None:
@@ -102,9 +99,7 @@ class Passage(Receiver):
         self._frame = frame
         self._deadline = deadline
         self._reply: Reply | None = None
-        """The call at the node, from its sending on."""
-        self._task: asyncio.Task[None] | None = None
-        """Waits for the claim store before the call is sent."""
+        """The call on its way to the node."""
         self._has_request = self._is_over = False
         self._is_checked = False
         """Whether the call may pass. Before, an error is not the node's, although the caller may have named one."""
@@ -134,11 +129,9 @@ class Passage(Receiver):
             call = Call(frame.subject, frame.method, request, frame.call, self._remaining_s())
             mode = self._link.context.placement
             goes_to = self._goes_to if frame.method != UNPUBLISH else self._guarded(message)
-            reply = self._calls.placement.call_now(call, self, wanted=frame.node, mode=mode, goes_to=goes_to)
-            if reply is not None:
-                self._placed(reply)
-            else:
-                self._task = self._link.loop.create_task(self._place(call, mode, goes_to), name=f"call {frame.call}")
+            self._reply = self._calls.placement.call(call, self, wanted=frame.node, mode=mode, goes_to=goes_to)
+            if self._reply.is_sent:
+                self._give_back()
         except Exception as error:  # noqa: BLE001  # the caller gets it
             self.failed(error)
 
@@ -146,9 +139,11 @@ class Passage(Receiver):
         """Cancel the call: the caller no longer waits."""
         if self._is_over:
             return
-        if self._task is not None:
-            self._task.cancel()
-        self._leave()
+        self._is_over = True
+        is_open = self._reply is not None and self._reply.is_sent and not self._account.response_bytes
+        self._calls.counts.ended(self._account, None, request=self._key, is_open=is_open)
+        self._account.leave()
+        self._cancel()
 
     def released(self, delivered: bool) -> None:  # noqa: FBT001  # as in `Receiver`
         """Release the answer at the node."""
@@ -215,26 +210,6 @@ class Passage(Receiver):
 
     # ---- inside
 
-    async def _place(self, call: Call, mode: str, goes_to: Callable[[str], None]) -> None:
-        bind(self._account)
-        try:
-            wanted = self._frame.node
-            self._placed(await self._calls.placement.call(call, self, wanted=wanted, mode=mode, goes_to=goes_to))
-        except asyncio.CancelledError:
-            if not self._is_over:  # the process stops, and the caller may still wait
-                self._leave()
-                self._link.end(self._frame.stream, stopped(Origin.HUB))
-            raise
-        except Exception as error:  # noqa: BLE001  # the caller gets it
-            self.failed(error)
-        finally:
-            self._task = None
-
-    def _placed(self, reply: Reply) -> None:
-        self._reply = reply
-        if reply.is_sent:
-            self._give_back()
-
     def _goes_to(self, node: str) -> None:
         self._calls.counts.goes_to(self._account, node)
 
@@ -249,13 +224,6 @@ class Passage(Receiver):
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.001, self._deadline - self._link.loop.time())
-
-    def _leave(self) -> None:
-        self._is_over = True
-        is_open = self._reply is not None and not self._account.response_bytes
-        self._calls.counts.ended(self._account, None, request=self._key, is_open=is_open)
-        self._account.leave()
-        self._cancel()
 
     def _cancel(self) -> None:
         """Cancel the call at the node, or release its answer undelivered."""

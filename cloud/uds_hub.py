@@ -178,7 +178,7 @@ class Hub:
     def _check_placement(self, wanted: Hello) -> None:
         """Check the placement that a proxy driver wants.
 
-        `local` and `shared` say opposite things of the driver's storage, and the claim store keeps different records.
+        `local` and `shared` say opposite things of the driver's storage, and the hub keeps different records.
         """
         if wanted.placement not in ("", *Mode):
             shown = wanted.placement[:_SHOWN_CHARS]

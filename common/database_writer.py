@@ -23,7 +23,9 @@ Rules:
 import asyncio
 import contextlib
 import errno
+import itertools
 import logging
+import operator
 import os
 import sqlite3
 import threading
@@ -70,6 +72,7 @@ class _Write:
         done: gets the result; None if nothing needs it.
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
         is_put: whether no caller waits for it, so that it is at risk until it is written.
+        number: the place of its coming.
         raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
         grows: whether it needs room that other files may need more.
     """
@@ -78,6 +81,7 @@ class _Write:
     done: asyncio.Future[Any] | None = None
     retried: bool = False
     is_put: bool = False
+    number: int = 0
     raises: bool = False
     grows: bool = False
 
@@ -135,6 +139,7 @@ class DatabaseWriter:
         self._at_risk, self._connect, self._retry_s = at_risk, connect, retry_s
         self._connected = connected if connection is None else None
         self._woken = threading.Condition()
+        self._numbers = itertools.count()
         self._once: list[_Write] = []
         self._retried: dict[Hashable, _Write] = {}
         self._retry_at = 0.0
@@ -159,7 +164,11 @@ class DatabaseWriter:
         Raises:
             WriteFailed: none of them was executed.
         """
-        await self._submit(_Write(_executes(statements), grows=grows))
+        await self.submit(statements, grows=grows)
+
+    def submit(self, statements: Iterable[Statement], *, grows: bool = False) -> asyncio.Future[None]:
+        """Begin a `commit`, which takes its place among the other writes now. Returns its end."""
+        return self._submit(_Write(_executes(statements), grows=grows))
 
     async def transact(self, work: Work[T]) -> T:
         """Read and write in one transaction, in the database's thread; return the result once committed.
@@ -196,7 +205,8 @@ class DatabaseWriter:
         """
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
-            self._retried[key] = _Write(_executes(statements), done, retried=True, is_put=True)
+            number = next(self._numbers)
+            self._retried[key] = _Write(_executes(statements), done, retried=True, is_put=True, number=number)
             self._is_awaited = self._is_awaited or done is not None
             if self._is_awaited or not self._gathers:
                 self._woken.notify()
@@ -218,18 +228,20 @@ class DatabaseWriter:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    async def _submit(self, write: _Write) -> Any:
+    def _submit(self, write: _Write) -> asyncio.Future[Any]:
         write.done = asyncio.get_running_loop().create_future()
         with self._woken:
             if self._closing:
-                raise WriteFailed(self._path, "the process is stopping")
+                write.done.set_exception(WriteFailed(self._path, "the process is stopping"))
+                return write.done
+            write.number = next(self._numbers)
             if write.retried:
                 self._retried[write] = write
             else:
                 self._once.append(write)
             self._is_awaited = True
             self._woken.notify()
-        return await write.done
+        return write.done
 
     def _run(self) -> None:
         """Write until the writer is closed. Runs in the thread."""
@@ -262,7 +274,7 @@ class DatabaseWriter:
 
     def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
         """Attempt all these writes once, and give their callers the results."""
-        writes = [*retried.values(), *once]
+        writes = sorted((*retried.values(), *once), key=operator.attrgetter("number"))
         results = dict(zip(writes, self._transact(writes), strict=True))
         errors = [result.error for result in results.values() if isinstance(result, _Failed)]
         again = {key: write for key, write in retried.items() if isinstance(results[write], _Failed)}

@@ -42,7 +42,6 @@ class Abandonment:
 
         Raises:
             OperatorRefused: the node may come back, or the hub follows no cluster or has not read it yet.
-            PlacementNotKept: the claim store cannot be reached.
         """
         node, what = order.node, self._check(order.node)
         source = self._part.source
@@ -50,7 +49,7 @@ class Abandonment:
             raise OperatorRefused(what, "the hub follows no Kubernetes cluster")
         if not source.is_ready:
             raise OperatorRefused(what, "the hub has not read all PersistentVolumes yet; try again")
-        makers = await self._makers()
+        makers = self._makers()
         # Storage of a driver with elections is reached by other nodes, whoever made the snapshot once.
         had = self._placement.elections.had
         alone = [it for it, nodes in makers.items() if nodes == {node} and not had(it[1][0])]
@@ -61,7 +60,7 @@ class Abandonment:
             volumes=[body["metadata"]["uid"] for body in own],
             snapshots=[MadeAlone(driver=driver, id=its) for kind, (driver, its) in alone if kind == SNAPSHOT],
             groups=[MadeAlone(driver=driver, id=its) for kind, (driver, its) in alone if kind == GROUP],
-            is_known=self._nodes.knows(node) or await self._placement.knows(node),
+            is_known=self._nodes.knows(node) or self._placement.claims.knows(node),
         )
 
     async def abandon(self, order: Abandon, by: str) -> Done:
@@ -71,7 +70,7 @@ class Abandonment:
 
         Raises:
             OperatorRefused: the node may come back, or the facts cannot be removed.
-            PlacementNotKept: the claim store cannot be written.
+            PlacementNotKept: the records cannot be written.
         """
         what = self._check(order.node)
         audit.add(Event.ORDER, who="operator", address=by, order="abandon", node=order.node)
@@ -80,14 +79,14 @@ class Abandonment:
             await self._part.sync.forget(order.node)
         except OSError as error:
             raise OperatorRefused(what, f"its facts cannot be removed: {error}") from error
-        if not (self._nodes.knows(order.node) or await self._placement.knows(order.node)):
+        if not (self._nodes.knows(order.node) or self._placement.claims.knows(order.node)):
             await self._placement.forget(order.node, is_given_up=True)
         return Done(said=[])
 
-    async def _makers(self) -> dict[tuple[str, Handle], set[str]]:
+    def _makers(self) -> dict[tuple[str, Handle], set[str]]:
         found: dict[tuple[str, Handle], set[str]] = {}
-        for (driver, thing, node), holding in (await self._placement.books()).ledger.holdings:
-            if holding.is_made:
+        for driver, thing, node in self._placement.claims.existing():
+            if node in self._placement.claims.book(driver).made(thing):
                 found.setdefault((thing.kind, (driver, thing.id)), set()).add(node)
         return found
 

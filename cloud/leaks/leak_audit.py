@@ -4,7 +4,7 @@
 
 Rules:
 
-* It changes nothing, not even the claim store: these lists stay in the audit.
+* It changes nothing, not even the book: these lists stay in the audit.
 * A list that is missing is never taken for an empty one. It is reported as not asked, with the reason.
 * One order is carried out at a time. An audit asks some nodes at once, each for one page of one list, so that calls
   have room on every link. The loop gets a turn after each `_SLICE` things.
@@ -32,10 +32,10 @@ from cloud.leaks.verdicts import (
     referring,
     strays,
 )
-from cloud.placement.decisions import Fit
+from cloud.placement.affinity import Fit
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import Unlisted, each_page
-from cloud.placement.pending import Books
+from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Placement
 from cloud.placement.requests import LISTED_BY, SNAPSHOT, VOLUME
 from cloud.references import References
@@ -108,9 +108,9 @@ class _OneAudit:
     async def run(self, driver: str, *, within_s: float, wanted: str = "") -> Audited:
         """Audit one driver, or all of them (empty), and find all references to the wanted id."""
         began = self._now()
-        opened, before = await self._placement.books(), await self._references()
-        known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ledger.holdings)}
-        known |= {driver for driver, _, _ in opened.ledger.holds}
+        opened, before = await self._placement.claims.ledger(), await self._references()
+        known = {*self._nodes.drivers(), *(driver for (driver, _, _), _ in opened.ids)}
+        known |= {it.driver for it in opened.open}
         drivers = sorted({driver} & known if driver else known)
         if driver and not drivers:
             raise OperatorRefused("no audit", f"no node has reported driver {driver}, and the hub has no record of it")
@@ -125,7 +125,7 @@ class _OneAudit:
             before=before,
             after=after,
             opened=opened,
-            closed=await self._placement.books(),
+            closed=await self._placement.claims.ledger(),
             tally=tally,
             fleets=fleets,
             fit=self._fit,
@@ -190,8 +190,8 @@ class _OneAudit:
         else:
             tally.end(driver, kind, node)
 
-    def _note_strangers(self, opened: Books, fleets: Mapping[str, Fleet]) -> None:
-        held = {(driver, node) for (driver, _, node), holding in opened.ledger.holdings if not holding.gone}
+    def _note_strangers(self, opened: Ledger, fleets: Mapping[str, Fleet]) -> None:
+        held = {(driver, node) for (driver, _, node), holding in opened.ids if not holding.gone}
         for driver, node in sorted(held):
             if driver in fleets and node not in fleets[driver].members:
                 for kind in LISTED_BY:

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cloud.leaks.tally import Candidate, Tally
-from cloud.placement.claim_store import Holding
-from cloud.placement.decisions import Fit
+from cloud.placement.affinity import Fit
+from cloud.placement.claim import Id
 from cloud.placement.fleet import Fleet
-from cloud.placement.pending import Books
+from cloud.placement.ledger import Ledger
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing, about
 from cloud.references import PERSISTENT_VOLUME, UID_CHARS, Key, Reference, References
 from common.left_over import LeftOver
@@ -89,8 +89,8 @@ class Truths:
     drivers: Collection[str]
     before: References
     after: References
-    opened: Books
-    closed: Books
+    opened: Ledger
+    closed: Ledger
     tally: Tally
     fleets: Mapping[str, Fleet]
     fit: Callable[[str, str], Fit]
@@ -117,19 +117,17 @@ class Records:
         places: driver, node and kind of the thing of each open create.
     """
 
-    holders: defaultdict[Key, dict[str, Holding]] = field(default_factory=lambda: defaultdict(dict))
+    holders: defaultdict[Key, dict[str, Id]] = field(default_factory=lambda: defaultdict(dict))
     names: set[tuple[str, str]] = field(default_factory=set)
     places: set[tuple[str, str, str]] = field(default_factory=set)
 
     def read(self, truths: Truths) -> Iterator[None]:
         """Read them."""
-        for books in (truths.opened, truths.closed):
-            for driver, name, hold in books.ledger.holds:
-                self._open(driver, name, hold.node)
+        for ledger in (truths.opened, truths.closed):
+            for it in ledger.open:
+                self._open(it.driver, it.name, it.node)
                 yield
-            for driver, name, node in books.running:
-                self._open(driver, name, node)
-        for (driver, thing, node), holding in truths.closed.ledger.holdings:
+        for (driver, thing, node), holding in truths.closed.ids:
             if driver in truths.drivers:
                 self.holders[driver, thing][node] = holding
             yield
@@ -287,14 +285,10 @@ def doubts(truths: Truths) -> Iterator[Leak | None]:
 
     Of a driver with an elected node, all calls that change something are here.
     """
-    running = {(driver, name) for driver, name, _ in truths.closed.running} - truths.closed.doubted
-    found: dict[tuple[str, str, str], float] = {}
-    for driver, name, hold in truths.closed.ledger.holds:
-        if driver in truths.drivers and (driver, name) not in running:
-            key = (driver, name, hold.node)
-            found[key] = min(found.get(key, hold.since), hold.since)
-        yield None
-    for (driver, name, node), since in found.items():
+    for driver, name, node, since, in_doubt in truths.closed.open:
+        if driver not in truths.drivers or not in_doubt:
+            yield None
+            continue
         method, _, wanted = name.partition(" ")
         thing = about(name)
         field_name = "name" if thing is None else f"{thing.kind.replace(' ', '_')}_id"

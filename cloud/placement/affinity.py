@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Final
 
-from cloud.placement.decisions import Fit
 from cloud.placement.fleet import Fleet, Member
 from cloud.sources.source import Source
 from common.node_selector import choices, selects
@@ -19,8 +19,21 @@ _Terms = Sequence[Mapping[str, Any]]
 """NodeSelectorTerms."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The nodes of a fleet that a volume is for, each in the order of their names.
+
+    Attributes:
+        named: those that PersistentVolumes name. One that may be used anywhere names none.
+        possible: those that no PersistentVolume rules out.
+    """
+
+    named: list[str]
+    possible: list[str]
+
+
 class Affinity:
-    """The PersistentVolumes of a source, by driver and handle (`decisions.Volumes`)."""
+    """The PersistentVolumes of a source, by driver and handle."""
 
     def __init__(self, source: Source) -> None:
         """Follows the source from now on."""

@@ -3,12 +3,11 @@
 Rules:
 
 * A driver has elections from the first call or watch of a proxy driver with `--placement=shared` on.
-* `follow` looks at the nodes twice a second, and at once after a change. It records a new election by compare-and-set
-  in the claim store before any call is sent by it. If another hub was first, that hub's election counts.
-* If the store cannot record it, the last election stays, and the next look tries again.
+* `follow` looks at the nodes twice a second, and at once after a change. It records a new election before any call is
+  sent by it. If that fails, the last election stays, and the next look tries again.
 * An epoch is the time of its election in seconds, or the next number after the last one. So agents take the epochs of a
-  hub that has lost its store, or that was restored from a backup. Its first election confirms the node of the last one
-  with a new epoch, so that agents refuse the calls of an earlier process of the hub.
+  hub that has lost its records, or that was restored from a backup. Its first election confirms the node of the last
+  one with a new epoch, so that agents refuse the calls of an earlier process of the hub.
 * A node has surely stopped a call once it has been away for the lease of its agent and a margin. After a restart, the
   hub does not know how long a node has been away: the time counts from the restart.
 """
@@ -23,7 +22,8 @@ from typing import Final
 
 from cloud.edge_nodes import Nodes
 from cloud.election import SHOWN, Elected, ElectionRules, Seat, choose, others, why_nobody
-from cloud.placement.claim_store import ClaimStore, Hold
+from cloud.placement.claim import Claim
+from cloud.placement.claims import Claims
 from cloud.placement.fleet import Fleet
 from common.errors import PlacementNotKept
 from common.logs import of_peer
@@ -49,26 +49,30 @@ DRIFT: Final = 1.01
 
 
 class Elections:
-    """The elections of all drivers. `follow` it as a task."""
+    """The elections of all drivers. `follow` it as a task.
+
+    Attributes:
+        nodes: the nodes.
+        fleet: the nodes of a driver.
+        rules: the operator's rules for a driver.
+        labels: a node's labels; None: the hub has not read the Nodes yet.
+        monotonic: seconds of the monotonic clock.
+    """
 
     def __init__(
         self,
         nodes: Nodes,
-        store: ClaimStore,
+        claims: Claims,
         metrics: Metrics,
         *,
         fleet: Callable[[str], Fleet],
         rules: Callable[[str], ElectionRules],
         labels: Callable[[str], Mapping[str, str] | None],
-        now: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
-        """`labels` returns a node's labels; None: the hub has not read the Nodes yet."""
-        self._nodes, self._store, self._metrics, self._fleet, self._rules = nodes, store, metrics, fleet, rules
-        self._labels, self._now, self._monotonic = labels, now, monotonic
+        self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
+        self._claims, self._metrics, self._now = claims, metrics, claims.now
         self._drivers: dict[str, DriverElection] = {}
-        self._last: Mapping[str, Elected] | None = None
-        """The elections in the store; None: they have not been read."""
         self._subscribers: list[Callable[[str], None]] = []
         self._announce: list[Callable[[str, Elected], None]] = []
         self._news = asyncio.Event()
@@ -85,7 +89,7 @@ class Elections:
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
         if driver not in self._drivers:
-            made = self._drivers[driver] = DriverElection(self, driver, served=self._monotonic())
+            made = self._drivers[driver] = DriverElection(self, driver, served=self.monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
             self._news.set()
 
@@ -95,7 +99,7 @@ class Elections:
 
     def had(self, driver: str) -> bool:
         """Whether a driver had an election in this process of the hub, or in an earlier one."""
-        return driver in self._drivers or driver in (self._last or ())
+        return driver in self._drivers or driver in self._claims.elections
 
     def served_by(self, node: str) -> list[str]:
         """The drivers that a node is elected for, sorted."""
@@ -130,91 +134,45 @@ class Elections:
         if self._is_over:
             return
         try:
-            if self._last is None:
-                self._last = await self._store.elections()
-            for driver in list(self._drivers):
-                await self._look(self._drivers[driver])
+            for election in list(self._drivers.values()):
+                await self._look(election)
         except PlacementNotKept as error:
             log.warning("no election can be held: %s", error)
 
     async def _look(self, it: "DriverElection") -> None:
-        assert self._last is not None
-        if it.elected is None and (last := self._last.get(it.driver)) is not None:
-            again = replace(last, epoch=self._next_epoch(last))
-            self._apply(it, await self._store.elect(it.driver, again, last))
-        rules, now = self._rules(it.driver), self._monotonic()
+        if it.elected is None and (last := self._claims.elections.get(it.driver)) is not None:
+            await self._apply(it, replace(last, epoch=self._next_epoch(last)))
+        rules, now = self.rules(it.driver), self.monotonic()
         if it.elected is not None:
-            seat = self.seat(it.driver, it.elected.node)
+            seat = it.seat(it.elected.node)
             if not seat.unfit and rules.admits(it.elected.node, seat):
                 it.served = now
                 return
         if it.held is not None and now - it.held < LEAST_S:
             return
-        choice = choose(it.elected, self.seats(it.driver), rules, served=it.served, now=now)
+        choice = choose(it.elected, it.seats(), rules, served=it.served, now=now)
         if choice is not None:
             new = Elected(choice.node, self._next_epoch(it.elected), self._now(), choice.why)
-            self._apply(it, await self._store.elect(it.driver, new, it.elected))
+            await self._apply(it, new)
             it.served = it.held = now
-            for told in self._announce if it.elected == new else ():
+            for told in self._announce:
                 told(it.driver, new)
 
     def _next_epoch(self, last: Elected | None) -> int:
         return max(int(self._now()), last.epoch + 1 if last is not None else 1)
 
-    def _apply(self, it: "DriverElection", elected: Elected) -> None:
+    async def _apply(self, it: "DriverElection", elected: Elected) -> None:
+        await self._claims.elect(it.driver, elected)
         it.elected = elected
-        log.warning(
-            "edge node %s serves driver %s (epoch %d): %s",
-            elected.node,
-            it.driver,
-            elected.epoch,
-            elected.why,
-            extra=of_peer(f"edge {elected.node}"),
-        )
+        node, epoch, why = elected.node, elected.epoch, elected.why
+        line = "edge node %s serves driver %s (epoch %d): %s"
+        log.warning(line, node, it.driver, epoch, why, extra=of_peer(f"edge {node}"))
         for changed in self._subscribers:
             changed(it.driver)
 
-    def seat(self, driver: str, node: str) -> Seat:
-        """A node of a driver as a candidate."""
-        member = self._fleet(driver).members.get(node)
-        if member is None:
-            return Seat("is not known any more")
-        seat = self._nodes.seat(node, driver) if member.has_controller else Seat(_NO_CONTROLLER)
-        return seat._replace(labels=self._labels(node))
-
-    def seats(self, driver: str, most: int | None = None) -> dict[str, Seat]:
-        """The candidates for a driver, fit or not, in the order of their names; at most so many."""
-        return {node: self.seat(driver, node) for node in islice(self._fleet(driver).members, most)}
-
-    def rules(self, driver: str) -> ElectionRules:
-        """The operator's rules for a driver."""
-        return self._rules(driver)
-
-    def lease_s(self, node: str) -> int:
-        """See `decisions.Election`."""
-        return self._nodes.lease_s(node)
-
-    def machine(self, node: str) -> str:
-        """See `decisions.Election`."""
-        return self._nodes.machine(node)
-
-    def stops(self, hold: Hold) -> tuple[float, float] | None:
-        """When a machine has surely stopped a call, in the monotonic clock and since the epoch.
-
-        None while it is connected, or if the call goes on without the hub.
-        """
-        left = self._nodes.left(hold.node, hold.machine) if hold.lease_s else None
-        bound_s = hold.lease_s * DRIFT + MARGIN_S
-        return (left[0] + bound_s, left[1] + bound_s) if left is not None else None
-
-    def has_stopped(self, hold: Hold) -> bool:
-        """See `decisions.Election`."""
-        at = self.stops(hold)
-        return at is not None and self._monotonic() >= at[0]
-
 
 class DriverElection:
-    """The election of one driver (`decisions.Election`).
+    """The election of one driver.
 
     Attributes:
         driver: the driver.
@@ -228,28 +186,38 @@ class DriverElection:
         self.driver, self.served = driver, served
         self.held: float | None = None
         self.elected: Elected | None = None
-        self._elections = elections
+        self._all = elections
+        self.lease_s, self.machine = elections.nodes.lease_s, elections.nodes.machine
+        """How long a node's agent may go on with a call without the hub; the instance of a node's agent."""
+
+    def seat(self, node: str) -> Seat:
+        """A node of the driver as a candidate."""
+        member = self._all.fleet(self.driver).members.get(node)
+        if member is None:
+            return Seat("is not known any more")
+        seat = self._all.nodes.seat(node, self.driver) if member.has_controller else Seat(_NO_CONTROLLER)
+        return seat._replace(labels=self._all.labels(node))
+
+    def seats(self, most: int | None = None) -> dict[str, Seat]:
+        """The candidates, fit or not, in the order of their names; at most so many."""
+        return {node: self.seat(node) for node in islice(self._all.fleet(self.driver).members, most)}
 
     def why_nobody(self) -> str:
-        """See `decisions.Election`."""
-        return why_nobody(self._elections.seats(self.driver, SHOWN + 1), self._elections.rules(self.driver))
+        """Why no node is elected."""
+        return why_nobody(self.seats(SHOWN + 1), self._all.rules(self.driver))
 
-    def lease_s(self, node: str) -> int:
-        """See `decisions.Election`."""
-        return self._elections.lease_s(node)
+    def stops_at(self, claim: Claim) -> float:
+        """When the machine of an open create has surely stopped it, in seconds since the epoch.
 
-    def machine(self, node: str) -> str:
-        """See `decisions.Election`."""
-        return self._elections.machine(node)
+        Infinity: it may be connected, or time alone proves nothing.
+        """
+        left = self._left(claim)
+        return left[1] + _bound_s(claim) if left is not None else float("inf")
 
-    def stops_at(self, hold: Hold) -> float:
-        """See `decisions.Election`."""
-        at = self._elections.stops(hold)
-        return at[1] if at is not None else float("inf")
-
-    def has_stopped(self, hold: Hold) -> bool:
-        """See `decisions.Election`."""
-        return self._elections.has_stopped(hold)
+    def has_stopped(self, claim: Claim) -> bool:
+        """Whether that time is over."""
+        left = self._left(claim)
+        return left is not None and self._all.monotonic() >= left[0] + _bound_s(claim)
 
     def epoch(self) -> float:
         """The number of the last election, for a metric; 0: there was none."""
@@ -257,9 +225,7 @@ class DriverElection:
 
     def trouble(self) -> str:
         """Why the elected node does not serve now; empty if it does."""
-        if self.elected is None:
-            return self.why_nobody()
-        return self._elections.seat(self.driver, self.elected.node).unfit
+        return self.why_nobody() if self.elected is None else self.seat(self.elected.node).unfit
 
     def is_served(self) -> bool:
         """Whether the elected node serves now."""
@@ -267,17 +233,25 @@ class DriverElection:
 
     def describe(self) -> ElectionStatus:
         """The election, for operators."""
-        it, seats, rules = self.elected, self._elections.seats(self.driver), self._elections.rules(self.driver)
-        beside = others(it.node if it is not None else "", seats, rules)
+        it, seats, rules = self.elected or Elected("", 0, 0.0, ""), self.seats(), self._all.rules(self.driver)
+        beside = others(it.node, seats, rules)
         return ElectionStatus(
             driver=self.driver,
-            node=it.node if it is not None else "",
-            epoch=it.epoch if it is not None else 0,
-            since=time_of(it.since) if it is not None else None,
-            why=it.why if it is not None else "",
+            node=it.node,
+            epoch=it.epoch,
+            since=time_of(it.since) if it.node else None,
+            why=it.why,
             trouble=self.trouble(),
-            lease_s=self.lease_s(it.node) if it is not None else 0,
+            lease_s=self.lease_s(it.node) if it.node else 0,
             standby=beside.standby,
             unfit=beside.unfit,
             unmatched=rules.unmatched(seats),
         )
+
+    def _left(self, claim: Claim) -> tuple[float, float] | None:
+        """When the machine left, in both clocks; None while it is connected, or if the call goes on without the hub."""
+        return self._all.nodes.left(claim.node, claim.machine) if claim.lease_s else None
+
+
+def _bound_s(claim: Claim) -> float:
+    return claim.lease_s * DRIFT + MARGIN_S

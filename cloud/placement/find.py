@@ -1,18 +1,18 @@
 """Find: finds the node that has the things of a call. Pure.
 
-The first rule that leaves one node decides. The claim store may say of a node that it made the thing, that it deleted
-it, or that its list has it.
+The first rule that leaves one node decides. The book may say of a node that it made the thing, that it deleted it, or
+that its list has it.
 
-    1. the claim store: one node made the thing (if none did: one node deleted it), and no PersistentVolume is for
+    1. the book: one node made the thing (if none did: one node deleted it), and no PersistentVolume is for
        other nodes
     2. PersistentVolumes with this handle: the nodes that they may be for; of these, the nodes with the vendor's node id
        in the call
-    3. the claim store, for the nodes of rule 2 and for nodes that have things of the driver without having reported the
+    3. the book, for the nodes of rule 2 and for nodes that have things of the driver without having reported the
        driver: the one that made the thing; else the only one whose list has it, once all of them have sent a list
     4. the fleet: the only node that runs the driver, if no other node has things of the driver
-    5. several nodes are left, or a PersistentVolume contradicts the claim store: refuse (`IdConflict`)
+    5. several nodes are left, or a PersistentVolume contradicts the book: refuse (`IdConflict`)
     6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof. Only
-       `decide` knows the deletion of a thing that no node has
+       `route` knows the deletion of a thing that no node has
 
 Rule 1 ignores lists: a node may list an id because the storage is shared, or because another thing has the same id. So
 the node that made or deleted the thing comes first. A PersistentVolume that the hub has not read yet may contradict
@@ -20,15 +20,14 @@ rules 2 to 4. Until the hub has read all, these rules refuse (`NoPlace`). See
 docs/csi-contract.md#not-found-needs-proof.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from cloud.placement.claim_store import NO_ID
-from cloud.placement.decisions import Ask, Fit, Snapshot, Volumes
+from cloud.placement.affinity import Affinity, Fit
+from cloud.placement.decisions import Ask, View
 from cloud.placement.fleet import Member
 from cloud.placement.requests import LISTED_BY, VOLUME, Thing
-from cloud.routing import route
-from common.errors import CallError, IdConflict, NoPlace, SeveralNodes
+from common.errors import CallError, IdConflict, KnowledgeLost, NoPlace, NoRoute, SeveralNodes
 
 _SHOWN: Final = 10
 """A message names at most this many nodes."""
@@ -55,15 +54,31 @@ class ListsNeeded(Exception):
         super().__init__(str(error))
 
 
-def find(ask: Ask, now: Snapshot) -> str:
+def only_node(driver: str, wanted: str, candidates: Collection[str], now: View) -> str:
+    """The node that the caller names (`--nodeid`, `--node`), else the only candidate, connected or not.
+
+    Raises:
+        NoRoute: no node is named, and there is not exactly one candidate.
+        KnowledgeLost: no node is named, and the hub does not know for certain which ones run the driver.
+    """
+    if wanted:
+        return wanted
+    if now.lost_reports:
+        raise KnowledgeLost(driver, now.lost_reports[0])
+    if len(candidates) != 1:
+        raise NoRoute(driver, {name: name in now.connected for name in sorted(candidates)})
+    return next(iter(candidates))
+
+
+def find(ask: Ask, now: View) -> str:
     """The one node that has all things of a call. Two of them on different nodes settle it: the others do not matter.
 
     Raises:
         CallError: see the table.
         ListsNeeded: see the table.
     """
-    asked, ids = ask.asked, now.claims.ids
-    is_known = not asked.parts or any(ids[thing].holders for thing in asked.things)
+    asked = ask.asked
+    is_known = not asked.parts or any(map(now.book.knows, asked.things))
     things = asked.things if is_known else asked.parts
     places: dict[str, str] = {}
     unknown: CallError | ListsNeeded | None = None
@@ -79,31 +94,31 @@ def find(ask: Ask, now: Snapshot) -> str:
     return next(iter(places.values()))
 
 
-def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
+def find_thing(driver: str, thing: Thing, node_id: str, now: View) -> str:
     """The node that has a thing.
 
     Args:
         driver: the driver.
         thing: the thing.
         node_id: the vendor's id of the node that the call names, or empty.
-        now: the snapshot, with the thing's id.
+        now: the view.
 
     Raises:
         CallError: see the table.
         ListsNeeded: see the table.
     """
-    fleet, entry = now.fleet, now.claims.ids.get(thing, NO_ID)
-    made = entry.made
-    witnesses = made or entry.deleted
+    fleet, book = now.fleet, now.book
+    made = book.made(thing)
+    witnesses = made or book.deleted(thing)
     if len(witnesses) == 1 and not _is_ruled_out(driver, thing, witnesses[0], now):
         return witnesses[0]
     if not fleet.members:
-        return _only_node(driver, (), now)
+        return only_node(driver, "", (), now)
     fit = _by_affinity(driver, thing, now)
     called = fleet.with_node_id(node_id)
     nodes = [node for node in called if node in fit.possible] or fit.possible
-    strangers = sorted(now.claims.nodes - fleet.members.keys())
-    found = [node for node in (*nodes, *strangers) if entry.has(node)]
+    strangers = sorted(set(book.nodes) - fleet.members.keys())
+    found = [node for node in (*nodes, *strangers) if book.has(thing, node)]
     if len(nodes) == 1 and nodes[0] in {*called, *fit.named} and (nodes[0] in found or not made):
         return nodes[0]
     if len(found) == 1 and found[0] in made:
@@ -113,8 +128,8 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     if not nodes:
         raise NoPlace(driver, str(thing), _NOT_HERE)
     if len(fleet) == 1 and not strangers:
-        return _only_node(driver, nodes, now)
-    unlisted = [node for node in (*nodes, *strangers) if (node, thing.kind) not in now.claims.lists]
+        return only_node(driver, "", nodes, now)
+    unlisted = [node for node in (*nodes, *strangers) if (node, thing.kind) not in book.lists]
     if found and not unlisted:
         return found[0]
     silent = [node for node in (*nodes, *strangers) if not can_list(fleet.members.get(node), thing.kind, now)]
@@ -122,14 +137,14 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why), () if found else nodes)
 
 
-def can_list(member: Member | None, kind: str, now: Snapshot) -> bool:
+def can_list(member: Member | None, kind: str, now: View) -> bool:
     """Whether a node can be asked for a list now."""
     if member is None or member.node not in now.connected or member.refused:
         return False
     return LISTED_BY.get(kind) in member.lists
 
 
-def elsewhere(driver: str, thing: Thing, node: str, now: Snapshot) -> str:
+def elsewhere(driver: str, thing: Thing, node: str, now: View) -> str:
     """Another node that the PersistentVolume of a thing is for, if it is not for this one; else empty."""
     volumes = _volumes_of(thing, now)
     if volumes is None or not _is_ruled_out(driver, thing, node, now):
@@ -137,11 +152,7 @@ def elsewhere(driver: str, thing: Thing, node: str, now: Snapshot) -> str:
     return next(iter(volumes.fit(thing.id, driver, now.fleet).named))
 
 
-def _only_node(driver: str, nodes: Sequence[str], now: Snapshot) -> str:
-    return route(driver, "", nodes, is_connected=now.connected.__contains__, losses=now.lost_reports)
-
-
-def _is_ruled_out(driver: str, thing: Thing, node: str, now: Snapshot) -> bool:
+def _is_ruled_out(driver: str, thing: Thing, node: str, now: View) -> bool:
     """Whether a PersistentVolume says that a thing is on other nodes of the fleet."""
     fleet, volumes = now.fleet, _volumes_of(thing, now)
     member = fleet.members.get(node)
@@ -150,7 +161,7 @@ def _is_ruled_out(driver: str, thing: Thing, node: str, now: Snapshot) -> bool:
     return bool(volumes.fit(thing.id, driver, fleet).named)
 
 
-def _by_affinity(driver: str, thing: Thing, now: Snapshot) -> Fit:
+def _by_affinity(driver: str, thing: Thing, now: View) -> Fit:
     """The nodes that PersistentVolumes name, and all that they do not rule out."""
     volumes = _volumes_of(thing, now)
     if volumes is None:
@@ -160,12 +171,12 @@ def _by_affinity(driver: str, thing: Thing, now: Snapshot) -> Fit:
     return volumes.fit(thing.id, driver, now.fleet)
 
 
-def _volumes_of(thing: Thing, now: Snapshot) -> Volumes | None:
+def _volumes_of(thing: Thing, now: View) -> Affinity | None:
     """The PersistentVolumes, for a kind of thing that they can name."""
     return now.volumes if thing.kind == VOLUME else None
 
 
-def _told_by_volumes(driver: str, thing: Thing, now: Snapshot, fit: Fit) -> str:
+def _told_by_volumes(driver: str, thing: Thing, now: View, fit: Fit) -> str:
     volumes, named = _volumes_of(thing, now), fit.named[:_SHOWN]
     others = sorted(set(fit.possible) - set(fit.named))[:_SHOWN]
     unknown = volumes.unknown_labels(thing.id, driver, now.fleet, others) if volumes is not None else {}

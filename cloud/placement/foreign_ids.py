@@ -1,7 +1,7 @@
 """The foreign ids: answers to creates that name another node's thing. The caller does not get them.
 
 If it did, a later deletion of its volume could delete the other node's, or leave that one behind. A thing is another
-node's if the claim store has recorded its creation there, or if its PersistentVolume is for other nodes. A list of the
+node's if the hub has recorded its creation there, or if its PersistentVolume is for other nodes. A list of the
 other node proves nothing, because a hostile node could list any id.
 
 Nor does the caller get a volume whose topology is for other nodes alone, by their unique segments: its pods would go
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from cloud.placement.claim_store import IdEntry
+from cloud.placement.book import Book
 from cloud.placement.requests import Thing
 from common.errors import AnswerRefused, ForeignId
 from common.logs import of_peer
@@ -61,17 +61,19 @@ class ForeignIds:
             self._add(error)
             raise error
 
-    def check(self, driver: str, name: str, node: str, ids: Mapping[Thing, IdEntry]) -> None:
+    def check(self, driver: str, name: str, node: str, book: Book, things: Iterable[Thing]) -> None:
         """Check the things in a node's answer to a create.
 
         Raises:
             ForeignId: one of them is another node's.
         """
-        for thing, entry in ids.items():
-            own = entry.holders.get(node)
+        for thing in things:
+            own = book.ids.get(thing, {}).get(node)
             if own is not None and own.is_made and own.name == name:
                 continue  # a retry: this node has made it under this name before
-            owner = next((other for other in entry.made if other != node), "") or self._elsewhere(driver, thing, node)
+            owner = next((other for other in book.made(thing) if other != node), "") or self._elsewhere(
+                driver, thing, node
+            )
             if owner:
                 error = ForeignId(driver, name, node, str(thing), owner)
                 self._add(error)

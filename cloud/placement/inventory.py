@@ -1,4 +1,4 @@
-"""An inventory: all that a node's driver lists, read to its end; and the inventories that the claim store learns.
+"""An inventory: all that a node's driver lists, read to its end; and the inventories that the book learns.
 
 Rules of `Inventories`, which asks in the background:
 
@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError
 
 from cloud.node_call import Call
-from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES, ClaimStore, ListsTooLarge
+from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
+from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.question import CallNode, ask
 from cloud.placement.requests import LISTINGS, LONGEST_CHARS, SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
@@ -149,12 +150,12 @@ def _read(kind: str, body: bytes) -> tuple[list[Listed], str]:
 
 
 class Inventories:
-    """Asks the nodes of every driver for all their things of a kind, for the claim store."""
+    """Asks the nodes of every driver for all their things of a kind, for the book."""
 
     def __init__(
-        self, call: CallNode, store: ClaimStore, *, now: Callable[[], float], monotonic: Callable[[], float]
+        self, call: CallNode, claims: Claims, *, now: Callable[[], float], monotonic: Callable[[], float]
     ) -> None:
-        self._call, self._store, self._now, self._monotonic = call, store, now, monotonic
+        self._call, self._claims, self._now, self._monotonic = call, claims, now, monotonic
         self._asked: dict[_Key, float] = {}
         """When a node was asked last, in seconds of the monotonic clock."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
@@ -226,7 +227,7 @@ class Inventories:
                 began, at = self._now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
-            await self._store.listed(driver, node, kind, things, began=began)
+            await self._claims.listed(driver, node, kind, things, began=began)
         except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, why)

@@ -15,14 +15,14 @@ Rules:
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from cloud.node_call import Call
 from cloud.placement import page_tokens
-from cloud.placement.claim_store import IdEntry
+from cloud.placement.book import Book
 from cloud.placement.decisions import Send
 from cloud.placement.fan_out import Answer
 from cloud.placement.inventory import MOST_PAGES, Unlisted, endless, in_thread, parse
@@ -96,12 +96,12 @@ class Pages:
         self,
         call: CallNode,
         *,
-        look: Callable[[str, Sequence[Thing]], Awaitable[Mapping[Thing, IdEntry]]],
+        book: Callable[[str], Book],
         elsewhere: Callable[[str, Thing, str], str],
         now: Callable[[], float],
     ) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
-        self._call, self._look, self._elsewhere, self._now = call, look, elsewhere, now
+        self._call, self._book, self._elsewhere, self._now = call, book, elsewhere, now
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         """By digest of the list, and by node: the first pages that are asked ahead."""
         self._lasts: dict[tuple[str, str, bytes], _Last] = {}
@@ -263,9 +263,9 @@ class Pages:
         entries, own, foreign = list(answer.entries), [], list[str]()
         for start in range(0, len(entries), _STEP):
             step = [(entry, Thing(kind, id_of(entry))) for entry in entries[start : start + _STEP]]
-            records = await self._look(call.driver, [thing for _, thing in step])
+            book = self._book(call.driver)
             for entry, thing in step:
-                made = records[thing].made
+                made = book.made(thing)
                 owner = made[0] if made and node not in made else self._elsewhere(call.driver, thing, node)
                 if owner:
                     foreign.append(f"{thing}, which is on edge node {owner}")

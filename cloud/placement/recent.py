@@ -7,7 +7,7 @@ the leak audit (`cloud.leaks`) must not take it for one that everybody has forgo
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cloud.placement.claim_store import Place
+from cloud.placement.claim import Place
 
 KEPT_S: Final = 3_600.0
 """How long they are kept: the longest `--audit-grace`."""

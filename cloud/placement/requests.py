@@ -210,6 +210,9 @@ _KINDS: Final = {
 }
 """The kind of the thing in a key, by method."""
 
+_DELETIONS: Final = {rule.about[0][0]: method.rpartition("/")[2] for method, rule in RULES.items() if rule.ends}
+"""The method that deletes a thing, by its kind."""
+
 
 class Whereabouts(NamedTuple):
     """The facts of one request.
@@ -303,6 +306,11 @@ def about(key: str) -> "Thing | None":
     if kind is None:
         return None
     return Thing(kind, rest.rpartition(_AT)[0] if method in _OF_A_NODE else rest)
+
+
+def deletion_of(thing: Thing) -> str:
+    """The `Whereabouts.key` of the deletion of a thing."""
+    return f"{_DELETIONS[thing.kind]} {thing.id}"
 
 
 def settled_with(key: str, others: Iterable[str]) -> list[str]:

@@ -58,7 +58,7 @@ def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels
             thief.greet(hello("driver", MINE, placement="local"))
             for number in range(3 * MOST):
                 call(thief, "CreateVolume", create_at(f"invented-{number:03}", ZONE), stream=2 * number + 1)
-            wait_for(lambda: stored(short_dir, 3 * MOST) >= MOST, what="names in the claim store")
+            wait_for(lambda: stored(short_dir, 3 * MOST) >= MOST, what="names on the disk")
             thief.frames(*(Cancel(2 * number + 1) for number in range(3 * MOST)))
             ends: list[End] = []
             while len(ends) < 3 * MOST:
@@ -77,7 +77,7 @@ def call(caller: Stranger, method: str, request: Message, *, stream: int = 1) ->
 
 
 def stored(directory: Path, count: int) -> int:
-    """Return how many of so many invented names the hub's claim store has."""
+    """Return how many of so many invented names the hub's disk has."""
     return sum(is_stored(directory, f"invented-{number:03}") for number in range(count))
 
 

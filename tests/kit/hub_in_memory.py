@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cli.process_options import HUB_OPTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
-from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.placement.claims import Claims
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -52,7 +52,7 @@ class Hub:
             part or SyncPart(),
             self.trust,
             store=self.store,
-            claims=SqliteClaims(directory),
+            claims=Claims(directory),
             segments=segments,
             metrics=self.metrics,
         )

@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cloud.election import ElectionRules, Seat
 from cloud.node_call import Call
 from cloud.placement.affinity import Affinity
+from cloud.placement.claims import Claims
 from cloud.placement.decisions import MOST_OPEN, Mode
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
-from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, DriverMissing, NodeOffline, NodeUnknown, ReportRefused
@@ -34,19 +34,17 @@ from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from cloud.node_call import Caller, Reply
-    from cloud.placement.claim_store import ClaimStore, Standing
+    from cloud.placement.book import Book
 
 DRIVER = "d.example"
 LEASE_S = 60
 CONTROLLER = "/csi.v1.Controller/"
 OK = Status(Code.OK)
 RPC = csi.ControllerServiceCapability.RPC
-
-T = TypeVar("T")
 
 Vendor = Callable[[Call], "Awaitable[tuple[bytes | None, Status]] | tuple[bytes | None, Status]"]
 
@@ -175,26 +173,18 @@ class Disk:
     def has(self, thing: str) -> bool:
         """Whether a thing of this id is on the disk."""
         with contextlib.closing(sqlite3.connect(self._path)) as other:
-            return other.execute("SELECT id FROM things WHERE id = ?", (thing,)).fetchone() is not None
+            in_claims = other.execute("SELECT name FROM claims WHERE ids LIKE ?", (f'%"{thing}"%',)).fetchone()
+            listed = other.execute("SELECT id FROM listed WHERE id = ?", (thing,)).fetchone()
+            return (in_claims or listed) is not None
 
     def _change(self, sql: str) -> None:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
             other.execute("PRAGMA synchronous=OFF")
             other.execute("BEGIN IMMEDIATE")
-            for table in ("holds", "things", "inventories", "elections"):
+            for table in ("claims", "listed", "lists", "elections"):
                 for event in ("INSERT", "UPDATE", "DELETE"):
                     other.execute(sql.format(f"full_{table}_{event}", f"{event} ON {table}"))
             other.execute("COMMIT")
-
-
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of work that does not wait."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("it waited")
 
 
 class Placed:
@@ -223,7 +213,7 @@ class Placed:
         directory: Path,
         *reports: DriverReport,
         lost: tuple[str, ...] = (),
-        store: Callable[[], ClaimStore] | None = None,
+        store: Callable[[], Claims] | None = None,
         most_open: int = MOST_OPEN,
     ) -> None:
         self.reports = {each.node: each for each in reports}
@@ -244,7 +234,7 @@ class Placed:
         self.rules = ElectionRules()
         self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
-        self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0, now=lambda: self.now))
+        self._open = store or (lambda: Claims(directory, retry_s=60.0, now=lambda: self.now))
         self.placement = self._start()
 
     def _start(self) -> Placement:
@@ -261,7 +251,6 @@ class Placed:
             most_open=self._most_open,
             rules=lambda _driver: self.rules,
             labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
-            now=lambda: self.now,
             monotonic=lambda: self.monotonic,
         )
 
@@ -340,7 +329,7 @@ class Placed:
         body = request if isinstance(request, bytes) else request.SerializeToString()
         call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), timeout_s)
         told = Told()
-        reply = await self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
+        reply = self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
         try:
             status, message = await told.end
         except BaseException:
@@ -349,7 +338,7 @@ class Placed:
         reply.acknowledge(delivered=delivered)
         return Asked(nodes[-1] if nodes else "", status, message)
 
-    async def send(
+    def send(
         self,
         call: Call,
         told: Told,
@@ -358,25 +347,24 @@ class Placed:
         wanted: str = "",
         goes_to: Callable[[str], None] = lambda _: None,
     ) -> Reply:
-        """Send a call, at once if that is possible."""
-        reply = self.placement.call_now(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
-        return reply or await self.placement.call(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
+        """Send a call."""
+        return self.placement.call(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
 
-    def standing(self, name: str = "", *volumes: str) -> Standing:
-        """What the hub knows of a name and of volumes."""
-        known = at_once(self.store.look(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes]))
-        return self.placement._pending.over(known, DRIVER, name)
+    @property
+    def book(self) -> Book:
+        """What the hub knows of names and ids."""
+        return self.store.book(DRIVER)
 
     def holder(self, name: str = "CreateVolume pvc-1") -> str:
         """The node that has a name; empty: none."""
         name = name if " " in name else f"CreateVolume {name}"
-        nodes = self.standing(name).name.nodes
+        nodes = self.book.holders(name)
         assert len(nodes) <= 1
         return nodes[0] if nodes else ""
 
     def places(self, volume: str = "vol-1") -> list[str]:
         """The nodes that have a volume, as far as the hub knows."""
-        return [node for _, thing, node in at_once(self.placement.existing()) if thing == Thing(VOLUME, volume)]
+        return [node for _, thing, node in self.store.existing() if thing == Thing(VOLUME, volume)]
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -399,7 +387,7 @@ class Placed:
 
     def know(self, node: str, volume: str, name: str) -> None:
         """The store has it that a node made a volume under a name."""
-        self.store.record_later(DRIVER, node, Thing(VOLUME, volume), name)
+        self.store.record(DRIVER, node, Thing(VOLUME, volume), name)
 
     def tell(self, *reports: DriverReport) -> None:
         """Nodes report the driver, for the first time or anew."""

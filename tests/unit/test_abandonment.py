@@ -14,7 +14,7 @@ from cli.operator_options import OperatorSettings
 from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
 from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
-from cloud.placement.claim_store import FORGOTTEN
+from cloud.placement.book import FORGOTTEN
 from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.sync_part import NoSync, SyncPart
@@ -86,7 +86,7 @@ async def test_the_hub_names_the_volumes_in_the_nodes_segment_that_no_other_node
     await site.order("deny", subject="n1")
     for name, node in (("own", "n1"), ("of-n2", "n2"), ("made-by-n2", "n1")):
         site.add_volume(name, node)
-    site.world.placement.claims.record_later("disk.example", "n2", Thing(VOLUME, "made-by-n2"), "CreateVolume v")
+    site.world.placement.claims.record("disk.example", "n2", Thing(VOLUME, "made-by-n2"), "CreateVolume v")
     answer, _ = await site.own_storage()
     assert answer == {"volumes": ["uid-own"], "snapshots": [], "groups": [], "is_known": True}
 
@@ -95,7 +95,7 @@ async def test_a_snapshot_of_storage_that_every_node_reaches_is_not_the_nodes_ow
     await site.order("deny", subject="n1")
     for driver in ("disk.example", "nfs.example"):
         for made in (Thing(SNAPSHOT, "snap-1"), Thing(GROUP, "group-1")):
-            site.world.placement.claims.record_later(driver, "n1", made, "CreateVolumeGroupSnapshot s")
+            site.world.placement.claims.record(driver, "n1", made, "CreateVolumeGroupSnapshot s")
     site.world.placement.elections.want("nfs.example")
     answer, _ = await site.own_storage()
     assert answer["snapshots"] == [{"driver": "disk.example", "id": "snap-1"}]
@@ -128,7 +128,7 @@ async def test_a_denied_node_whose_link_has_not_ended_yet_is_not_abandoned(
 
 async def test_an_abandoned_node_is_forgotten_last_and_then_nothing_waits_for_its_things(site: Site) -> None:
     claims = site.world.placement.claims
-    claims.record_later("disk.example", "n1", Thing(VOLUME, "vol-1"), "CreateVolume v")
+    claims.record("disk.example", "n1", Thing(VOLUME, "vol-1"), "CreateVolume v")
     await site.order("deny", subject="n1")
     await site.order("abandon", node="n1")
     assert site.facts.forgotten == ["n1"]
@@ -136,7 +136,7 @@ async def test_an_abandoned_node_is_forgotten_last_and_then_nothing_waits_for_it
     assert (await site.world.forget("n1")).ok
     assert not (await site.own_storage())[0]["is_known"]
     for left in ({("n1", FORGOTTEN)}, set()):
-        assert (await claims.look("disk.example", "", ())).lists == left
+        assert claims.book("disk.example").lists == left
         await site.order("abandon", node="n1")
 
 

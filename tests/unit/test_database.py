@@ -235,6 +235,17 @@ async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alo
     assert [word for word in begun if word in {"BEGIN", "COMMIT"}] == ["COMMIT", "BEGIN", "COMMIT"]
 
 
+async def test_a_put_that_comes_after_a_commit_is_executed_after_it(patient: WrittenDatabase) -> None:
+    release = patient.hold()
+    await asyncio.to_thread(patient.is_held.wait)
+    commit = asyncio.ensure_future(patient.writer.commit([insert("a")]))
+    await asyncio.sleep(0)
+    patient.writer.put("a", ("DELETE FROM items WHERE key = 'a'", ()))
+    release()
+    await commit
+    assert patient.items() == {}
+
+
 async def test_puts_gather_after_a_write_until_a_caller_waits(
     patient: WrittenDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,8 +134,7 @@ async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(worl
         assert await stream.receive() is None
         stream.acknowledge(delivered=True)
         await settle()
-        claims = await world.placement.claims.look(DRIVER, "CreateVolume pvc-1", ())
-        assert claims.name.nodes == holder
+        assert world.placement.claims.book(DRIVER).holders("CreateVolume pvc-1") == holder
 
 
 # -------------------- watches --------------------

@@ -10,9 +10,8 @@ import pytest
 
 from cloud.first_start import begin
 from cloud.losses import Losses
-from cloud.placement.claim_store import NO_ID, NO_NAME, Holding
+from cloud.placement.claims import Claims
 from cloud.placement.requests import VOLUME, Thing
-from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item, Objects
 from cloud.store import Store
 from common.errors import NewerState
@@ -144,7 +143,7 @@ class Hub:
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
-        self.claims = SqliteClaims(directory)
+        self.claims = Claims(directory)
         self.losses = self.store.losses
 
     def begin(self, source: Source | None, *, settled: Callable[[], None] = lambda: None) -> None:
@@ -153,9 +152,7 @@ class Hub:
 
     async def create(self, name: str, handle: str) -> None:
         """Record a volume as a create of this hub on n1 does."""
-        await self.claims.claim(DRIVER, name, "n1", NO_NAME)
-        thing = Thing(VOLUME, handle)
-        await self.claims.record(DRIVER, "n1", {thing: Holding(name)}, {thing: NO_ID})
+        await self.claims.made(DRIVER, self.claims.begin(DRIVER, name, "n1"), "n1", [Thing(VOLUME, handle)])
 
 
 @asynccontextmanager

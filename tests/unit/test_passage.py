@@ -74,9 +74,7 @@ async def creates(stream: Stream) -> None:
 def holder(world: Hub) -> list[str]:
     """The nodes that hold the name of the create."""
     name = "CreateVolume pvc-1"
-    known = world.placement.claims.glance(DRIVER, name, ())
-    assert known is not None
-    return world.placement._pending.over(known, DRIVER, name).name.nodes
+    return world.placement.claims.book(DRIVER).holders(name)
 
 
 def in_flight(world: Hub) -> tuple[int, int]:
@@ -182,8 +180,8 @@ async def test_a_caller_that_leaves_cancels_the_call_at_the_node(world: Hub, how
 
 
 async def kept(world: Hub) -> list[tuple[str, str]]:
-    """The volumes that the claim store has, with their nodes."""
-    return [(thing.id, node) for _, thing, node in await world.placement.claims.existing()]
+    """The volumes that the hub knows, with their nodes."""
+    return [(thing.id, node) for _, thing, node in world.placement.claims.existing()]
 
 
 async def test_two_answers_are_released_in_the_order_of_their_acknowledgements(world: Hub) -> None:
@@ -236,7 +234,7 @@ async def test_a_deadline_that_passes_at_the_node_names_the_node(world: Hub) -> 
     assert holder(world) == ["n1"]
 
 
-# -------------------- the claim store is asked first --------------------
+# -------------------- the name is written first --------------------
 
 
 def placed(name: str = "pvc-1") -> bytes:
@@ -310,21 +308,21 @@ async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop
     world: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recording, go = asyncio.Event(), asyncio.Event()
-    record = world.placement.claims.record
+    made = world.placement.claims.made
 
-    async def slow(*what: object, **more: object) -> object:
+    async def slow(*what: object) -> object:
         recording.set()
         await go.wait()
-        return await record(*what, **more)  # type: ignore[arg-type]  # as it was given
+        return await made(*what)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(world.placement.claims, "record", slow)
+    monkeypatch.setattr(world.placement.claims, "made", slow)
     await with_driver(world, creates)
     stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
     await recording.wait()
     stream.cancel()
     await settle()
     go.set()
-    await until(world.placement.existing)
+    await until(world.placement.claims.existing)
     assert await kept(world) == [("vol-1", "n1")]
     assert in_flight(world) == (0, 0)
 
@@ -381,7 +379,7 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
     await with_driver(world, creates)
     link = await proxy(world)
     with monkeypatch.context() as patched:
-        patched.setattr("cloud.placement.carry.placed_answer", fail)
+        patched.setattr("cloud.placement.placed_call.placed_answer", fail)
         assert await answer(ask(link)) == ([], BUG)
     assert "a bug" in caplog.text
     assert not any(each.over for each in world.links)

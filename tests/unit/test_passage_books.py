@@ -142,13 +142,12 @@ class Traffic:
 
     def books(self) -> list[object]:
         """All that the hub still knows of calls, and how much of each window is away."""
-        hub, pending = self.world.hub._calls, self.world.placement._pending
+        hub, book = self.world.hub._calls, self.world.placement.claims.book("d.example")
         sessions = [link.session for link in self.world.links if not link.over]
         return [
             self.world.metrics.calls_in_flight,
             hub.counts._under_way,
-            pending._names,
-            pending._looks,
+            [claim for claim in book.claims.values() if claim.running],
             *(node.visit.calls for node in self.world.nodes._nodes.values() if node.visit is not None),
             *(session._streams for session in sessions),
             *(WINDOW - session._inbox.granted - session._inbox.owed for session in sessions),

@@ -26,17 +26,17 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
         agent.open(Kind.REPORT, encode_reports([report("n1")]))
         await settle()
         placement, disk = hub.placement, Disk(tmp_path)
-        placement.claims.record_later(DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
+        placement.claims.record(DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
         await until(lambda: disk.has("vol-1"))
         cut(hub.links[0])
         await settle()
         disk.fill()
         status = await hub.forget("n1")
         assert (status.code, "disk is full" in status.message) == (Code.UNAVAILABLE, True)
-        assert await placement.knows("n1")
+        assert placement.claims.knows("n1")
         disk.empty()
         assert (await hub.forget("n1")).ok
-        assert not await placement.knows("n1")
+        assert not placement.claims.knows("n1")
         assert "the hub knows no such node" in (await hub.forget("n1")).message
 
 

@@ -114,7 +114,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(
 
     world.vendors["n1"] = page
     await asked_for(world, "b")
-    assert ("n1", "volume") not in world.standing().lists
+    assert ("n1", "volume") not in world.book.lists
     assert not world.places("b")
     assert next(count) <= 1_001
 
@@ -168,7 +168,7 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
     await world.placement.forget("n1")
     await world.placement.inventories.settled()
     assert not world.places("a")
-    assert ("n1", "volume") not in world.standing().lists
+    assert ("n1", "volume") not in world.book.lists
 
 
 async def test_not_all_nodes_list_at_once(placed: Placing) -> None:
@@ -300,7 +300,7 @@ async def test_the_deletion_of_what_no_node_has_goes_to_the_first_node_once_all_
         world.monotonic += passing_s
         await refused(world, "x")
     assert (await world.ask("DeleteVolume", delete("x"))).status.ok
-    assert world.standing("", "x").ids[Thing(VOLUME, "x")].holders == {}
+    assert not world.book.knows(Thing(VOLUME, "x"))
     assert all(node == "n1" for node, method, _ in world.calls if method.endswith("DeleteVolume"))
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from cloud.leaks import leak_audit, tally
 from cloud.leaks.leak_audit import LeakAudit
-from cloud.placement.claim_store import NO_ID, Holding
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.references import CONTENT, PERSISTENT_VOLUME, Reference, References
@@ -129,8 +128,15 @@ async def site(placed: Placing) -> Site:
 
 async def made(site: Site, volume: str, name: str, node: str = "n1") -> None:
     """The ledger has a volume as made."""
-    thing = Thing(VOLUME, volume)
-    await site.world.store.record(DRIVER, node, {thing: Holding(name)}, {thing: NO_ID})
+    site.world.know(node, volume, name)
+
+
+def doubt(site: Site) -> None:
+    """A create of pvc-9 at n1 is in doubt."""
+    store = site.world.store
+    attempt = store.begin(DRIVER, "CreateVolume pvc-9", "n1")
+    attempt.send()
+    store.end(DRIVER, attempt, in_doubt=True)
 
 
 # ---- orphans ---------------------------------------------------------------------------------------------------------
@@ -193,7 +199,7 @@ async def test_a_hub_that_has_just_started_calls_nothing_of_unknown_age_an_orpha
 
 
 async def test_a_volume_without_a_record_is_not_judged_while_a_create_for_its_node_is_in_doubt(site: Site) -> None:
-    site.world.store.hold_later(DRIVER, "CreateVolume pvc-9", "n1")
+    doubt(site)
     site.world.vendors = {"n1": lists("perhaps"), "n2": lists("lost")}
     audited = await site.audit()
     assert {(leak.leak, leak.id) for leak in audited.leaks} == {("orphan", "lost"), ("doubt", "pvc-9")}
@@ -239,18 +245,14 @@ async def test_an_object_that_goes_meanwhile_protects_a_volume_that_no_node_list
 async def test_a_create_that_comes_into_doubt_meanwhile_protects_the_volumes_of_its_node(site: Site) -> None:
     site.world.vendors["n1"] = lists("perhaps")
 
-    def doubt(number: int) -> None:
-        if number == 2:
-            site.world.store.hold_later(DRIVER, "CreateVolume pvc-9", "n1")
-
-    site.on_read = doubt
+    site.on_read = lambda number: doubt(site) if number == 2 else None
     assert await site.leaks() == [("doubt", "pvc-9", ["n1"])]
 
 
 async def test_a_create_that_ends_meanwhile_protects_the_volumes_of_its_node(site: Site) -> None:
     site.world.vendors["n1"] = lists("perhaps")
-    site.world.store.hold_later(DRIVER, "CreateVolume pvc-9", "n1")
-    site.on_read = lambda n: site.world.store.free_later(DRIVER, "CreateVolume pvc-9") if n == 2 else None
+    doubt(site)
+    site.on_read = lambda n: site.world.store.free(DRIVER, ["CreateVolume pvc-9"]) if n == 2 else None
     assert await site.leaks() == []
 
 

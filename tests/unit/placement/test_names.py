@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.node_call import Call
-from cloud.placement.claim_store import NO_NAME, Hold, NameEntry
+from cloud.placement.claims import Claims
 from cloud.placement.decisions import Mode
-from cloud.placement.pending import Pending
-from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
 from common.errors import (
     AnswerRefused,
@@ -27,13 +24,11 @@ from common.errors import (
 from common.status import Code, Origin, Status
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, Placed, Placing, Told, create, delete, on, report
 from tests.kit.waiting import settle, until
-from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cloud.node_call import Reply
-    from cloud.placement.claim_store import Standing
     from tests.kit.placed_nodes import Asked
 
 GROUPS = "/csi.v1.GroupController/"
@@ -217,14 +212,6 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
     assert world.holder() == "n2"
 
 
-async def test_creates_of_one_hub_under_one_name_begin_at_one_node_alone() -> None:
-    pending, name = Pending(MemoryClaims(Shelf(), "x"), now=time.time), "CreateVolume pvc-1"
-    assert pending.begin(DRIVER, name, "n1", NameEntry({"x": Hold("n2")})) is None
-    assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
-    assert pending.begin(DRIVER, name, "n2", NO_NAME) is None
-    assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
-
-
 async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +240,7 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
         await settle()
         asking.cancel()
         await asyncio.wait([asking])
-        assert not world.places()
+        assert not world.disk.has("vol-1")
     await until(lambda: world.places() == ["n1"])
     await settle()
     await world.restart()
@@ -265,7 +252,7 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
 async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: Placed) -> None:
     with world.disk.slow():
         other = asyncio.create_task(world.ask("CreateVolume", create("pvc-2", on("n1"))))
-        await until(lambda: not world.store._writer._once)  # type: ignore[attr-defined]  # its thread has it
+        await until(lambda: not world.store._file._writer._once)  # type: ignore[attr-defined]  # its thread has it
         await settle()
         asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
         await settle()
@@ -318,7 +305,7 @@ async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_b
 
 
 async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: Placed) -> None:
-    """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the claim store has it."""
+    """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the book has it."""
     await zones.has_made("n1", {"zone": "a"})
     asked = await ended(zones, Code.RESOURCE_EXHAUSTED, {"zone": "b"})
     assert (asked.node, asked.status.code) == ("n1", Code.RESOURCE_EXHAUSTED)
@@ -438,7 +425,7 @@ async def begun(world: Placed) -> Reply:
     """A pinned create that has succeeded, and whose answer nobody has taken yet."""
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
     told = Told()
-    reply = await world.send(call, told, mode=Mode.PINNED, wanted="n1")
+    reply = world.send(call, told, mode=Mode.PINNED, wanted="n1")
     assert (await told.end)[1]
     return reply
 
@@ -461,7 +448,7 @@ async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_d
 
 async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: Placed) -> None:
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    reply = await world.send(call, Told(), mode=Mode.PINNED, wanted="n1")
+    reply = world.send(call, Told(), mode=Mode.PINNED, wanted="n1")
     assert world.holder() == "n1"
     reply.cancel()
     await world.restart()
@@ -484,7 +471,7 @@ async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_
     placed: Placing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for that write, and no other call brings the next one."""
-    world = placed(report("n1"), store=lambda: SqliteClaims(tmp_path, retry_s=0.001))
+    world = placed(report("n1"), store=lambda: Claims(tmp_path, retry_s=0.001))
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     risk = f"{tmp_path}/placement.db could not be written to the end"
     with world.full_disk():
@@ -520,40 +507,6 @@ async def test_a_doubt_that_the_disk_refused_does_not_stand_for_the_claim_of_a_c
         assert len(world.calls) == 1
         assert world.holder() == "n1"
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
-
-
-async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again(
-    world: Placed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another hub would give the name to another node while the create runs."""
-    look, may_end, has_looked = world.store.look, asyncio.Event(), asyncio.Event()
-
-    async def slow_look(*args: Any) -> Standing:
-        found = await look(*args)
-        if found.name.holds and not may_end.is_set():
-            has_looked.set()
-            await may_end.wait()
-        return found
-
-    async def stored() -> list[str]:
-        return (await look(DRIVER, "CreateVolume pvc-1", ())).name.nodes
-
-    monkeypatch.setattr(world.store, "look", slow_look)
-    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    world.vendors["n1"] = lambda _: answers[len(world.calls) - 1]
-    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await until_sent(world, 1)
-    second = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await has_looked.wait()
-    answers[0].set_result((None, Status(Code.INTERNAL)))
-    await first
-    assert not await stored()
-    may_end.set()
-    await until_sent(world, 2)
-    assert await stored() == ["n1"]
-    answers[1].set_result((None, Status(Code.INTERNAL)))
-    await second
-    assert not await stored()
 
 
 async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(
@@ -616,13 +569,16 @@ async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: Pla
     assert len({node for node, _, _ in world.calls}) == 1
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_name(
-    world: Placed,
+    world: Placed, *, is_killed: bool
 ) -> None:
     await world.has_made("n1")
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.ask("DeleteVolume", delete())
-    assert world.places() == ["n1"]
+    if is_killed:
+        await world.restart()
+        assert world.places() == ["n1"]
     await world.ask("DeleteVolume", delete())
     await world.restart()
     assert not world.holder()
@@ -677,11 +633,11 @@ async def test_a_fault_of_the_store_is_logged_although_the_caller_has_left(
     await world.has_made("n1")
     gate = asyncio.Event()
 
-    async def record(*_: object, **__: object) -> None:
+    async def deleted(*_: object, **__: object) -> None:
         await gate.wait()
         raise RuntimeError("the store has a bug")
 
-    monkeypatch.setattr(world.store, "record", record)
+    monkeypatch.setattr(world.store, "deleted", deleted)
     deleting = asyncio.create_task(world.ask("DeleteVolume", delete()))
     await settle()
     deleting.cancel()

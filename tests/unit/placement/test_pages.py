@@ -343,7 +343,7 @@ async def test_no_last_list_counts_for_snapshots_or_health(three: Placed) -> Non
 async def test_a_last_list_finds_no_id(three: Placed) -> None:
     await walk(three)
     assert not three.places("v2")
-    assert not three.standing().lists
+    assert not three.book.lists
 
 
 async def test_a_slow_node_holds_nobody_longer_than_the_caller_waits(three: Placed) -> None:

@@ -9,7 +9,6 @@ import pytest
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
-from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
 from common.errors import (
@@ -99,7 +98,7 @@ async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(w
 async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: Placed, method: str) -> None:
     """The snapshotter always names the snapshots, and groups cannot be listed."""
     for snapshot in ("s-1", "s-2"):
-        world.store.record_later(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
+        world.store.record(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
     kind = getattr(csi, f"{method}Request")
     path = f"/csi.v1.GroupController/{method}"
     assert (await world.ask(path, kind(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"]))).node == "n2"
@@ -382,13 +381,8 @@ async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing
 # -------------------- losses --------------------
 
 
-def sqlite(world: Placed) -> SqliteClaims:
-    assert isinstance(world.store, SqliteClaims)
-    return world.store
-
-
 async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_allowed(world: Placed) -> None:
-    sqlite(world).losses.add("placement.db was damaged")
+    world.store.losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
@@ -398,7 +392,7 @@ async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_thoug
     placed: Placing,
 ) -> None:
     world = placed(report("n1"), lost=("hub.db was damaged",))
-    sqlite(world).losses.add("placement.db was damaged")
+    world.store.losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
 

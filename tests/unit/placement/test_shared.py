@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.election import ElectionRules
-from cloud.placement.claim_store import NO_NAME, Claimed, HeldBy, Terms
 from cloud.placement.decisions import Mode
-from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
 from common.errors import (
     KnowledgeLost,
@@ -26,8 +24,6 @@ from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create,
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cloud.node_call import Call
     from tests.kit.placed_nodes import Asked
 
@@ -99,7 +95,7 @@ def elected(world: Placed) -> tuple[str, int]:
 
 
 def held(world: Placed, key: str) -> list[str]:
-    return sorted(world.standing(key).name.open_at)
+    return sorted({claim.node for claim in world.book.open_about(key)})
 
 
 # -------------------- who serves --------------------
@@ -221,7 +217,7 @@ async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_l
 
 
 async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: Placed) -> None:
-    world.store.losses.add("placement.db was damaged")  # type: ignore[attr-defined]  # it is the one in SQLite
+    world.store.losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await ask(world, "ControllerPublishVolume", publish())
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).node == "n1"
@@ -495,7 +491,7 @@ async def test_a_publication_and_its_end_settle_each_other_and_a_deletion_settle
         await ask(world, "ControllerPublishVolume", publish(node_id=node_id))
     world.vendors.clear()
     await ask(world, "ControllerUnpublishVolume", unpublish())
-    assert world.standing("ControllerPublishVolume vol-1 to node a").name.holds == {}
+    assert "ControllerPublishVolume vol-1 to node a" not in world.book.claims
     assert held(world, "DeleteVolume vol-1") == ["n1"]
     await ask(world, "DeleteVolume", delete())
     assert held(world, "DeleteVolume vol-1") == []
@@ -507,16 +503,3 @@ async def test_many_calls_about_one_volume_run_beside_each_other(world: Placed) 
     )
     assert {each.node for each in asked} == {"n1"}
     assert held(world, "DeleteVolume vol-1") == []
-
-
-async def test_two_hubs_never_send_calls_about_one_volume_to_two_nodes(tmp_path: Path) -> None:
-    first, second = (SqliteClaims(tmp_path, owner=owner, alone=False) for owner in "ab")
-    terms = Terms(is_shared=True)
-    one = await first.claim(DRIVER, "DeleteVolume vol-1", "n1", NO_NAME, terms)
-    two = await second.claim(DRIVER, "ControllerPublishVolume vol-1 to node a", "n2", NO_NAME, terms)
-    assert isinstance(one, Claimed)
-    assert isinstance(two, HeldBy)
-    assert two.entry.open_at == {"n1"}
-    assert isinstance(await second.claim(DRIVER, "DeleteVolume vol-2", "n2", NO_NAME, terms), Claimed)
-    await first.close()
-    await second.close()

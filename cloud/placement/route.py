@@ -1,4 +1,4 @@
-"""Decide: chooses the node for a call. Pure: `decide` maps a call and a snapshot to a decision.
+"""Route: chooses the node for a call. Pure: `route` maps a call and a view to a decision, or raises the refusal.
 
 * A pinned call goes to the node that the caller names, else to the only node that runs the driver.
 * A local call is for a driver whose nodes each have volumes of their own. The rules below find the node.
@@ -7,15 +7,15 @@
 * The mode auto means local if the vendor has a topology on most nodes (`capabilities`), else pinned. An operator's
   calls have this mode.
 
-A node holds a name if it may have carried out a create of this name (`claim_store`).
+A node holds a name if it may have carried out a create of this name (`book`).
 
     call                   the first rule that applies decides
-    create, long name      refuse (`NoNodeFits`): the name would stay in the claim store for as long as its outcome is
-                           in doubt, and CSI allows 128 bytes
+    create, long name      refuse (`NoNodeFits`): the name would stay in the records for as long as its outcome is in
+                           doubt, and CSI allows 128 bytes
     create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
     shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
-                           2. it changes something, and the claim store has lost open calls: refuse (`KnowledgeLost`)
+                           2. it changes something, and the hub has lost open calls: refuse (`KnowledgeLost`)
                            3. a call about the same thing, or a create of the name, is open on a node: this node; if it
                               is away, or another machine has its name by now, refuse (`OpenElsewhere`). An open create
                               no longer counts once its machine has surely stopped it: a retry is idempotent by the name
@@ -35,7 +35,7 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
                               (`SourceElsewhere`)
                            3. the only node in the requested topology
-                           4. the claim store has lost names, so another node may hold this one: refuse
+                           4. the hub has lost names, so another node may hold this one: refuse
                               (`KnowledgeLost`)
                            5. the first connected node in the topology, preferred terms first; if none is connected,
                               the first node. Nodes that may carry the create out come before the others
@@ -55,7 +55,7 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
 If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
-create. For a create that a proxy driver pins, the claim store learns of the outcome later, if at all (`Keeping`).
+create. For a create that a proxy driver pins, the records learn of the outcome later, if at all (`Keeping`).
 """
 
 import math
@@ -64,21 +64,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cloud.placement import page_tokens
-from cloud.placement.claim_store import FORGOTTEN, NameEntry, Terms
-from cloud.placement.decisions import (
-    Ask,
-    AskAll,
-    AskForLists,
-    Decision,
-    Election,
-    Keeping,
-    Mode,
-    Refuse,
-    Segment,
-    Send,
-    Snapshot,
-)
-from cloud.placement.find import ListsNeeded, can_list, find
+from cloud.placement.book import FORGOTTEN
+from cloud.placement.claim import Claim
+from cloud.placement.decisions import Ask, AskAll, Keeping, Mode, Segment, Send, Terms, View
+from cloud.placement.elections import DriverElection
+from cloud.placement.find import ListsNeeded, can_list, find, only_node
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import (
     GET_CAPACITY,
@@ -90,9 +80,7 @@ from cloud.placement.requests import (
     needs,
     read,
 )
-from cloud.routing import route
 from common.errors import (
-    CallError,
     CapabilityMissing,
     FieldMissing,
     KnowledgeLost,
@@ -125,7 +113,7 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
-    """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
+    """Read the fields of a request that `route` needs; none if the call is pinned and makes and ends nothing."""
     is_placed = is_local(fleet, wanted, mode)
     if not (is_placed or changes(method) or (mode == Mode.SHARED and (has_key(method) or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
@@ -136,22 +124,21 @@ def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str,
         return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error))
 
 
-def decide(ask: Ask, now: Snapshot) -> Decision:
-    """Decide where a call goes."""
-    try:
-        _check_name(ask)
-        if ask.mode == Mode.SHARED:
-            found: Decision = _decide_shared(ask, now)
-        elif is_local(now.fleet, ask.wanted, ask.mode):
-            found = _decide_local(ask, now)
-        else:
-            found = _decide_pinned(ask, now)
-        _check_open(ask, found, now)
-    except ListsNeeded as needed:
-        nodes = tuple(it.node for it in now.fleet if can_list(it, needed.kind, now))
-        return AskForLists(needed.kind, nodes, needed.error)
-    except CallError as error:
-        return Refuse(error)
+def route(ask: Ask, now: View) -> Send | AskAll:
+    """Decide where a call goes.
+
+    Raises:
+        ListsNeeded: nowhere, until nodes have listed what they have.
+        CallError: nowhere.
+    """
+    _check_name(ask)
+    if ask.mode == Mode.SHARED:
+        found: Send | AskAll = _shared(ask, now)
+    elif is_local(now.fleet, ask.wanted, ask.mode):
+        found = _local(ask, now)
+    else:
+        found = _pinned(ask, now)
+    _check_open(ask, found, now)
     return found
 
 
@@ -162,40 +149,29 @@ def _check_name(ask: Ask) -> None:
         raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
 
 
-def _check_open(ask: Ask, found: Decision, now: Snapshot) -> None:
-    if not (isinstance(found, Send) and ask.name) or now.claims.name.nodes:
+def _check_open(ask: Ask, found: Send | AskAll, now: View) -> None:
+    if not (isinstance(found, Send) and ask.name) or now.book.holders(ask.name):
         return
-    held = now.claims.open
+    held = now.book.open
     if not has_room(held.get(found.node, 0), sum(held.values()), now.most_open, sharers=len(now.fleet)):
         raise TooManyOpen(ask.driver, found.node, now.most_open)
 
 
-def only_node(driver: str, wanted: str, now: Snapshot) -> str:
-    """The node that the caller names, else the only one that runs the driver.
-
-    Raises:
-        NoRoute, KnowledgeLost: see `cloud.routing`.
-    """
-    return route(driver, wanted, now.fleet.members, is_connected=now.connected.__contains__, losses=now.lost_reports)
-
-
-def _decide_pinned(ask: Ask, now: Snapshot) -> Decision:
-    asked, node = ask.asked, only_node(ask.driver, ask.wanted, now)
+def _pinned(ask: Ask, now: View) -> Send:
+    node = only_node(ask.driver, ask.wanted, now.fleet.members, now)
     member = now.fleet.members.get(node)
-    if not ask.needs_claims:
-        return Send(node, member)
-    holders = now.claims.name.nodes
+    holders = now.book.holders(ask.name)
     if holders and node not in holders:
-        return Refuse(NameElsewhere(ask.driver, asked.name, holders[0], node), node)
-    ends = tuple(thing for thing in asked.ends if ask.is_by_hand or now.claims.ids[thing].has(node))
-    if not (asked.name or ends):
+        raise NameElsewhere(ask.driver, ask.name, holders[0], node)
+    ends = tuple(thing for thing in ask.asked.ends if ask.is_by_hand or now.book.has(thing, node))
+    if not (ask.name or ends):
         return Send(node, member)
     keeping = Keeping.FIRST if ask.is_by_hand else Keeping.LATE
     has_own_ids = ask.is_by_hand and now.fleet.has_topology
     return Send(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
 
 
-def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
+def _shared(ask: Ask, now: View) -> Send | AskAll:
     election = now.election
     elected = election.elected if election is not None else None
     if election is None or elected is None:
@@ -211,54 +187,53 @@ def _decide_shared(ask: Ask, now: Snapshot) -> Decision:
         return AskAll((send,)) if ask.method in LISTINGS else send
     if now.lost_claims and len(now.fleet) > 1:
         raise KnowledgeLost(ask.driver, now.lost_claims[0])
-    entry = now.claims.name
-    over = frozenset(hold.node for hold in entry.holds.values() if election.has_stopped(hold))
-    holders = sorted(entry.open_at - over, key=lambda holder: (holder not in now.connected, holder))
+    claims = now.book.open_about(ask.name)
+    over = frozenset(it.node for it in claims if it.name == ask.name and election.has_stopped(it))
+    holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
     if holders and node not in holders:
         if ask.wanted or holders[0] not in now.connected:
-            raise OpenElsewhere(ask.driver, ask.name, holders[0], _until(holders[0], entry, election))
+            raise OpenElsewhere(ask.driver, ask.name, holders[0], _until(holders[0], ask, claims, election))
         node = holders[0]
     machine = election.machine(node)
-    others = (hold for hold in entry.open if hold.node == node and hold.machine not in ("", machine))
+    others = (it for it in claims if it.node == node and it.machine not in ("", machine))
     if not ask.wanted and node in holders and any(others):
-        raise OpenElsewhere(ask.driver, ask.name, node, _until(node, entry, election), is_renamed=True)
-    terms = Terms(election.lease_s(node) if ask.asked.name else 0, machine, over, is_shared=True)
-    member = now.fleet.members.get(node)
-    return Send(node, member, keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
+        raise OpenElsewhere(ask.driver, ask.name, node, _until(node, ask, claims, election), is_renamed=True)
+    terms = Terms(election.lease_s(node) if ask.asked.name else 0, machine, over)
+    return Send(node, now.fleet.members.get(node), keeping=Keeping.OPEN, epoch=elected.epoch, terms=terms)
 
 
-def _until(node: str, entry: NameEntry, election: Election) -> str:
+def _until(node: str, ask: Ask, claims: Iterable[Claim], election: DriverElection) -> str:
     """The second way in which an open create goes on, for a message."""
-    at = next((election.stops_at(hold) for hold in entry.holds.values() if hold.node == node), math.inf)
+    at = next((election.stops_at(it) for it in claims if it.node == node and it.name == ask.name), math.inf)
     return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 
 
-def _decide_local(ask: Ask, now: Snapshot) -> Decision:
+def _local(ask: Ask, now: View) -> Send | AskAll:
     asked = ask.asked
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet) > 1:
         raise FieldMissing(ask.method, asked.missing)
     if ask.method == GET_CAPACITY and now.fleet.members:
-        return _decide_capacity(ask, now)
+        return _capacity(ask, now)
     if ask.method in LISTINGS and not asked.things:
-        return _decide_list(ask, now)
+        return _list(ask, now)
     ends = asked.ends
     try:
         node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
     except ListsNeeded as needed:
         node, ends = _node_for_deletion(ask, now, needed), ()
     if missing := ask.needs & now.fleet.lacking(node):
-        return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
+        raise CapabilityMissing(ask.driver, node, ask.method, min(missing))
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
     segment = _segment(member, ask.mode)
     return Send(node, member, is_placed=True, keeping=keeping, ends=ends, segment=segment)
 
 
-def _node_for_create(ask: Ask, now: Snapshot) -> str:
+def _node_for_create(ask: Ask, now: View) -> str:
     asked, fleet = ask.asked, now.fleet
-    if holders := now.claims.name.nodes:
+    if holders := now.book.holders(ask.name):
         return next((node for node in holders if node in now.connected), holders[0])
     if asked.things:
         return _beside_source(ask, now)
@@ -272,14 +247,14 @@ def _node_for_create(ask: Ask, now: Snapshot) -> str:
         )
         raise NoNodeFits(ask.driver, asked.name, why)
     else:
-        node = only_node(ask.driver, "", now)
+        node = only_node(ask.driver, "", now.fleet.members, now)
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
         raise NoNodeFits(ask.driver, asked.name, why)
     return node
 
 
-def _beside_source(ask: Ask, now: Snapshot) -> str:
+def _beside_source(ask: Ask, now: View) -> str:
     asked, node = ask.asked, find(ask, now)
     member = now.fleet.members.get(node)
     if asked.terms and member is not None and member.tells_segments and not any(map(member.matches, asked.terms)):
@@ -287,7 +262,7 @@ def _beside_source(ask: Ask, now: Snapshot) -> str:
     return node
 
 
-def _in_topology(ask: Ask, now: Snapshot) -> str:
+def _in_topology(ask: Ask, now: View) -> str:
     asked, fleet = ask.asked, now.fleet
     fitting = list(dict.fromkeys(node for term in asked.terms for node in fleet.at(term)))
     if not fitting:
@@ -302,15 +277,15 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
     return next((node for node in best if node in now.connected), best[0])
 
 
-def _node_for_call(ask: Ask, now: Snapshot) -> str:
+def _node_for_call(ask: Ask, now: View) -> str:
     if ask.asked.things:
         return find(ask, now)
     if len(now.fleet) > 1:
         raise NotWhole(ask.driver, ask.method, len(now.fleet))
-    return only_node(ask.driver, "", now)
+    return only_node(ask.driver, "", now.fleet.members, now)
 
 
-def _node_for_deletion(ask: Ask, now: Snapshot, needed: ListsNeeded) -> str:
+def _node_for_deletion(ask: Ask, now: View, needed: ListsNeeded) -> str:
     """A node for the deletion of a thing that no node has. Raises ListsNeeded while that is not certain."""
     asked, fleet = ask.asked, now.fleet
     silent = [member.node for member in fleet if not can_list(member, needed.kind, now)]
@@ -319,34 +294,34 @@ def _node_for_deletion(ask: Ask, now: Snapshot, needed: ListsNeeded) -> str:
     if why := _why_uncertain(ask, now, silent):
         why = f"the hub has no record of it, and {why}"
         raise ListsNeeded(needed.kind, NoPlace(ask.driver, str(asked.things[0]), why)) from needed
-    if (fleet.members.keys() | now.claims.nodes) - now.listed:
+    if {*fleet.members, *now.book.nodes} - now.listed:
         raise needed
     return needed.nodes[0]
 
 
-def _why_uncertain(ask: Ask, now: Snapshot, silent: Sequence[str]) -> str:
+def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
     """Why a node may have a thing although no list tells it; empty: none of these reasons.
 
     `silent` are nodes that cannot be asked for a list.
     """
-    claims, fleet = now.claims, now.fleet
+    book, fleet = now.book, now.fleet
     if lost := (*now.lost_reports, *now.lost_claims):
         return f"has lost others ({lost[0]}): see docs/troubleshooting.md#the-hub-has-lost-records"
-    if left := sorted({node for node, kind in claims.lists if kind == FORGOTTEN and node not in fleet.members}):
+    if left := sorted({node for node, kind in book.lists if kind == FORGOTTEN and node not in fleet.members}):
         return (
             f"has forgotten {', '.join(left[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget {left[0]} "
             f"--abandon-volumes gives them up"
         )
     if silent:
         return f"{', '.join(silent[:_SHOWN])} cannot be asked for a list"
-    if claims.open:
-        return f"does not know the outcome of a create on {', '.join(sorted(claims.open)[:_SHOWN])} yet"
+    if book.open:
+        return f"does not know the outcome of a create on {', '.join(sorted(book.open)[:_SHOWN])} yet"
     if ask.asked.has_secrets:
         return "sends the Secrets of this call to no node without it; csi-bridge call --node NODE sends it by hand"
     return ""
 
 
-def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:
+def _capacity(ask: Ask, now: View) -> Send | AskAll:
     fleet, terms = now.fleet, ask.asked.terms
     if now.lost_reports:
         raise KnowledgeLost(ask.driver, now.lost_reports[0])
@@ -356,20 +331,20 @@ def _decide_capacity(ask: Ask, now: Snapshot) -> Decision:
         raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
     able = [node for node in nodes if not ask.needs & fleet.lacking(node)]
     if nodes and not able:
-        return Refuse(CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs)), nodes[0])
+        raise CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs))
     sends = _sends(ask, fleet, (node for node in able if node in now.connected))
     return sends[0] if len(sends) == 1 else AskAll(sends)
 
 
-def _decide_list(ask: Ask, now: Snapshot) -> Decision:
+def _list(ask: Ask, now: View) -> Send | AskAll:
     fleet, token = now.fleet, ask.asked.token
     at = page_tokens.read(token)
     if now.lost_reports:
         raise KnowledgeLost(ask.driver, now.lost_reports[0])
-    if strangers := sorted(now.claims.nodes - fleet.members.keys()):
+    if strangers := sorted(set(now.book.nodes) - fleet.members.keys()):
         raise NotListed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
     if not fleet.members or (len(fleet) == 1 and at is None):
-        node = only_node(ask.driver, "", now)
+        node = only_node(ask.driver, "", now.fleet.members, now)
         member = fleet.members.get(node)
         return Send(node, member, is_placed=True, segment=_segment(member, ask.mode))
     if token and (at is None or (at.own and at.node not in fleet.members)):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.routing import route as route_
+from cloud.placement.book import Book
+from cloud.placement.decisions import View
+from cloud.placement.find import only_node
+from cloud.placement.fleet import Fleet
 from common.errors import KnowledgeLost, NoRoute
 
-route = partial(route_, is_connected=lambda name: name != "n10")
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+def route(driver: str, wanted: str, candidates: Collection[str], *, losses: tuple[str, ...] = ()) -> str:
+    return only_node(driver, wanted, candidates, View(Fleet({}), {"n1", "n2", "n7"}, Book(), lost_reports=losses))
 
 
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])

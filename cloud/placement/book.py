@@ -1,0 +1,263 @@
+"""The book of one driver: its claims, and the ids that its nodes list. Pure, and no method waits.
+
+    claim   one row a name, with one state. The name is method and name of a create. Of a driver with an elected node it
+            is also method and id of any other call that changes something (`requests`).
+    id      a thing (volume, snapshot, group) at a node. It stands in the claim of the create that made it, or in that
+            of the deletion of a thing that no create here made.
+    list    the ids that only a node's list tells, and the kinds that a node has listed
+
+The states of a claim:
+
+    running   a call of this name runs
+    in doubt  none runs, and one may have made something that no answer named
+    made      no call is open, and a thing that was made under the name exists
+    deleted   all its things are deleted; the name is free
+
+Rules:
+
+* A name stays with its node while a call under it is open (running or in doubt), and while a thing that was made under
+  it exists there (docs/csi-contract.md#a-name-stays-with-its-node).
+* A final answer also settles every call that this hub sent before the answered one: they were for the same node and
+  name. It settles no call that was sent later: the vendor may begin that one after it has decided on its answer.
+* An id may be at several nodes. No node's id replaces another node's, so a conflict stays until an operator settles it.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from cloud.placement.claim import Attempt, Claim, Id
+from cloud.placement.requests import Thing, about
+
+GONE_S: Final = 3_600.0
+"""How long the book has the node of a deleted id. A sidecar that did not get the answer repeats the delete at its next
+resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour)."""
+
+MOST_GONE: Final = 20_000
+"""The deleted ids that the book had not before, and has for `GONE_S`. CSI deletes what does not exist with OK, so that
+a proxy driver can invent any number of them."""
+
+MOST_LISTED_BYTES: Final = 16 * 1_048_576
+"""The ids that only the lists of one node tell, of all its drivers together: 70,000 of the longest that CSI allows (128
+bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's disk and memory."""
+
+LISTED_BYTES: Final = 100
+"""The size of an id's row, without the id."""
+
+FORGOTTEN: Final = "forgotten"
+"""In `Book.lists`, instead of a kind: the hub forgot the node, which had things. It ends when the node lists again, or
+when they are given up."""
+
+
+class Book:
+    """All claims and lists of one driver.
+
+    Attributes:
+        claims: by name.
+        ids: by thing and node, all that stands in claims.
+        listed: by thing and node, when a list told it first.
+        lists: node and kind of each list that a node has sent; also `FORGOTTEN`.
+        open: by node: the number of names with open calls.
+    """
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Claim] = {}
+        self.ids: dict[Thing, dict[str, Id]] = {}
+        self.listed: dict[Thing, dict[str, float]] = {}
+        self.lists: set[tuple[str, str]] = set()
+        self.open: dict[str, int] = {}
+        self._opened: dict[str, str] = {}
+        """The node of each name that `open` counts."""
+        self._about: dict[Thing, set[str]] = {}
+        """The names with open calls that are about a thing."""
+        self._gone: dict[tuple[Thing, str], float] = {}
+        """When each deleted id was deleted, in the order of the records."""
+        self._nodes: dict[str, int] = {}
+        """By node: the number of ids in claims and lists, those of deleted things included."""
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+
+    def holders(self, name: str) -> list[str]:
+        """The nodes that hold a name, sorted."""
+        claim = self.claims.get(name)
+        return sorted(claim.made_at | ({claim.node} if claim.is_open else set())) if claim is not None else []
+
+    def open_about(self, name: str) -> list[Claim]:
+        """The claims with open calls of a name, or about the same thing."""
+        thing = about(name)
+        names = {name, *self._about.get(thing, ())} if thing is not None else {name}
+        return [self.claims[it] for it in sorted(names) if it in self._opened]
+
+    def begin(self, name: str, node: str, now: float, *, lease_s: int = 0, machine: str = "") -> Attempt:
+        """Begin a call under a name that no other node holds, or whose node surely runs none of it any more."""
+        claim = self.claims.setdefault(name, Claim(name))
+        if claim.is_open and claim.node != node:
+            claim = self.claims[name] = self.detach(claim)
+        if not claim.is_open:
+            claim.since, claim.node = now, node
+        elif (claim.lease_s, claim.machine) != (lease_s, machine):
+            claim.is_confirmed = False
+        claim.lease_s, claim.machine = lease_s, machine
+        attempt = Attempt(claim)
+        self.sort(claim)
+        return attempt
+
+    def detach(self, claim: Claim) -> Claim:
+        """Put a claim without calls in the place of another one: the ends of its calls count no more."""
+        new = self.claims[claim.name] = Claim(claim.name, ids=claim.ids, has_row=claim.has_row or claim.writes > 0)
+        self.sort(new)
+        return new
+
+    def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
+        """Count the end of a call.
+
+        Args:
+            attempt: the call.
+            in_doubt: whether it may have made something that no answer named. None: it made nothing and says nothing of
+                earlier calls, because it was not sent, or because the vendor refused the requested topology.
+        """
+        claim = attempt.claim
+        claim.running -= 1
+        if in_doubt:
+            claim.doubtful = max(claim.doubtful, attempt.number)
+        elif in_doubt is not None:
+            claim.certain = max(claim.certain, attempt.number)
+        self.sort(claim)
+
+    def sort(self, claim: Claim) -> None:
+        """Bring the indexes in step with a claim whose calls or things have changed."""
+        name = claim.name
+        if self.claims.get(name) is not claim:  # forgotten meanwhile
+            return
+        if not claim.is_open:
+            claim.is_kept = claim.is_confirmed = False
+        before, node = self._opened.pop(name, ""), claim.node if claim.is_open else ""
+        if node:
+            self._opened[name] = node
+        _count(self.open, before, -1)
+        _count(self.open, node, 1)
+        if bool(before) is not bool(node) and (thing := about(name)) is not None:
+            names = self._about.setdefault(thing, set())
+            (names.add if node else names.discard)(name)
+            if not names:
+                del self._about[thing]
+        if not (node or claim.ids):
+            del self.claims[name]
+
+    # ---- ids ---------------------------------------------------------------------------------------------------------
+
+    def made(self, thing: Thing) -> list[str]:
+        """The nodes that have a thing and made it, sorted."""
+        return sorted(node for node, its in self.ids.get(thing, {}).items() if its.is_made)
+
+    def deleted(self, thing: Thing) -> list[str]:
+        """The nodes that have deleted a thing in the last hour (`GONE_S`), sorted."""
+        return sorted(node for node, its in self.ids.get(thing, {}).items() if its.gone)
+
+    def has(self, thing: Thing, node: str) -> bool:
+        """Whether a node has a thing, as far as the hub knows."""
+        its = self.ids.get(thing, {}).get(node)
+        return not its.gone if its is not None else node in self.listed.get(thing, ())
+
+    def knows(self, thing: Thing) -> bool:
+        """Whether the hub knows anything of a thing."""
+        return thing in self.ids or thing in self.listed
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """All nodes with things, also those with deleted ones only. Read it before the next await."""
+        return self._nodes.keys()
+
+    @property
+    def gone_since(self) -> float:
+        """When the oldest of the last `MOST_GONE` deletions was; 0 if there are fewer."""
+        gone = self._gone
+        return next(islice(gone.values(), len(gone) - MOST_GONE, None)) if len(gone) >= MOST_GONE else 0.0
+
+    def put(self, name: str, thing: Thing, node: str, its: Id) -> list[Claim]:
+        """Put a thing of a node into the claim of a name. Returns the claims that have changed."""
+        claims = self.drop(thing, node)
+        claim = self.claims.setdefault(name, Claim(name))
+        claim.ids[thing, node] = self.ids.setdefault(thing, {})[node] = its
+        _count(self._nodes, node, 1)
+        if its.gone:
+            self._gone[thing, node] = its.gone
+        return [*claims, claim]
+
+    def drop(self, thing: Thing, node: str) -> list[Claim]:
+        """Take a thing of a node out of its claim. Returns the claim, if there was one, for `sort`."""
+        its = self.ids.get(thing, {}).pop(node, None)
+        if its is None:
+            return []
+        if not self.ids[thing]:
+            del self.ids[thing]
+        _count(self._nodes, node, -1)
+        self._gone.pop((thing, node), None)
+        claim = self.claims[its.name]
+        del claim.ids[thing, node]
+        return [claim]
+
+    def purge(self, before: float) -> list[Claim]:
+        """Drop the ids that were deleted before a moment. Returns their claims."""
+        old = [place for place, at in self._gone.items() if at < before]  # clocks are set back at times
+        return [claim for thing, node in old for claim in self.drop(thing, node)]
+
+    # ---- lists -------------------------------------------------------------------------------------------------------
+
+    def may_list(self, thing: Thing, node: str, began: float) -> bool:
+        """Whether a list that began at a moment tells something new of a thing, or what a list told before."""
+        its = self.ids.get(thing, {}).get(node)
+        return its is None or its.untaken is not None or 0 < its.gone < began
+
+    def revive(self, thing: Thing, node: str, now: float) -> list[Claim]:
+        """Note that a deleted thing exists again, according to a list. Returns the claims that have changed."""
+        its = self.ids.get(thing, {}).get(node)
+        if its is None or not its.gone:
+            return []
+        is_made = about(its.name) is None  # else only a deletion told of it
+        return self.put(its.name, thing, node, Id(its.name, now)) if is_made else self.drop(thing, node)
+
+    def list(self, thing: Thing, node: str, since: float) -> bool:
+        """Note that a node's list has a thing. Returns False if a claim has it there."""
+        its = self.ids.get(thing, {}).get(node)
+        if its is not None and its.untaken is None:
+            return False
+        if node not in self.listed.setdefault(thing, {}):
+            _count(self._nodes, node, 1)
+        self.listed[thing][node] = since
+        return True
+
+    def unlist(self, thing: Thing, node: str) -> bool:
+        """Note that a node's list has a thing no more. Returns whether it had it."""
+        nodes = self.listed.get(thing, {})
+        if nodes.pop(node, None) is None:
+            return False
+        _count(self._nodes, node, -1)
+        if not nodes:
+            del self.listed[thing]
+        return True
+
+    def listed_by(self, node: str) -> Iterator[Thing]:
+        """All that only the lists of a node tell."""
+        return (thing for thing, nodes in self.listed.items() if node in nodes)
+
+    def concerns(self, node: str) -> bool:
+        """Whether it has anything of a node."""
+        return (
+            node in self._nodes
+            or node in self.open
+            or any(its == node and kind != FORGOTTEN for its, kind in self.lists)
+        )
+
+
+def _count(counts: dict[str, int], node: str, more: int) -> None:
+    if not node:
+        return
+    counts[node] = counts.get(node, 0) + more
+    if not counts[node]:
+        del counts[node]
+
+
+def size_bytes(things: Iterable[Thing]) -> int:
+    """The size of listed things."""
+    return sum(len(thing.id) + LISTED_BYTES for thing in things)

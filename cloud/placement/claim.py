@@ -1,0 +1,149 @@
+"""A claim: the row of one name, the things in it, and the calls under it. Pure.
+
+Its state in memory and in the records, and what each means, stands in `book`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from cloud.placement.requests import Thing
+
+Place = tuple[str, Thing, str]
+"""Driver, thing and node."""
+
+
+class State(StrEnum):
+    """The state of a claim's row. In the records, a call that runs and one in doubt are the same."""
+
+    OPEN = "open"
+    MADE = "made"
+    DELETED = "deleted"
+
+
+class Row(NamedTuple):
+    """A claim in the records.
+
+    Attributes:
+        state: the state.
+        node: the node of the open calls; empty: none is open.
+        since: when the first of them began, in seconds since the epoch.
+        lease_s: as of the `Claim`.
+        machine: as of the `Claim`.
+        ids: kind, id, node, `Id.since` and `Id.gone` of each thing.
+    """
+
+    state: str
+    node: str
+    since: float
+    lease_s: int
+    machine: str
+    ids: tuple[tuple[str, str, str, float, float], ...]
+
+
+@dataclass(slots=True)
+class Id:
+    """A thing at a node.
+
+    Attributes:
+        name: the name of its claim; empty: only a list tells the thing.
+        since: when the book first had the thing there, in seconds since the epoch.
+        gone: when it was deleted, in seconds since the epoch; 0 while it exists.
+        untaken: a mark of the pinned success whose answer nobody has taken yet: the records do not have the thing.
+    """
+
+    name: str
+    since: float
+    gone: float = 0.0
+    untaken: object | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the thing exists, and a create made it."""
+        return bool(self.name) and not self.gone
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """The row of one name.
+
+    Attributes:
+        name: the name.
+        node: the node of the open calls; empty: none was open yet.
+        since: when the first of them began, in seconds since the epoch.
+        lease_s: how long the node's agent may go on with the call without its hub (`Hello.controller_lease_s`), if
+            another node may take the call over after that; 0: none may.
+        machine: of a driver with an elected node, the instance of the node's agent (`Hello.instance`): another machine
+            may have the node's name later.
+        ids: the things, by thing and node.
+        running: how many calls run.
+        sent: how many were sent. Each one's number is the value of this when it was sent.
+        certain: the highest number of a call that ended with a final answer.
+        doubtful: the highest number of a call that may have made something that no answer named.
+        is_kept: whether the records have to show that a call is open.
+        is_confirmed: whether they are known to show it.
+        has_row: whether the records may have a row of the name.
+        writes: how many writes of the row are under way.
+    """
+
+    name: str
+    node: str = ""
+    since: float = 0.0
+    lease_s: int = 0
+    machine: str = ""
+    ids: dict[tuple[Thing, str], Id] = field(default_factory=dict)
+    running: int = 0
+    sent: int = 0
+    certain: int = 0
+    doubtful: int = 0
+    is_kept: bool = False
+    is_confirmed: bool = False
+    has_row: bool = False
+    writes: int = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something may exist that no answer named."""
+        return self.doubtful > self.certain
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call runs, or is in doubt."""
+        return self.running > 0 or self.in_doubt
+
+    @property
+    def made_at(self) -> set[str]:
+        """The nodes that have a thing of it."""
+        return {node for (_, node), its in self.ids.items() if not its.gone}
+
+    def doubt(self) -> None:
+        """Put the name in doubt, whatever was certain before."""
+        self.sent += 1
+        self.doubtful = self.sent
+
+    def row(self, without: str = "") -> Row | None:
+        """The row that the records should have, if they should forget a node; None: none."""
+        ids = tuple(
+            (*thing, node, its.since, its.gone)
+            for (thing, node), its in self.ids.items()
+            if its.untaken is None and node != without
+        )
+        if self.is_open and self.is_kept and self.node != without:
+            return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, ids)
+        state = State.DELETED if all(gone for *_, gone in ids) else State.MADE
+        return Row(state, "", 0.0, 0, "", ids) if ids else None
+
+
+class Attempt:
+    """One call under a name. Get it from `Book.begin`, `send` it unless something prevents that, and `Book.end` it."""
+
+    __slots__ = ("claim", "number")
+
+    def __init__(self, claim: Claim) -> None:
+        self.claim, self.number = claim, 0
+        claim.running += 1
+
+    def send(self) -> None:
+        """Count it as sent. Call this right before the hub sends it."""
+        self.claim.sent += 1
+        self.number = self.claim.sent

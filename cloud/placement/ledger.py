@@ -1,0 +1,66 @@
+"""The ledger: all that this hub knows of names and ids, read in parts, for the leak audit."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from cloud.placement.book import Book
+from cloud.placement.claim import Id, Place
+from cloud.placement.recent import Recent
+
+_PART: Final = 1_000
+"""Things in one part: one millisecond."""
+
+
+class Open(NamedTuple):
+    """A name with open calls, for the leak audit.
+
+    Attributes:
+        driver: the driver.
+        name: the name.
+        node: the node of the calls.
+        since: when the first one began, in seconds since the epoch.
+        in_doubt: whether an outcome is in doubt; else its calls run.
+    """
+
+    driver: str
+    name: str
+    node: str
+    since: float
+    in_doubt: bool
+
+
+class Ledger(NamedTuple):
+    """All that this hub knows of names and ids, for the leak audit.
+
+    It is read in parts, the open names first. A create that ends meanwhile stands there, or its things in `ids`.
+
+    Attributes:
+        open: the names with open calls.
+        ids: every thing, those that lists alone tell and deleted ones included.
+        made: when the things were made that the book has no more, in seconds since the epoch.
+        complete_since: no thing that was made after this time is missing in `made` and `ids`.
+    """
+
+    open: list[Open]
+    ids: list[tuple[Place, Id]]
+    made: dict[Place, float]
+    complete_since: float
+
+
+async def read(books: Mapping[str, Book], recent: Recent) -> Ledger:
+    """Read all books, by driver, within some turns of the loop: of 100,000 things it takes half a second."""
+    opened = [
+        Open(driver, claim.name, claim.node, claim.since, claim.in_doubt)
+        for driver, book in books.items()
+        for claim in book.claims.values()
+        if claim.is_open
+    ]
+    ids: dict[Place, Id] = {}
+    for driver, book in list(books.items()):
+        for at, thing in enumerate([*book.listed, *book.ids]):
+            listed = {node: Id("", since) for node, since in book.listed.get(thing, {}).items()}
+            ids |= {(driver, thing, node): its for node, its in (listed | book.ids.get(thing, {})).items()}
+            if at % _PART == 0:
+                await asyncio.sleep(0)
+    return Ledger(opened, list(ids.items()), dict(recent.all()), recent.complete_since)

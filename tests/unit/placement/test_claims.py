@@ -1,0 +1,410 @@
+"""The claims of a hub: memory and file have the same, whatever overlaps; and what lists, deletions and orders leave."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cloud.placement.book import FORGOTTEN, LISTED_BYTES
+from cloud.placement.claim_file import SCHEMA
+from cloud.placement.claims import Claims, ListsTooLarge
+from cloud.placement.ledger import Open
+from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
+from common.errors import NameElsewhere, PlacementNotKept
+from tests.kit.examples import examples
+from tests.kit.placed_nodes import Disk
+from tests.kit.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from cloud.placement.book import Book
+    from cloud.placement.claim import Row
+
+D = "d.example"
+NAME = "CreateVolume pvc-1"
+VOL, OTHER = Thing(VOLUME, "vol-1"), Thing(VOLUME, "vol-2")
+NODES = ("n1", "n2")
+
+NODE, NAMES, THING = st.sampled_from(NODES), st.sampled_from(("a", "b")), st.sampled_from((VOL, OTHER))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), NAMES, NODE, THING, st.sampled_from(["made", "nothing", "doubt", "final"])),
+        st.tuples(st.just("pin"), NAMES, NODE, THING, st.sampled_from(["taken", "untaken", "doubt", "final"])),
+        st.tuples(st.just("delete"), NODE, THING),
+        st.tuples(st.just("record"), NODE, THING, NAMES),
+        st.tuples(st.just("listed"), NODE, st.lists(THING, max_size=2)),
+        st.tuples(st.just("forget"), NODE),
+        st.tuples(st.sampled_from(["settle", "written", "leave", "full", "empty"])),
+    ),
+    max_size=25,
+)
+
+
+class Overlap:
+    """Changes of one hub's claims that overlap."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 0.0
+        self.claims = Claims(directory, retry_s=60.0, now=self.clock)
+        self.disk = Disk(directory)
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def clock(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.tasks.append(asyncio.create_task(work))
+
+    def create(self, name: str, node: str, thing: Thing, how: str) -> None:
+        if set(self.claims.book(D).holders(name)) <= {node}:
+            self.begin(self._create(name, node, thing, how))
+
+    async def _create(self, name: str, node: str, thing: Thing, how: str) -> None:
+        if not set(self.claims.book(D).holders(name)) <= {node}:
+            return
+        attempt = self.claims.begin(D, name, node)
+        try:
+            await self.claims.claim(D, attempt)
+        except BaseException:
+            self.claims.end(D, attempt, in_doubt=None)
+            raise
+        attempt.send()
+        if how in ("made", "nothing"):
+            await self.claims.made(D, attempt, node, [thing] if how == "made" else [])
+        else:
+            self.claims.end(D, attempt, in_doubt=how == "doubt")
+
+    def pin(self, name: str, node: str, thing: Thing, how: str) -> None:
+        if not set(self.claims.book(D).holders(name)) <= {node}:
+            return
+        attempt = self.claims.begin(D, name, node)
+        attempt.send()
+        if how.endswith("taken"):
+            untaken = self.claims.keep(D, node, name, [thing])
+            self.claims.release(D, untaken, is_taken=how == "taken")
+        self.claims.end(D, attempt, in_doubt=how == "doubt")
+
+    def delete(self, node: str, thing: Thing) -> None:
+        self.begin(self.claims.deleted(D, node, [thing], settles=False))
+
+    def record(self, node: str, thing: Thing, name: str) -> None:
+        self.claims.record(D, node, thing, name)
+
+    def listed(self, node: str, things: list[Thing]) -> None:
+        self.begin(self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0))
+
+    def forget(self, node: str) -> None:
+        self.begin(self.claims.forget(node))
+
+    async def settle(self) -> None:
+        await settle()
+
+    async def written(self) -> None:
+        """Until all that began is written."""
+        for task in self.tasks:
+            if not task.done():
+                await asyncio.wait([task])
+
+    async def leave(self) -> None:
+        """The last caller goes."""
+        await settle()
+        if self.tasks:
+            self.tasks[-1].cancel()
+
+    async def full(self) -> None:
+        self.disk.fill()
+
+    async def empty(self) -> None:
+        self.disk.empty()
+
+
+def known(book: Book) -> tuple[dict[str, Row | None], Any, set[tuple[str, str]]]:
+    """All that a book has."""
+    rows = {name: claim.row() for name, claim in book.claims.items()}
+    sorted_rows = {name: row._replace(ids=tuple(sorted(row.ids))) if row else None for name, row in rows.items()}
+    return sorted_rows, book.listed, book.lists
+
+
+def holders(book: Book) -> set[tuple[str, str]]:
+    return {(name, node) for name in book.claims for node in book.holders(name)}
+
+
+@examples(200)
+@given(STEPS)
+@example(
+    [("create", "a", "n1", VOL, "made"), ("written",), ("delete", "n1", VOL), ("settle",), ("record", "n1", VOL, "a")]
+)
+@example([("delete", "n1", VOL), ("settle",), ("record", "n1", VOL, "a")])
+@example([("forget", "n1"), ("settle",), ("record", "n1", VOL, "a"), ("pin", "b", "n1", VOL, "doubt")])
+@example([("create", "a", "n1", VOL, "doubt"), ("settle",), ("pin", "a", "n1", VOL, "doubt")])
+@example([("create", "a", "n1", VOL, "doubt"), ("written",), ("forget", "n1"), ("pin", "a", "n1", VOL, "doubt")])
+@example([("create", "a", "n1", VOL, "made"), ("create", "a", "n1", VOL, "made"), ("leave",)])
+@example([("pin", "a", "n1", VOL, "doubt"), ("full",), ("create", "a", "n1", VOL, "final"), ("written",), ("empty",)])
+@example([("create", "a", "n1", VOL, "made"), ("settle",), ("forget", "n1"), ("create", "a", "n2", VOL, "final")])
+@example([("listed", "n1", []), ("forget", "n1"), ("leave",)])
+@example([("delete", "n1", VOL), ("settle",), ("pin", "a", "n1", VOL, "untaken")])
+@example(
+    [
+        ("record", "n1", VOL, "b"),
+        ("create", "b", "n1", VOL, "nothing"),
+        ("delete", "n1", VOL),
+        ("record", "n2", VOL, "b"),
+        ("full",),
+        ("written",),
+    ]
+)
+def test_memory_is_what_the_file_has_and_after_a_failed_write_the_file_holds_each_name_that_memory_holds(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    async def run(directory: Path) -> None:
+        overlap = Overlap(directory)
+        for what, *values in steps:
+            done = getattr(overlap, what)(*values)
+            if done is not None:
+                await done
+        overlap.disk.empty()
+        errors = await asyncio.gather(*overlap.tasks, return_exceptions=True)
+        kinds = {type(error) for error in errors}
+        assert kinds <= {type(None), NameElsewhere, PlacementNotKept, asyncio.CancelledError}
+        await settle()
+        await overlap.claims.close()
+        later = Claims(directory)
+        if PlacementNotKept not in kinds and not any(what == "full" for what, *_ in steps):
+            assert known(overlap.claims.book(D)) == known(later.book(D))
+            assert overlap.claims.book(D).open == later.book(D).open
+            assert sorted(overlap.claims.existing()) == sorted(later.existing())
+        assert holders(overlap.claims.book(D)) <= holders(later.book(D))
+        await later.close()
+
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
+        asyncio.run(run(Path(directory)))
+
+
+# -------------------- one at a time --------------------
+
+
+@pytest.fixture
+async def claims(tmp_path: Path) -> AsyncIterator[Claims]:
+    made = Claims(tmp_path, now=lambda: 100.0)
+    yield made
+    await made.close()
+
+
+async def make(claims: Claims, node: str, *things: Thing, name: str = NAME) -> None:
+    """A create has made things."""
+    await claims.made(D, claims.begin(D, name, node), node, things)
+
+
+async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 100.0) -> None:
+    claims.now = lambda: at
+    await claims.deleted(D, node, [thing], settles=False)
+
+
+async def test_a_file_of_the_schema_before_is_migrated_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "placement.db", isolation_level=None)) as old:
+        for statement in SCHEMA.migrations[0]:
+            old.execute(statement)
+        old.execute("PRAGMA user_version=1")
+        for name, node, kind, id_ in (
+            ("CreateVolume open", "n1", "", ""),
+            ("CreateVolume again", "n1", "", ""),
+            ("DeleteVolume shared", "n2", "volume", "shared"),
+        ):
+            old.execute("INSERT INTO holds VALUES (?, ?, '', ?, 7, 50.5, 60, ?, ?, 'm')", (D, name, node, kind, id_))
+        for kind, id_, node, name, gone in (
+            ("volume", "vol-1", "n1", "CreateVolume again", 0),
+            ("group snapshot", "g", "n2", "CreateVolumeGroupSnapshot g", 0),
+            ("snapshot", "s", "n2", "CreateVolumeGroupSnapshot g", 99.0),
+            ("snapshot", 'quoted "s"', "n2", "", 99.0),
+            ("volume", "listed", "n3", "", 0),
+            ("volume", "vol-1", "n3", "", 0),
+        ):
+            old.execute("INSERT INTO things VALUES (?, ?, ?, ?, ?, ?, '', 7, 50.5)", (D, kind, id_, node, name, gone))
+        old.execute("INSERT INTO inventories VALUES (?, 'n3', 'volume')", (D,))
+        old.execute("INSERT INTO elections VALUES (?, 'n1', 9, 50.5, 'first election')", (D,))
+    for _ in range(2):
+        claims = Claims(tmp_path)
+        book = claims.book(D)
+        assert {name: (str(it.row().state), book.holders(name)) for name, it in book.claims.items()} == {  # type: ignore[union-attr]  # all of them have rows
+            "CreateVolume open": ("open", ["n1"]),
+            "CreateVolume again": ("open", ["n1"]),
+            "CreateVolumeGroupSnapshot g": ("made", ["n2"]),
+            'DeleteSnapshot quoted "s"': ("deleted", []),
+            "DeleteVolume shared": ("open", ["n2"]),
+        }
+        opened = book.claims["DeleteVolume shared"]
+        assert (opened.since, opened.lease_s, opened.machine, opened.in_doubt) == (50.5, 60, "m", True)
+        assert (book.made(VOL), book.deleted(Thing(SNAPSHOT, "s")), book.made(Thing(GROUP, "g"))) == (
+            ["n1"],
+            ["n2"],
+            ["n2"],
+        )
+        assert (book.listed, book.lists) == (
+            {Thing(VOLUME, "listed"): {"n3": 50.5}, VOL: {"n3": 50.5}},
+            {("n3", VOLUME)},
+        )
+        assert claims.elections[D].epoch == 9
+        await claims.close()
+
+
+async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_one_surely_runs_no_more(
+    claims: Claims,
+) -> None:
+    first = claims.begin(D, NAME, "n1")
+    with pytest.raises(NameElsewhere):
+        claims.begin(D, NAME, "n2")
+    claims.begin(D, NAME, "n1")
+    claims.begin(D, NAME, "n2", over={"n1"})
+    first.send()
+    claims.end(D, first, in_doubt=True)
+    assert (claims.book(D).holders(NAME), claims.book(D).open) == (["n2"], {"n2": 1})
+
+
+async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(claims: Claims) -> None:
+    await make(claims, "n1", VOL, name="CreateVolume first")
+    claims.record(D, "n1", VOL, "CreateVolume second")
+    assert claims.book(D).holders("CreateVolume first") == ["n1"]
+    assert claims.book(D).holders("CreateVolume second") == []
+
+
+async def test_deleted_ids_are_forgotten_after_an_hour_and_no_sooner_also_if_the_clock_was_set_back(
+    claims: Claims,
+) -> None:
+    third, fourth, book = Thing(VOLUME, "vol-3"), Thing(VOLUME, "vol-4"), claims.book
+    await make(claims, "n1", VOL, OTHER, third, fourth)
+    await delete(claims, "n1", VOL, at=90_000.0)
+    await delete(claims, "n1", OTHER, at=1_000.0)
+    await delete(claims, "n1", third, at=4_600.0)
+    assert book(D).deleted(OTHER) == ["n1"]
+    await delete(claims, "n1", fourth, at=4_601.0)
+    assert (book(D).knows(OTHER), book(D).deleted(VOL)) == (False, ["n1"])
+    await make(claims, "n1", OTHER)
+
+
+async def test_it_tells_when_the_oldest_of_the_last_deletions_was(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.placement.book.MOST_GONE", 2)
+    await make(claims, "n1", VOL, OTHER, third := Thing(VOLUME, "vol-3"))
+    found = []
+    for number, thing in enumerate((VOL, OTHER, third)):
+        await delete(claims, "n1", thing, at=1_000.0 + number)
+        found.append(claims.book(D).gone_since)
+    assert found == [0.0, 1_000.0, 1_001.0]
+
+
+async def test_the_lists_of_one_node_are_bounded_together(claims: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.placement.claims.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
+    ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
+    for again in range(2):
+        await claims.listed(D, "n1", VOLUME, ten, began=float(again))
+    with pytest.raises(ListsTooLarge):
+        await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0)
+    with pytest.raises(ListsTooLarge):
+        await claims.listed(D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0)
+    await claims.listed("e.example", "n2", VOLUME, ten, began=0.0)
+    assert claims.book(D).has(ten[0], "n1")
+    await claims.listed(D, "n1", VOLUME, [], began=0.0)
+    await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0)
+
+
+async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_the_hub_saw(claims: Claims) -> None:
+    gone, snapshot = Thing(VOLUME, "gone"), Thing(SNAPSHOT, "vol-2")
+    await make(claims, "n1", VOL)
+    await make(claims, "n1", gone, name="CreateVolume gone")
+    await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=500.0)
+    await claims.listed(D, "n1", SNAPSHOT, [snapshot], began=500.0)
+    await delete(claims, "n1", gone, at=1_000.0)
+    book = claims.book(D)
+    assert book.listed.keys() == {OTHER, snapshot}
+    await claims.listed(D, "n1", VOLUME, [gone], began=900.0)
+    assert (book.listed.keys(), book.made(VOL), book.deleted(gone)) == ({snapshot}, ["n1"], ["n1"])
+    await claims.listed(D, "n1", VOLUME, [gone], began=1_001.0)
+    assert book.made(gone) == ["n1"]  # under its name
+    await delete(claims, "n1", OTHER, at=1_002.0)
+    await claims.listed(D, "n1", VOLUME, [gone, OTHER], began=1_003.0)
+    assert (book.made(OTHER), book.has(OTHER, "n1")) == ([], True)  # nobody saw its creation
+
+
+@pytest.mark.parametrize("driver", ["", D])
+async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims: Claims, driver: str) -> None:
+    book = claims.book
+    await make(claims, "n1", VOL, name="CreateVolume made")
+    await make(claims, "n2", VOL, name="CreateVolume kept")
+    await claims.claim(D, claims.begin(D, NAME, "n1"))
+    await claims.listed(D, "n1", VOLUME, [OTHER], began=0.0)
+    assert claims.knows("n1", D)
+    assert not claims.knows("n1", "other.example")
+    await claims.forget("n1", "other.example")
+    assert (claims.knows("n1"), book(D).lists) == (True, {("n1", VOLUME)})
+    await claims.forget("n1", driver)
+    assert [claims.knows(node, driver) for node in NODES] == [False, True]
+    assert holders(book(D)) == {("CreateVolume kept", "n2")}
+    assert (claims.existing(), book(D).open) == ([(D, VOL, "n2")], {})
+    await claims.forget("n1")
+    assert book(D).lists == {("n1", FORGOTTEN)}
+    await claims.forget("n1", is_given_up=True)
+    assert book(D).lists == set()
+
+
+async def test_a_node_that_lists_again_is_not_forgotten_with_its_things_any_more(claims: Claims) -> None:
+    await make(claims, "n1", VOL)
+    await delete(claims, "n2", OTHER)
+    for node in NODES:
+        await claims.forget(node)
+    assert claims.book(D).lists == {("n1", FORGOTTEN)}
+    await claims.listed(D, "n1", VOLUME, [], began=0.0)
+    assert claims.book(D).lists == {("n1", VOLUME)}
+
+
+async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
+    clock = [100.0]
+    claims = Claims(tmp_path, now=lambda: clock[0])
+    await make(claims, "n1", VOL)
+    claims.record(D, "n1", OTHER, NAME)
+    attempt = claims.begin(D, NAME, "n1")
+    await claims.claim(D, attempt)
+    clock[0] = 200.0
+    attempt.send()
+    claims.end(D, attempt, in_doubt=True)
+    await claims.claim(D, again := claims.begin(D, NAME, "n1"))
+    claims.end(D, again, in_doubt=None)
+    claims.record(D, "n1", OTHER, NAME)
+    await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0)
+    for _ in range(2):
+        seen = await claims.ledger()
+        assert seen.open == [Open(D, NAME, "n1", 100.0, in_doubt=True)]
+        assert {thing.id: it.since for (_, thing, _), it in seen.ids} == {"vol-1": 100.0, "vol-2": 100.0, "new": 200.0}
+        await claims.close()
+        claims = Claims(tmp_path, now=lambda: clock[0])
+    await delete(claims, "n1", at=210.0)
+    claims.now = lambda: 220.0
+    await make(claims, "n1", VOL)
+    assert claims.book(D).ids[VOL]["n1"].since == 220.0  # made again after its deletion
+    await claims.close()
+
+
+async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_not_missed(claims: Claims) -> None:
+    for number in range(2_500):
+        claims.record(D, "n1", Thing(VOLUME, f"vol-{number}"), f"CreateVolume pvc-{number}")
+    attempt = claims.begin(D, "CreateVolume new", "n1")
+    reading = asyncio.create_task(claims.ledger())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(claims.made(D, attempt, "n1", [Thing(VOLUME, "new")]))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    ledger = await reading
+    assert [it.name for it in ledger.open] == ["CreateVolume new"]
+    assert len(ledger.ids) >= 2_500
+    await ending
