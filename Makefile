@@ -86,7 +86,7 @@ record-kubelet: $(STAMP) ## write what the real kubelet does in every scenario i
 bench: $(STAMP)      ## the driver's own socket against the bridge, side by side, as ratios
 	@$(BIN)/python bench/run.py $(ARGS)
 
-lab: $(STAMP)        ## volumes on bad links, beside two simple ways without the bridge: docs/links.md (2 hours; root)
+lab: $(STAMP)        ## volumes on bad links, beside two simple ways without the bridge: docs/links.md; ARGS="--row lte": one line (2 hours; root)
 	@$(BIN)/python tests/peers/build.py sidecars kubernetes
 	@$(BIN)/python tests/lab/run.py $(ARGS)
 

@@ -77,13 +77,13 @@ def ssh_server(here: Path, host: str) -> Iterator[list[object]]:
     server.write_text(
         f"ListenAddress {host}:{port}\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nPidFile none\n"
         "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n"
-        "StreamLocalBindUnlink yes\nClientAliveInterval 10\nClientAliveCountMax 2\n"
+        "StreamLocalBindUnlink yes\nClientAliveInterval 10\nClientAliveCountMax 1\n"
     )
     client: list[object] = [
         "ssh", "-N", "-F", "none", "-i", here / "user", "-p", port, f"{getpass.getuser()}@{host}",
         "-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={here}/known", "-o", "ExitOnForwardFailure=yes",
         "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
-        "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=2", "-o", "ConnectTimeout=10",
+        "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=1", "-o", "ConnectTimeout=10",
     ]  # fmt: skip
     with _sshd_s_directory(), Supervisor(here) as supervisor:
         sshd = shutil.which("sshd", path=_SYSTEM_PATH)  # its whole path: it starts itself again for each connection

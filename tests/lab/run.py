@@ -5,7 +5,7 @@
     make lab ARGS="--row lte --way bridge"      one trial: prints what it saw, and writes nothing
 
 A trial (one row, one way) has a site of its own: see `tests.lab.site`. Trials that mostly wait run all at once; of the
-others two run at a time. It takes root, the peers (`make peers`), and Debian's openssh-server, netcat-openbsd,
+others three run at a time. It takes root, the peers (`make peers`), and Debian's openssh-server, netcat-openbsd,
 tinyproxy-bin, iproute2 and iptables.
 """
 
@@ -22,8 +22,7 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,7 @@ from tests.lab.site import PEERS, PROGRAMS, WAYS  # noqa: E402
 from tests.peers import build  # noqa: E402
 
 PAGE = ROOT / "docs/links.md"
-_AT_ONCE = 2
-_BEGAN = time.monotonic()
+_AT_ONCE = 3
 
 
 def main() -> int:
@@ -55,12 +53,8 @@ def main() -> int:
         for row in rows:
             _print(trial.run(ROWS[row], given.way, lambda text, row=row: _say(row, given.way, text)).as_json())
         return 0
-    _say("lab", "all", f"{len(rows)} rows, {len(WAYS)} ways each; about {_minutes(rows)} minutes")
-    outcomes = _run(rows)
-    tables = {row: _table(row, [outcomes[row, way] for way in WAYS]) for row in rows if _has_figures(row, outcomes)}
-    PAGE.write_text(replaced(PAGE.read_text(), tables))
-    _print("\n".join(f"{ROWS[row].title}\n\n{table}" for row, table in tables.items()))
-    return int(any("failed" in each for each in outcomes.values()))
+    _say("lab", "all", f"{', '.join(rows)}, {len(WAYS)} ways each; about {_minutes(rows)} minutes")
+    return int(not _run(rows))
 
 
 def _lacking() -> str:
@@ -77,32 +71,39 @@ def _lacking() -> str:
     return ""
 
 
-def _has_figures(row: str, outcomes: dict[tuple[str, str], dict[str, Any]]) -> bool:
-    """Whether a trial of a row came to its end; else the table of an earlier run stays."""
-    return any("failed" not in outcomes[row, way] for way in WAYS)
-
-
 def _minutes(rows: list[str]) -> int:
     busy = sum(ROWS[row].minutes for row in rows if not ROWS[row].waits) * len(WAYS) / _AT_ONCE
     return math.ceil(max([busy, *(ROWS[row].minutes for row in rows if ROWS[row].waits)]))
 
 
-def _run(rows: list[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Run every trial in a process of its own. Returns the outcomes by row and way."""
+def _run(rows: list[str]) -> bool:
+    """Run every trial in a process of its own, and write each row's table when its trials are over.
+
+    Returns whether all trials came to their end. A row without one keeps its table.
+    """
     waiting = [(row, way) for row in rows if ROWS[row].waits for way in WAYS]
     busy = [(row, way) for row in rows if not ROWS[row].waits for way in WAYS]
     patient, few = ThreadPoolExecutor(max(len(waiting), 1)), ThreadPoolExecutor(_AT_ONCE)
+    outcomes: dict[tuple[str, str], dict[str, Any]] = {}
     try:
-        found = {each: (patient if each in waiting else few).submit(_trial, *each) for each in (*waiting, *busy)}
-        return {each: future.result() for each, future in found.items()}
+        futures = {(patient if each in waiting else few).submit(_trial, *each): each for each in (*waiting, *busy)}
+        for done in as_completed(futures):
+            row, _ = futures[done]
+            outcomes[futures[done]] = done.result()
+            of_row = [outcomes[row, way] for way in WAYS if (row, way) in outcomes]
+            if len(of_row) == len(WAYS) and any("failed" not in each for each in of_row):
+                PAGE.write_text(replaced(PAGE.read_text(), {row: _table(row, of_row)}))
+                _say(row, "all", f"the table is in {PAGE.relative_to(ROOT)}")
     finally:  # after Ctrl-C, which stops those that run, no other one starts
         patient.shutdown(cancel_futures=True)
         few.shutdown(cancel_futures=True)
+    return all("failed" not in each for each in outcomes.values())
 
 
 def _trial(row: str, way: str) -> dict[str, Any]:
     command = [*leash(), sys.executable, __file__, f"--row={row}", f"--way={way}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    _say(row, way, "over")
     if done.returncode == 0:
         outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return outcome
@@ -110,7 +111,8 @@ def _trial(row: str, way: str) -> dict[str, Any]:
 
 
 def _say(row: str, way: str, text: str) -> None:
-    sys.stderr.write(f"{(time.monotonic() - _BEGAN) / 60:5.1f} min  {row} {way}: {text}\n")
+    now = dt.datetime.now(dt.UTC).strftime("%H:%M:%S")
+    sys.stderr.write(f"{now}  {row} {way}: {text}\n")
     sys.stderr.flush()
 
 
@@ -171,15 +173,15 @@ def _errors(outcome: dict[str, Any]) -> str:
 
 _FIGURES = {
     "csi-sanity, beside the driver's own socket": _sanity,
-    "claim → Bound: median, longest": lambda it: _times(it["bound_s"]),
-    "pod → published: median, longest": lambda it: _times(it["published_s"]),
-    "line back after a cut of 20 s → claim Bound": lambda it: _times(it["back_s"]),
+    "claim created → Bound: median, longest": lambda it: _times(it["bound_s"]),
+    "pod created → volume published: median, longest": lambda it: _times(it["published_s"]),
+    "line back after 40 s → claim Bound: median, longest": lambda it: _times(it["back_s"]),
     "bytes of a volume's life": lambda it: _kilobytes(it["journey_bytes"]),
     "bytes an hour without any change": lambda it: _kilobytes(it["idle_bytes_an_hour"]),
     "errors told to the sidecars": _errors,
-    "calls that the driver got while it worked on the same": lambda it: str(it["overlaps"]),
+    "calls that met one of their own at the driver": lambda it: str(it["overlaps"]),
     "starts of a sidecar that had ended": lambda it: str(it["restarts"]),
-    "**journeys that failed for good**": lambda it: str(it["unsettled"]),
+    "**journeys that did not come to their end**": lambda it: f"{it['unsettled']} of {it['journeys']}",
     "**final codes that the driver did not send**": lambda it: str(it["false_final"]),
     "**volumes lost; made twice**": lambda it: f"{it['lost']}; {it['doubled']}",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.lab.rows import Row
 
-_CUT_S = 20.0
+_CUT_S = 40.0
 _CUTS = 3
 _LOOK_S = 0.05
 _MIB = 1 << 20
@@ -51,7 +52,8 @@ class Outcome:
         published_s: from the pod's creation until the driver had published the volume.
         back_s: for each cut of an otherwise good line: from its end until a claim, asked for meanwhile, was Bound.
         idle_bytes_an_hour: over the line, both ways, before the first claim.
-        journey_bytes: the same for each journey, without what passes idly.
+        journey_bytes: the same for each journey; without what passes idly, if the line was not cut.
+        journeys: how many were made.
         unsettled: journeys that did not come to their end.
         false_final: errors that tell a sidecar how its call ended, and that the driver did not send.
         lost: volumes and snapshots that nobody knows at the end.
@@ -59,6 +61,7 @@ class Outcome:
         overlaps: calls that began at the driver while one for the same volume and method ran.
         restarts: of sidecars.
         errors: that the sidecars were told, by code.
+        load: the machine's load average over five minutes, at the end.
     """
 
     sanity: tuple[int, list[str]] | None = None
@@ -67,6 +70,7 @@ class Outcome:
     back_s: list[float] = field(default_factory=list)
     idle_bytes_an_hour: float = 0.0
     journey_bytes: float = 0.0
+    journeys: int = 0
     unsettled: int = 0
     false_final: int = 0
     lost: int = 0
@@ -74,6 +78,7 @@ class Outcome:
     overlaps: int = 0
     restarts: int = 0
     errors: dict[str, int] = field(default_factory=dict)
+    load: float = 0.0
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))
@@ -115,13 +120,15 @@ class _Trial:
         found.bound_s.clear()
         found.published_s.clear()
         found.unsettled += self._travel(row.journeys, "j")
-        spent = self._bytes() - before
-        found.journey_bytes = (spent - idle_a_second * (time.monotonic() - began)) / row.journeys
+        idle = 0.0 if row.is_cut else idle_a_second * (time.monotonic() - began)
+        found.journey_bytes = (self._bytes() - before - idle) / row.journeys
+        found.journeys = row.journeys
         self._site.wire.command("heal")
         self._site.vendor.set_faults()
         if not row.is_cut:
             self._say(f"{_CUTS} cuts of {_CUT_S:g} s")
             found.back_s = [self._back(number) for number in range(_CUTS)]
+            found.journeys += _CUTS
         self._count()
         if not row.is_cut and self._way != "node-deployment":
             self._say("csi-sanity")
@@ -217,8 +224,9 @@ class _Trial:
         api.delete("VolumeSnapshot", name, **where)
         yield "the snapshot's end", lambda: api.get("VolumeSnapshot", name, **where) is None
         api.delete("Pod", name, grace_s=0, **where)
-        yield "the pod's end", lambda: self._is_unmounted(uid)
         volume = (api.get("PersistentVolumeClaim", name, **where) or {})["spec"]["volumeName"]
+        handle = (api.get("PersistentVolume", volume) or {})["spec"]["csi"]["volumeHandle"]
+        yield "the pod's end", lambda: self._is_unmounted(handle)
         api.delete("PersistentVolumeClaim", name, **where)
         yield "the volume's end", lambda: api.get("PersistentVolume", volume) is None
 
@@ -227,9 +235,9 @@ class _Trial:
         calls = self._site.vendor.calls("NodePublishVolume")
         return [call.end for call in calls if uid in call.fields["target_path"] and call.code == "OK" and call.end]
 
-    def _is_unmounted(self, uid: str) -> bool:
-        calls = self._site.vendor.calls("NodeUnpublishVolume")
-        return any(uid in call.fields["target_path"] and call.code == "OK" and call.end for call in calls)
+    def _is_unmounted(self, handle: str) -> bool:
+        calls = self._site.vendor.calls("NodeUnstageVolume")
+        return any(call.fields["volume_id"] == handle and call.code == "OK" and call.end for call in calls)
 
     def _has(self, kind: str, name: str, field: str) -> bool:
         found = self._site.api.get(kind, name, namespace=self._claims.namespace)
@@ -255,6 +263,7 @@ class _Trial:
         found.false_final = sum(max(times - sent[code], 0) for code, times in self._site.final_errors_told().items())
         found.restarts = self._site.restarts()
         found.errors = dict(self._site.sidecars_errors())
+        found.load = os.getloadavg()[1]
 
     def _overlaps(self, method: str) -> int:
         last: dict[str, float] = {}
