@@ -22,6 +22,8 @@ from tests.kit.waiting import NeverCameError
 
 _FLOOR = Path(__file__).with_name("floor.py")
 _SSHD_DIRECTORY = Path("/run/sshd")
+"""Without it root's sshd does not start, and only the system's service makes it otherwise. It stays: another sshd may use
+it."""
 _SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
 """sshd is on root's PATH only."""
 
@@ -85,25 +87,12 @@ def ssh_server(here: Path, host: str) -> Iterator[list[object]]:
         "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
         "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=1", "-o", "ConnectTimeout=10",
     ]  # fmt: skip
-    with _sshd_s_directory(), Supervisor(here) as supervisor:
+    with suppress(OSError):  # sshd says so if it is missing
+        _SSHD_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
+    with Supervisor(here) as supervisor:
         sshd = shutil.which("sshd", path=_SYSTEM_PATH)  # its whole path: it starts itself again for each connection
         supervisor.start("sshd", [sshd, "-D", "-e", "-f", server], ready=lambda: listens_on((host, port)))
         yield client
-
-
-@contextmanager
-def _sshd_s_directory() -> Iterator[None]:
-    """Make the directory without which root's sshd does not start. Only the system's service makes it otherwise."""
-    made = False
-    with suppress(OSError):  # it is there, or sshd says that it is missing
-        _SSHD_DIRECTORY.mkdir(mode=0o755)
-        made = True
-    try:
-        yield
-    finally:
-        if made:
-            with suppress(OSError):  # another sshd uses it meanwhile
-                _SSHD_DIRECTORY.rmdir()
 
 
 @contextmanager

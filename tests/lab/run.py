@@ -5,7 +5,7 @@
     make lab ARGS="--row lte --way bridge"      one trial: prints what it saw, and writes nothing
 
 A trial (one row, one way) has a site of its own: see `tests.lab.site`. Trials that mostly wait run all at once; of the
-others three run at a time. It takes root, the peers (`make peers`), and Debian's openssh-server, netcat-openbsd,
+others four run at a time. It takes root, the peers (`make peers`), and Debian's openssh-server, netcat-openbsd,
 tinyproxy-bin, iproute2 and iptables.
 """
 
@@ -37,7 +37,7 @@ from tests.lab.site import PEERS, PROGRAMS, WAYS  # noqa: E402
 from tests.peers import build  # noqa: E402
 
 PAGE = ROOT / "docs/links.md"
-_AT_ONCE = 3
+_AT_ONCE = 4
 
 
 def main() -> int:
