@@ -22,8 +22,7 @@ from tests.kit.waiting import NeverCameError
 
 _FLOOR = Path(__file__).with_name("floor.py")
 _SSHD_DIRECTORY = Path("/run/sshd")
-"""Without it root's sshd does not start, and only the system's service makes it otherwise. It stays: another sshd may use
-it."""
+"""Without it root's sshd does not start; only the system's service makes it otherwise. It stays: others may use it."""
 _SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
 """sshd is on root's PATH only."""
 
