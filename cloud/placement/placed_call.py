@@ -275,6 +275,7 @@ class PlacedCall:
             self._give_up(is_taken=False)
         elif self._task is not None and self._attempt is not None:  # it waits for its claim
             self._task.cancel()
+            self._end(in_doubt=None)  # a task that has not begun yet runs no handler of its own
 
     def _keep(self) -> None:
         if not self._untaken:

@@ -212,6 +212,14 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
     assert world.holder() == "n2"
 
 
+async def test_a_caller_who_leaves_in_the_turn_in_which_the_call_came_frees_the_name(world: Placed) -> None:
+    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1", on("n1")).SerializeToString(), "c", None)
+    world.send(call, Told()).cancel()
+    assert not world.holder()
+    await settle()
+    assert (world.calls, world.book.claims) == ([], {})
+
+
 async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
