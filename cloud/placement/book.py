@@ -78,9 +78,9 @@ class Book:
     # ---- names -------------------------------------------------------------------------------------------------------
 
     def holders(self, name: str) -> list[str]:
-        """The nodes that hold a name, sorted."""
+        """The nodes that hold a name: that of its open calls, else those that have made something under it, sorted."""
         claim = self.claims.get(name)
-        return sorted(claim.made_at | ({claim.node} if claim.is_open else set())) if claim is not None else []
+        return [] if claim is None else [claim.node] if claim.is_open else sorted(claim.made_at)
 
     def open_about(self, name: str) -> list[Claim]:
         """The claims with open calls of a name, or about the same thing."""
@@ -99,13 +99,13 @@ class Book:
             claim.is_confirmed = False
         claim.lease_s, claim.machine = lease_s, machine
         attempt = Attempt(claim)
-        self.sort(claim)
+        self.index(claim)
         return attempt
 
     def detach(self, claim: Claim) -> Claim:
         """Put a claim without calls in the place of another one: the ends of its calls count no more."""
         new = self.claims[claim.name] = Claim(claim.name, ids=claim.ids, has_row=claim.has_row or claim.writes > 0)
-        self.sort(new)
+        self.index(new)
         return new
 
     def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
@@ -122,9 +122,9 @@ class Book:
             claim.doubtful = max(claim.doubtful, attempt.number)
         elif in_doubt is not None:
             claim.certain = max(claim.certain, attempt.number)
-        self.sort(claim)
+        self.index(claim)
 
-    def sort(self, claim: Claim) -> None:
+    def index(self, claim: Claim) -> None:
         """Bring the indexes in step with a claim whose calls or things have changed."""
         name = claim.name
         if self.claims.get(name) is not claim:  # forgotten meanwhile
@@ -185,7 +185,7 @@ class Book:
         return [*claims, claim]
 
     def drop(self, thing: Thing, node: str) -> list[Claim]:
-        """Take a thing of a node out of its claim. Returns the claim, if there was one, for `sort`."""
+        """Take a thing of a node out of its claim. Returns the claim, if there was one, for `index`."""
         its = self.ids.get(thing, {}).pop(node, None)
         if its is None:
             return []
@@ -210,11 +210,14 @@ class Book:
         return its is None or its.untaken is not None or 0 < its.gone < began
 
     def revive(self, thing: Thing, node: str, now: float) -> list[Claim]:
-        """Note that a deleted thing exists again, according to a list. Returns the claims that have changed."""
+        """Note that a deleted thing exists again, according to a list. Returns the claims that have changed.
+
+        It gets its name back, unless only a deletion told of it, or another node holds the name by now.
+        """
         its = self.ids.get(thing, {}).get(node)
         if its is None or not its.gone:
             return []
-        is_made = about(its.name) is None  # else only a deletion told of it
+        is_made = about(its.name) is None and set(self.holders(its.name)) <= {node}
         return self.put(its.name, thing, node, Id(its.name, now)) if is_made else self.drop(thing, node)
 
     def list(self, thing: Thing, node: str, since: float) -> bool:

@@ -18,7 +18,7 @@ Rules:
 import asyncio
 import json
 import sqlite3
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from cloud.election import Elected
 from cloud.losses import Losses
 from cloud.placement.book import FORGOTTEN, Book
-from cloud.placement.claim import Row
+from cloud.placement.claim import Row, State
 from cloud.placement.requests import Thing
 from common.database import Schema, open_database
 from common.database_writer import DatabaseWriter, Statement, WriteFailed
@@ -111,8 +111,8 @@ class ClaimFile:
 
     Attributes:
         losses: the losses of the file.
-        claims: the claims that the file had when it was opened; `take` them once.
-        listed: the lists that it had then.
+        claims: the claims that the file had when it was opened. Their reader empties this.
+        listed: the lists that it had then; as above.
         elections: the last election of each driver, as it is known to be on the disk.
     """
 
@@ -126,7 +126,6 @@ class ClaimFile:
         self._waiting: dict[Key, Statement] = {}
         """The writes of `put` that the file may lack."""
         self._ending: set[asyncio.Task[None]] = set()
-        self.claims: list[tuple[Any, ...]] = []
         try:
             self.losses = Losses(state_dir / "placement.losses")
             opened = open_database(self._path, SCHEMA, check=self._read, full=True)
@@ -138,12 +137,6 @@ class ClaimFile:
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
         self._writer = DatabaseWriter(self._path, opened.connection, at_risk=self.losses.put_at_risk, retry_s=retry_s)
-
-    def take(self) -> Iterator[tuple[Key, Row]]:
-        """The claims that the file had when it was opened, for the last time."""
-        claims, self.claims = self.claims, []
-        for driver, name, *values, ids in claims:
-            yield (driver, name), Row._make([*values, tuple(map(tuple, json.loads(ids)))])
 
     def put(self, driver: str, book: Book, name: str) -> None:
         """Write the row of a claim as it is now, when that works. Without a claim the row is removed."""
@@ -228,13 +221,24 @@ class ClaimFile:
 
     def _read(self, database: sqlite3.Connection) -> None:
         read = database.execute
-        self.claims = read("SELECT driver, name, state, node, since, lease_s, machine, ids FROM claims").fetchall()
-        for *_, ids in self.claims:
-            json.loads(ids)
+        rows = read("SELECT driver, name, state, node, since, lease_s, machine, ids FROM claims")
+        try:
+            self.claims = [
+                ((driver, name), Row._make((State(state), *its, _ids(ids)))) for driver, name, state, *its, ids in rows
+            ]
+        except (TypeError, ValueError) as error:
+            raise sqlite3.DatabaseError(f"a claim cannot be read: {error}") from error
         self.listed = [Listed(*row) for row in read("SELECT driver, node, kind, id, since FROM listed")]
         self.listed += [Listed(*row) for row in read("SELECT driver, node, kind FROM lists")]
         elected = read("SELECT driver, node, epoch, since, why FROM elections")
         self.elections = {driver: Elected(*rest) for driver, *rest in elected}
+
+
+def _ids(text: str) -> tuple[Any, ...]:
+    ids = [(kind, id_, node, float(since), float(gone)) for kind, id_, node, since, gone in json.loads(text)]
+    if not all(isinstance(word, str) for kind, id_, node, *_ in ids for word in (kind, id_, node)):
+        raise TypeError("an id is no text")
+    return tuple(ids)
 
 
 def _claim(driver: str, book: Book, name: str, *, without: str = "") -> Statement:

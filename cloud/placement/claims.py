@@ -7,7 +7,7 @@ Rules:
 
 * Memory gets each change at once. `write` waits for the disk, and `put` does not.
 * A call that the hub places is in the records before it is sent, and its success before the caller gets it. So a name
-  costs two writes, and one more when its thing is deleted. If the second one fails, the name stays in doubt.
+  costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the records.
 * A create that the caller pins to a node waits for none. The records get it only if its outcome is in doubt, or if
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
@@ -15,6 +15,7 @@ Rules:
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
@@ -28,7 +29,7 @@ from cloud.placement.of_node import OfNode
 from cloud.placement.recent import Recent
 from cloud.placement.requests import LONGEST_CHARS, Thing, deletion_of
 from common.database_writer import RETRY_S
-from common.errors import NameElsewhere, PlacementNotKept
+from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 
 Untaken = dict[tuple[Thing, str], object]
 """Things of a pinned success. The mark of each tells this success from a later one with the same thing."""
@@ -67,9 +68,9 @@ class Claims:
                 self._own(driver).list(Thing(kind, id_), node, since)
             else:
                 self._own(driver).lists.add((node, kind))
-        self._file.listed = []
-        for (driver, name), row in self._file.take():
+        for (driver, name), row in self._file.claims:
             self._load(self._own(driver), name, row)
+        self._file.listed, self._file.claims = [], []
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -138,11 +139,15 @@ class Claims:
 
         Raises:
             PlacementNotKept: they do not show it.
+            NoPlace: the name is no longer the node's.
         """
         claim = attempt.claim
         claim.is_kept = True
         if not claim.is_confirmed:
             await self._write(driver, [claim])
+            if self.book(driver).claims.get(claim.name) is not claim:
+                why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
+                raise NoPlace(driver, claim.name, why)
             claim.is_confirmed = True
 
     def end(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
@@ -162,7 +167,7 @@ class Claims:
         for claim in [book.claims[name] for name in names if name in book.claims]:
             if not claim.running:
                 claim.certain = claim.sent
-                book.sort(claim)
+                book.index(claim)
                 self._put(driver, claim)
 
     # ---- things ------------------------------------------------------------------------------------------------------
@@ -171,38 +176,29 @@ class Claims:
         """End a call that has made things, and record these at once. The rest waits for the disk.
 
         Raises:
-            PlacementNotKept: the records lack them, and the name is in doubt.
+            PlacementNotKept: the records lack them, and have the name as open.
         """
-        book, claim = self._own(driver), attempt.claim
-        touched = self._add(driver, claim.name, node, things)
+        book, claim, touched = self._own(driver), attempt.claim, list[Claim]()
+        for thing in things:
+            old = book.ids.get(thing, {}).get(node)
+            since = old.since if old is not None and not old.gone else book.listed.get(thing, {}).get(node, self.now())
+            touched += book.put(claim.name, thing, node, Id(claim.name, since))
         if things:
             book.end(attempt, in_doubt=False)
         else:
             self.end(driver, attempt, in_doubt=True)
         for it in touched:
-            book.sort(it)
+            book.index(it)
         return self._after_made(driver, claim, self._write(driver, touched))
 
     async def _after_made(self, driver: str, claim: Claim, writing: Coroutine[Any, Any, None]) -> None:
         try:
             await writing
         except PlacementNotKept:
-            book = self._own(driver)
-            if (present := book.claims.get(claim.name)) is claim:
-                claim.doubt()
-                claim.is_kept = True
-                book.sort(claim)
-            elif present is not None:  # the node was forgotten meanwhile, and with it the row
+            present = self.book(driver).claims.get(claim.name)
+            if present not in (None, claim):  # the node was forgotten meanwhile, and with it the open row
                 self._put(driver, present)
             raise
-
-    def record(self, driver: str, node: str, thing: Thing, name: str) -> None:
-        """Record a thing that a node has made under a name, when that works."""
-        book = self._own(driver)
-        if node not in book.made(thing):
-            for claim in self._add(driver, name, node, (thing,)):
-                book.sort(claim)
-                self._put(driver, claim)
 
     def note_new(self, driver: str, node: str, things: Iterable[Thing]) -> None:
         """Note things that were made now, and that the book does not keep, for the leak audit."""
@@ -215,7 +211,7 @@ class Claims:
             mark = untaken[thing, node] = object()
             if node not in book.made(thing):
                 for claim in book.put(name, thing, node, Id(name, self.now(), untaken=mark)):
-                    book.sort(claim)
+                    book.index(claim)
                     self._put(driver, claim)
         return untaken
 
@@ -233,7 +229,7 @@ class Claims:
             if is_taken:
                 book.drop(thing, node)
                 self.note_new(driver, node, (thing,))
-            book.sort(claim)
+            book.index(claim)
             self._put(driver, claim)
 
     def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> Coroutine[Any, Any, None]:
@@ -262,7 +258,7 @@ class Claims:
             touched += book.put(name, thing, node, Id(name, since, gone=now))
         touched += book.purge(now - GONE_S)
         for claim in touched:
-            book.sort(claim)
+            book.index(claim)
         return self._write(driver, touched, listed=unlisted)
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
@@ -285,7 +281,7 @@ class Claims:
             raise ListsTooLarge(size)
         touched = [claim for thing in new for claim in book.revive(thing, node, now)]
         for claim in touched:
-            book.sort(claim)
+            book.index(claim)
         new = {thing for thing in new if book.list(thing, node, now)}
         for thing in old:
             book.unlist(thing, node)
@@ -299,6 +295,8 @@ class Claims:
             for thing in old:
                 book.list(thing, node, before[thing])
             book.lists ^= marks
+            for claim in touched:
+                self._put(driver, claim)
             raise
 
     # ---- everything of a node ----------------------------------------------------------------------------------------
@@ -336,14 +334,6 @@ class Claims:
     def _own(self, driver: str) -> Book:
         return self._books.setdefault(driver, Book())
 
-    def _add(self, driver: str, name: str, node: str, things: Iterable[Thing]) -> list[Claim]:
-        book, touched = self._own(driver), list[Claim]()
-        for thing in things:
-            old = book.ids.get(thing, {}).get(node)
-            since = old.since if old is not None and not old.gone else book.listed.get(thing, {}).get(node, self.now())
-            touched += book.put(name, thing, node, Id(name, since))
-        return touched
-
     def _write(
         self,
         driver: str,
@@ -367,11 +357,15 @@ class Claims:
     def _load(self, book: Book, name: str, row: Row) -> None:
         claim = book.claims.setdefault(name, Claim(name, row.node, row.since, row.lease_s, row.machine, has_row=True))
         for kind, id_, node, since, gone in row.ids:
-            book.put(name, Thing(kind, id_), node, Id(name, since, gone))
+            thing, its = Thing(kind, id_), Id(name, since, gone)
+            other = book.ids.get(thing, {}).get(node)  # if two rows have it, the removal of the older one has failed
+            if other is None or (gone or math.inf) >= (other.gone or math.inf):
+                for changed in book.put(name, thing, node, its):
+                    book.index(changed)
         if row.state == State.OPEN:
             claim.doubt()
             claim.is_kept = claim.is_confirmed = True
-        book.sort(claim)
+        book.index(claim)
 
 
 async def _after_write(claims: Collection[Claim], end: asyncio.Future[None]) -> None:

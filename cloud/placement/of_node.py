@@ -16,16 +16,18 @@ class OfNode:
     def __init__(self, driver: str, book: Book, node: str, *, is_given_up: bool) -> None:
         """Without a note if the things are given up."""
         self.driver, self.book, self._node = driver, book, node
-        self._calls = [claim for claim in book.claims.values() if claim.is_open and claim.node == node]
+        self._calls = [(claim, claim.sent) for claim in book.claims.values() if claim.is_open and claim.node == node]
         self._ids = [(thing, its[node]) for thing, its in book.ids.items() if node in its]
         self._listed = {thing: book.listed[thing][node] for thing in book.listed_by(node)}
         self._lists = {it for it in book.lists if it[0] == node}
-        self.names = {claim.name for claim in self._calls} | {its.name for _, its in self._ids}
+        self.names = {claim.name for claim, _ in self._calls} | {its.name for _, its in self._ids}
         had = bool(self._listed) or any(not its.gone for _, its in self._ids) or (node, FORGOTTEN) in self._lists
         self.is_left = had and not is_given_up
 
     def drop_lists(self) -> None:
-        """Drop the lists, and leave the note."""
+        """Drop the lists, and leave the note. A call that comes from now on has to be recorded anew."""
+        for claim, _ in self._calls:
+            claim.is_confirmed = False
         for thing in self._listed:
             self.book.unlist(thing, self._node)
         self.book.lists = self.book.lists - self._lists | ({(self._node, FORGOTTEN)} if self.is_left else set())
@@ -42,8 +44,10 @@ class OfNode:
         for thing, its in self._ids:
             if book.ids.get(thing, {}).get(node) is its:
                 book.drop(thing, node)
-        for claim in self._calls:
-            if book.claims.get(claim.name) is claim:
+        for claim, sent in self._calls:
+            if claim.sent > sent:  # a call was sent meanwhile: the records lack it
+                claim.is_confirmed = False
+            elif book.claims.get(claim.name) is claim:
                 book.detach(claim)
         for claim in [book.claims[name] for name in self.names if name in book.claims]:
-            book.sort(claim)
+            book.index(claim)

@@ -7,7 +7,7 @@
 * The mode auto means local if the vendor has a topology on most nodes (`capabilities`), else pinned. An operator's
   calls have this mode.
 
-A node holds a name if it may have carried out a create of this name (`book`).
+A node holds a name if it may have carried out a create of this name (`Book.holders`).
 
     call                   the first rule that applies decides
     create, long name      refuse (`NoNodeFits`): the name would stay in the records for as long as its outcome is in
@@ -31,7 +31,7 @@ A node holds a name if it may have carried out a create of this name (`book`).
                            (`CapabilityMissing`)
     local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else as below, and the vendor
                            refuses it
-    local create           1. a node that holds the name, a connected one first
+    local create           1. a node that holds the name; of several, a connected one first
                            2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
                               (`SourceElsewhere`)
                            3. the only node in the requested topology

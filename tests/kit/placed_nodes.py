@@ -387,7 +387,7 @@ class Placed:
 
     def know(self, node: str, volume: str, name: str) -> None:
         """The store has it that a node made a volume under a name."""
-        self.store.record(DRIVER, node, Thing(VOLUME, volume), name)
+        record(self.store, DRIVER, node, Thing(VOLUME, volume), name)
 
     def tell(self, *reports: DriverReport) -> None:
         """Nodes report the driver, for the first time or anew."""
@@ -426,6 +426,11 @@ def fleet(*reports: DriverReport) -> Fleet:
     """The nodes that have reported a driver, all connected; there were no offers before."""
     nodes = Reported({each.node: each for each in reports})
     return Fleets(nodes, Offers(StoredOffers(), Metrics())).of(DRIVER)
+
+
+def record(claims: Claims, driver: str, node: str, thing: Thing, name: str) -> None:
+    """A node has made a thing under a name, and nobody has taken the answer of this pinned create."""
+    claims.release(driver, claims.keep(driver, node, name, [thing]), is_taken=False)
 
 
 class StoredOffers:

@@ -27,6 +27,7 @@ from common.operator_orders import Abandon, Done, NodeStorage
 from tests.kit.fake_api import FakeApi
 from tests.kit.hub_in_memory import Hub, report, running
 from tests.kit.linked import cut
+from tests.kit.placed_nodes import record
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ async def test_the_hub_names_the_volumes_in_the_nodes_segment_that_no_other_node
     await site.order("deny", subject="n1")
     for name, node in (("own", "n1"), ("of-n2", "n2"), ("made-by-n2", "n1")):
         site.add_volume(name, node)
-    site.world.placement.claims.record("disk.example", "n2", Thing(VOLUME, "made-by-n2"), "CreateVolume v")
+    record(site.world.placement.claims, "disk.example", "n2", Thing(VOLUME, "made-by-n2"), "CreateVolume v")
     answer, _ = await site.own_storage()
     assert answer == {"volumes": ["uid-own"], "snapshots": [], "groups": [], "is_known": True}
 
@@ -95,7 +96,7 @@ async def test_a_snapshot_of_storage_that_every_node_reaches_is_not_the_nodes_ow
     await site.order("deny", subject="n1")
     for driver in ("disk.example", "nfs.example"):
         for made in (Thing(SNAPSHOT, "snap-1"), Thing(GROUP, "group-1")):
-            site.world.placement.claims.record(driver, "n1", made, "CreateVolumeGroupSnapshot s")
+            record(site.world.placement.claims, driver, "n1", made, "CreateVolumeGroupSnapshot s")
     site.world.placement.elections.want("nfs.example")
     answer, _ = await site.own_storage()
     assert answer["snapshots"] == [{"driver": "disk.example", "id": "snap-1"}]
@@ -128,7 +129,7 @@ async def test_a_denied_node_whose_link_has_not_ended_yet_is_not_abandoned(
 
 async def test_an_abandoned_node_is_forgotten_last_and_then_nothing_waits_for_its_things(site: Site) -> None:
     claims = site.world.placement.claims
-    claims.record("disk.example", "n1", Thing(VOLUME, "vol-1"), "CreateVolume v")
+    record(claims, "disk.example", "n1", Thing(VOLUME, "vol-1"), "CreateVolume v")
     await site.order("deny", subject="n1")
     await site.order("abandon", node="n1")
     assert site.facts.forgotten == ["n1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,9 @@ from cloud.placement.claim_file import SCHEMA
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
 from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
-from common.errors import NameElsewhere, PlacementNotKept
+from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 from tests.kit.examples import examples
-from tests.kit.placed_nodes import Disk
+from tests.kit.placed_nodes import Disk, record
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Overlap:
         self.begin(self.claims.deleted(D, node, [thing], settles=False))
 
     def record(self, node: str, thing: Thing, name: str) -> None:
-        self.claims.record(D, node, thing, name)
+        record(self.claims, D, node, thing, name)
 
     def listed(self, node: str, things: list[Thing]) -> None:
         self.begin(self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0))
@@ -136,7 +136,7 @@ def known(book: Book) -> tuple[dict[str, Row | None], Any, set[tuple[str, str]]]
 
 
 def holders(book: Book) -> set[tuple[str, str]]:
-    return {(name, node) for name in book.claims for node in book.holders(name)}
+    return {(name, node) for name, it in book.claims.items() for node in it.made_at.union([it.node] * it.is_open)}
 
 
 @examples(200)
@@ -206,6 +206,13 @@ async def make(claims: Claims, node: str, *things: Thing, name: str = NAME) -> N
     await claims.made(D, claims.begin(D, name, node), node, things)
 
 
+async def doubt(claims: Claims, node: str) -> None:
+    """A create has been sent, and has no answer."""
+    await claims.claim(D, attempt := claims.begin(D, NAME, node))
+    attempt.send()
+    claims.end(D, attempt, in_doubt=True)
+
+
 async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 100.0) -> None:
     claims.now = lambda: at
     await claims.deleted(D, node, [thing], settles=False)
@@ -258,6 +265,91 @@ async def test_a_file_of_the_schema_before_is_migrated_and_nothing_of_it_is_lost
         await claims.close()
 
 
+@pytest.mark.parametrize("ids", ['[["volu', '[["volume", "vol-1", "n1", 0]]', '[["volume", 7, "n1", 0, 0]]', "7"])
+async def test_a_claim_that_cannot_be_read_is_damage_of_the_file(claims: Claims, tmp_path: Path, ids: str) -> None:
+    await make(claims, "n1", VOL)
+    await claims.close()
+    with closing(sqlite3.connect(tmp_path / "placement.db", isolation_level=None)) as other:
+        other.execute("UPDATE claims SET ids = ?", (ids,))
+    later = Claims(tmp_path)
+    assert "was damaged" in later.lost()[0]
+    assert later.existing() == []
+    await later.close()
+
+
+async def test_a_success_that_a_full_disk_did_not_take_leaves_no_doubt_once_another_call_has_recorded_it(
+    claims: Claims, tmp_path: Path
+) -> None:
+    first, second, disk = claims.begin(D, NAME, "n1"), claims.begin(D, NAME, "n1"), Disk(tmp_path)
+    for attempt in (first, second):
+        await claims.claim(D, attempt)
+        attempt.send()
+    disk.fill()
+    with pytest.raises(PlacementNotKept):
+        await claims.made(D, first, "n1", [VOL])
+    disk.empty()
+    await claims.made(D, second, "n1", [VOL])
+    await claims.close()
+    later = Claims(tmp_path)
+    for each in (claims, later):
+        assert (holders(each.book(D)), each.book(D).open) == ({(NAME, "n1")}, {})
+    await later.close()
+
+
+async def test_a_thing_that_was_made_again_is_not_deleted_by_an_older_row_that_a_full_disk_has_kept(
+    claims: Claims, tmp_path: Path
+) -> None:
+    await delete(claims, "n1", VOL)  # a create of an earlier hub made it
+    attempt, disk = claims.begin(D, NAME, "n1"), Disk(tmp_path)
+    await claims.claim(D, attempt)
+    disk.fill()
+    with pytest.raises(PlacementNotKept):
+        await claims.made(D, attempt, "n1", [VOL])
+    disk.empty()
+    await make(claims, "n1", VOL)
+    await claims.close()
+    later = Claims(tmp_path)
+    assert holders(later.book(D)) == {(NAME, "n1")}
+    assert (later.book(D).made(VOL), later.book(D).claims.keys()) == (["n1"], {NAME})
+    await later.close()
+
+
+async def test_no_call_is_sent_that_waited_while_its_node_was_forgotten_or_another_one_took_over(
+    claims: Claims, tmp_path: Path
+) -> None:
+    await doubt(claims, "n1")
+    with Disk(tmp_path).slow():
+        forgetting = asyncio.create_task(claims.forget("n1"))
+        await settle()
+        waiting = asyncio.create_task(claims.claim(D, claims.begin(D, NAME, "n1")))
+        over = claims.begin(D, "CreateVolume other", "n1")
+        taking_over = asyncio.create_task(claims.claim(D, over))
+        await settle()
+        claims.begin(D, "CreateVolume other", "n2", over={"n1"})
+    await forgetting
+    for each in (waiting, taking_over):
+        with pytest.raises(NoPlace, match="edge node n1 was forgotten, or another one took over"):
+            await each
+    assert holders(claims.book(D)) == {("CreateVolume other", "n2")}
+
+
+async def test_a_pinned_retry_that_is_sent_while_its_node_is_forgotten_keeps_the_name_there(
+    claims: Claims, tmp_path: Path
+) -> None:
+    await doubt(claims, "n1")
+    with Disk(tmp_path).slow():
+        forgetting = asyncio.create_task(claims.forget("n1"))
+        await settle()
+        attempt = claims.begin(D, NAME, "n1")
+        attempt.send()
+    await forgetting
+    claims.end(D, attempt, in_doubt=True)
+    await claims.close()
+    later = Claims(tmp_path)
+    assert holders(claims.book(D)) == holders(later.book(D)) == {(NAME, "n1")}
+    await later.close()
+
+
 async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_one_surely_runs_no_more(
     claims: Claims,
 ) -> None:
@@ -273,7 +365,7 @@ async def test_no_second_call_of_a_name_begins_at_another_node_unless_the_first_
 
 async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(claims: Claims) -> None:
     await make(claims, "n1", VOL, name="CreateVolume first")
-    claims.record(D, "n1", VOL, "CreateVolume second")
+    record(claims, D, "n1", VOL, "CreateVolume second")
     assert claims.book(D).holders("CreateVolume first") == ["n1"]
     assert claims.book(D).holders("CreateVolume second") == []
 
@@ -337,6 +429,29 @@ async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_the_hub_sa
     assert (book.made(OTHER), book.has(OTHER, "n1")) == ([], True)  # nobody saw its creation
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_list_gives_a_deleted_thing_its_name_back_unless_another_node_has_it_by_now(
+    claims: Claims, tmp_path: Path, *, is_full: bool
+) -> None:
+    for name in (NAME, "CreateVolume other"):
+        await make(claims, "n1", VOL if name == NAME else OTHER, name=name)
+    for thing in (VOL, OTHER):
+        await delete(claims, "n1", thing)
+    await make(claims, "n2", Thing(VOLUME, "new"), name="CreateVolume other")
+    disk = Disk(tmp_path)
+    if is_full:
+        disk.fill()
+    with pytest.raises(PlacementNotKept) if is_full else nullcontext():
+        await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0)
+    disk.empty()
+    await claims.close()
+    later = Claims(tmp_path)
+    for each in (claims, later):
+        assert holders(each.book(D)) == {(NAME, "n1"), ("CreateVolume other", "n2")}
+        assert each.book(D).has(OTHER, "n1") is not is_full
+    await later.close()
+
+
 @pytest.mark.parametrize("driver", ["", D])
 async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims: Claims, driver: str) -> None:
     book = claims.book
@@ -372,7 +487,7 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     clock = [100.0]
     claims = Claims(tmp_path, now=lambda: clock[0])
     await make(claims, "n1", VOL)
-    claims.record(D, "n1", OTHER, NAME)
+    record(claims, D, "n1", OTHER, NAME)
     attempt = claims.begin(D, NAME, "n1")
     await claims.claim(D, attempt)
     clock[0] = 200.0
@@ -380,7 +495,7 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     claims.end(D, attempt, in_doubt=True)
     await claims.claim(D, again := claims.begin(D, NAME, "n1"))
     claims.end(D, again, in_doubt=None)
-    claims.record(D, "n1", OTHER, NAME)
+    record(claims, D, "n1", OTHER, NAME)
     await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0)
     for _ in range(2):
         seen = await claims.ledger()
@@ -397,7 +512,7 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
 
 async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_not_missed(claims: Claims) -> None:
     for number in range(2_500):
-        claims.record(D, "n1", Thing(VOLUME, f"vol-{number}"), f"CreateVolume pvc-{number}")
+        record(claims, D, "n1", Thing(VOLUME, f"vol-{number}"), f"CreateVolume pvc-{number}")
     attempt = claims.begin(D, "CreateVolume new", "n1")
     reading = asyncio.create_task(claims.ledger())
     await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from common.reports import encode_reports
 from common.status import Code, Status
 from tests.kit.hub_in_memory import Hub, running
 from tests.kit.linked import cut
-from tests.kit.placed_nodes import DRIVER, Disk, Placing, create, report
+from tests.kit.placed_nodes import DRIVER, Disk, Placing, create, record, report
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
         agent.open(Kind.REPORT, encode_reports([report("n1")]))
         await settle()
         placement, disk = hub.placement, Disk(tmp_path)
-        placement.claims.record(DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
+        record(placement.claims, DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
         await until(lambda: disk.has("vol-1"))
         cut(hub.links[0])
         await settle()

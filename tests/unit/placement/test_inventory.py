@@ -72,6 +72,16 @@ async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(
         await world.ask("DeleteVolume", delete("lv-1"))
 
 
+async def test_the_nodes_that_are_asked_for_lists_are_connected_and_can_list(
+    placed: Placing, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = placed(report("cannot"), *(report(node, capabilities=CAN) for node in ("away", "can", "refused")))
+    world.away, world.refused = {"away"}, {"refused": "no right"}
+    await asked_for(world, "unknown")
+    assert [node for node, _, _ in world.calls] == ["can"]
+    assert not caplog.messages  # of a question that could not be sent
+
+
 async def test_a_node_is_asked_for_its_list_once_a_minute(world: Placed) -> None:
     for _ in range(2):
         await asked_for(world, "unknown")

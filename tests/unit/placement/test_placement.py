@@ -26,7 +26,7 @@ from common.errors import (
 from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, report, volumes
+from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, record, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(w
 async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: Placed, method: str) -> None:
     """The snapshotter always names the snapshots, and groups cannot be listed."""
     for snapshot in ("s-1", "s-2"):
-        world.store.record(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
+        record(world.store, DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
     kind = getattr(csi, f"{method}Request")
     path = f"/csi.v1.GroupController/{method}"
     assert (await world.ask(path, kind(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"]))).node == "n2"

@@ -77,19 +77,25 @@ def test_a_pinned_deletion_of_an_id_that_the_store_does_not_have_there_passes_un
 
 
 @pytest.mark.parametrize("away", ["n1", "n2"])
-def test_of_two_nodes_that_hold_a_name_the_connected_one_gets_the_next_create(away: str) -> None:
-    decision = decided("CreateVolume", create("pvc-1", on("n3")), book("n1", open_at="n2"), away=away)
+def test_of_two_nodes_that_made_something_under_a_name_the_connected_one_gets_the_next_create(away: str) -> None:
+    decision = decided("CreateVolume", create("pvc-1", on("n3")), book("n1", "n2"), away=away)
     assert isinstance(decision, Send)
     assert decision.node == {"n1": "n2", "n2": "n1"}[away]
 
 
-def test_a_pinned_create_goes_to_any_of_two_nodes_that_hold_its_name_and_to_no_third() -> None:
+def test_a_name_with_an_open_create_goes_to_its_node_alone_whatever_another_one_made_under_it() -> None:
+    decision = decided("CreateVolume", create("pvc-1", on("n3")), book("n1", open_at="n2"), away="n2")
+    assert isinstance(decision, Send)
+    assert decision.node == "n2"
+
+
+def test_a_pinned_create_goes_to_any_of_two_nodes_that_made_something_under_its_name_and_to_no_third() -> None:
     for node in ("n1", "n2"):
-        decision = decided("CreateVolume", create(), book("n1", open_at="n2"), mode=Mode.PINNED, wanted=node)
+        decision = decided("CreateVolume", create(), book("n1", "n2"), mode=Mode.PINNED, wanted=node)
         assert isinstance(decision, Send)
         assert decision.node == node
     with pytest.raises(NameElsewhere) as refused:
-        decided("CreateVolume", create(), book("n1", open_at="n2"), mode=Mode.PINNED, wanted="n3")
+        decided("CreateVolume", create(), book("n1", "n2"), mode=Mode.PINNED, wanted="n3")
     assert refused.value.wanted == "n3"
 
 

@@ -23,6 +23,7 @@ from tests.kit.placed_nodes import (
     create,
     delete,
     on,
+    record,
     report,
     volumes,
 )
@@ -281,7 +282,7 @@ async def test_a_node_that_lacks_an_offered_capability_is_not_asked_for_it_and_t
 @pytest.mark.parametrize("method", ["DeleteVolume", "ControllerUnpublishVolume", "DeleteSnapshot"])
 async def test_deletions_and_unpublications_always_reach_the_node(zone: Placed, method: str) -> None:
     zone.know("n1", "vol-1", "CreateVolume pvc-0")
-    zone.store.record(DRIVER, "n1", Thing("snapshot", "s-1"), "CreateSnapshot s")
+    record(zone.store, DRIVER, "n1", Thing("snapshot", "s-1"), "CreateSnapshot s")
     zone.tell(report("n1", segments=ZONE, capabilities=()))
     about = {"snapshot_id": "s-1"} if method == "DeleteSnapshot" else {"volume_id": "vol-1"}
     request = getattr(csi, f"{method}Request")(**about)
