@@ -10,7 +10,8 @@ Rules:
   waits ends the gathering.
 * Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
   savepoint of its own, so that a write that fails does not undo the others.
-* `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
+* `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once, and ends the
+  retries of those that it `replaces` (`submit`).
 * A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows without that write.
 * The writer logs a failure once, and logs when writing works again.
 * When a `put` fails, the writer calls `at_risk` with a sentence. When all is written, it calls `at_risk` with an empty
@@ -73,6 +74,7 @@ class _Write:
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
         is_put: whether no caller waits for it, so that it is at risk until it is written.
         number: the place of its coming.
+        replaces: the keys of the `put`s before it that nobody needs any more once it is written.
         raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
         grows: whether it needs room that other files may need more.
     """
@@ -82,6 +84,7 @@ class _Write:
     retried: bool = False
     is_put: bool = False
     number: int = 0
+    replaces: Iterable[Hashable] = ()
     raises: bool = False
     grows: bool = False
 
@@ -166,9 +169,14 @@ class DatabaseWriter:
         """
         await self.submit(statements, grows=grows)
 
-    def submit(self, statements: Iterable[Statement], *, grows: bool = False) -> asyncio.Future[None]:
-        """Begin a `commit`, which takes its place among the other writes now. Returns its end."""
-        return self._submit(_Write(_executes(statements), grows=grows))
+    def submit(
+        self, statements: Iterable[Statement], *, grows: bool = False, replaces: Iterable[Hashable] = ()
+    ) -> asyncio.Future[None]:
+        """Begin a `commit`, which takes its place among the other writes now. Returns its end.
+
+        Earlier `put`s with the keys that it `replaces` are not retried once it is committed.
+        """
+        return self._submit(_Write(_executes(statements), grows=grows, replaces=replaces))
 
     async def transact(self, work: Work[T]) -> T:
         """Read and write in one transaction, in the database's thread; return the result once committed.
@@ -195,19 +203,17 @@ class DatabaseWriter:
             return False
         return True
 
-    def put(self, key: Hashable, *statements: Statement, done: asyncio.Future[None] | None = None) -> None:
+    def put(self, key: Hashable, *statements: Statement) -> None:
         """Execute statements soon, and retry until they are committed. Any thread may call this.
 
         Args:
             key: they take the place of the statements that wait under the same key.
             statements: the new ones.
-            done: ends when they are committed. It never ends if others take their place.
         """
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
             number = next(self._numbers)
-            self._retried[key] = _Write(_executes(statements), done, retried=True, is_put=True, number=number)
-            self._is_awaited = self._is_awaited or done is not None
+            self._retried[key] = _Write(_executes(statements), retried=True, is_put=True, number=number)
             if self._is_awaited or not self._gathers:
                 self._woken.notify()
 
@@ -276,6 +282,11 @@ class DatabaseWriter:
         """Attempt all these writes once, and give their callers the results."""
         writes = sorted((*retried.values(), *once), key=operator.attrgetter("number"))
         results = dict(zip(writes, self._transact(writes), strict=True))
+        for write in once:
+            if not isinstance(results[write], _Failed):
+                for key in write.replaces:
+                    if key in retried and retried[key].number < write.number:
+                        del results[retried.pop(key)]
         errors = [result.error for result in results.values() if isinstance(result, _Failed)]
         again = {key: write for key, write in retried.items() if isinstance(results[write], _Failed)}
         with self._woken:

@@ -18,8 +18,7 @@ Rules:
 import asyncio
 import json
 import sqlite3
-from collections.abc import Coroutine, Iterable, Mapping
-from functools import partial
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -123,8 +122,6 @@ class ClaimFile:
             SettingsError: the file cannot be used, or a newer hub wrote it.
         """
         self._path = state_dir / "placement.db"
-        self._waiting: dict[Key, Statement] = {}
-        """The writes of `put` that the file may lack."""
         self._ending: set[asyncio.Task[None]] = set()
         try:
             self.losses = Losses(state_dir / "placement.losses")
@@ -142,10 +139,7 @@ class ClaimFile:
         """Write the row of a claim as it is now, when that works. Without a claim the row is removed."""
         if (claim := book.claims.get(name)) is not None:
             claim.has_row = True
-        key, statement, done = (driver, name), _claim(driver, book, name), asyncio.get_running_loop().create_future()
-        done.add_done_callback(partial(self._written, key, statement))
-        self._waiting[key] = statement
-        self._writer.put(key, statement, done=done)
+        self._writer.put((driver, name), _claim(driver, book, name))
 
     def write(
         self,
@@ -164,21 +158,20 @@ class ClaimFile:
         rows = {(driver, name): _claim(driver, book, name) for name in names}
         others = [_listed(driver, book, thing, node) for thing, node in listed]
         others += [(_LIST if mark in book.lists else _NO_LIST, (driver, *mark)) for mark in marks]
-        return self._write({driver: book}, rows, others)
+        return self._write(rows, others)
 
     def forget(self, node: str, of_drivers: Iterable[tuple[str, Book, Iterable[str], bool]]) -> asyncio.Future[None]:
         """Remove all of a node, as `write` does. Per driver: book, names, and whether it is `FORGOTTEN` then."""
-        books, rows, others = dict[str, Book](), dict[Key, Statement](), list[Statement]()
+        rows, others = dict[Key, Statement](), list[Statement]()
         for driver, book, names, is_left in of_drivers:
-            books[driver] = book
             rows |= {(driver, name): _claim(driver, book, name, without=node) for name in names}
             others += [(sql, (driver, node)) for sql in _FORGET]
             others += [(_LIST, (driver, node, FORGOTTEN))] * is_left
-        return self._write(books, rows, others)
+        return self._write(rows, others)
 
     async def elect(self, driver: str, new: Elected) -> None:
         """Record an election. Raises PlacementNotKept if that fails."""
-        await self._write({}, {}, [(_ELECT, (driver, new.node, new.epoch, new.since, new.why))])
+        await self._write({}, [(_ELECT, (driver, new.node, new.epoch, new.since, new.why))])
         self.elections[driver] = new
 
     def to_the_end(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
@@ -193,26 +186,14 @@ class ClaimFile:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._writer.close()
 
-    def _write(
-        self, books: Mapping[str, Book], rows: dict[Key, Statement], others: list[Statement]
-    ) -> asyncio.Future[None]:
-        older = [key for key in rows if self._waiting.pop(key, None) is not None]
-        for key in older:
-            self._writer.put(key)
-        return self.to_the_end(self._finish(self._writer.submit([*rows.values(), *others]), books, older))
+    def _write(self, rows: dict[Key, Statement], others: list[Statement]) -> asyncio.Future[None]:
+        return self.to_the_end(self._finish(self._writer.submit([*rows.values(), *others], replaces=rows)))
 
-    async def _finish(self, done: asyncio.Future[None], books: Mapping[str, Book], older: list[Key]) -> None:
+    async def _finish(self, done: asyncio.Future[None]) -> None:
         try:
             await done
         except WriteFailed as error:
-            for driver, name in older:
-                if (driver, name) not in self._waiting:
-                    self.put(driver, books[driver], name)
             raise PlacementNotKept(str(self._path), error.why) from error
-
-    def _written(self, key: Key, statement: Statement, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and done.exception() is None and self._waiting.get(key) is statement:
-            del self._waiting[key]
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -389,6 +389,22 @@ async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient:
     await patient.writer.commit([("UPDATE items SET value = 9 WHERE key = 'a'", ())])
     assert patient.items() == {"a": 9}
     assert patient.risks[-1] == ""
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_a_put_is_retried_and_at_risk_until_a_commit_that_replaces_it_works(
+    patient: WrittenDatabase, *, works: bool
+) -> None:
+    patient.change(FULL.replace("ON items", f"ON items WHEN NEW.value < {2 if works else 3}"))
+    patient.writer.put("a", insert("a", 1))
+    await until(lambda: patient.risks)
+    with nullcontext() if works else pytest.raises(WriteFailed):
+        await patient.writer.submit([insert("a", 2)], replaces=["a"])
+    assert len(patient.risks) == 1 + works
+    patient.change("DROP TRIGGER full")
+    await patient.writer.commit([])
+    assert patient.items() == {"a": 1 + works}
+    assert patient.risks[-1] == patient.writer.trouble == ""
 
 
 async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: WrittenDatabase) -> None:
