@@ -1,8 +1,7 @@
 """A fan-out: a call that the hub answers itself, after calls of its own to nodes."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from cloud.node_call import Caller
 from common.status import Status
@@ -17,7 +16,7 @@ class FanOut:
     is_sent = True
     """The hub has read the request, and sends requests of its own."""
 
-    def __init__(self, work: Coroutine[Any, Any, Answer], caller: Caller, *, name: str) -> None:
+    def __init__(self, work: Callable[[], Awaitable[Answer]], caller: Caller, *, name: str) -> None:
         """Begin the work, in a task of this name. The caller gets the answer, or the error."""
         self._task = asyncio.get_running_loop().create_task(_answer(work, caller), name=name)
 
@@ -32,9 +31,9 @@ class FanOut:
         self._task.cancel()
 
 
-async def _answer(work: Coroutine[Any, Any, Answer], caller: Caller) -> None:
+async def _answer(work: Callable[[], Awaitable[Answer]], caller: Caller) -> None:
     try:
-        status, message = await work
+        status, message = await work()
     except Exception as error:  # noqa: BLE001  # the caller gets it
         caller.failed(error)
     else:

@@ -14,6 +14,7 @@ Rules:
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from cloud.edge_nodes import Nodes
 from cloud.election import ElectionRules
@@ -233,11 +234,11 @@ class Placement:
 
     def _ask_all(self, call: Call, caller: Caller, ask: Ask, ask_all: AskAll) -> Reply:
         if call.method not in LISTINGS:
-            work = largest(self._nodes.call, call, ask_all.sends)
+            work = partial(largest, self._nodes.call, call, ask_all.sends)
         elif ask.is_shared:
-            work = self._pages.of_elected(call, ask_all.sends[0])
+            work = partial(self._pages.of_elected, call, ask_all.sends[0])
         else:
-            work = self._pages.page(call, ask_all.sends)
+            work = partial(self._pages.page, call, ask_all.sends)
         return FanOut(work, caller, name=f"call {call.call_id}")
 
 
