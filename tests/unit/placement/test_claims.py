@@ -175,7 +175,7 @@ def test_memory_is_what_the_file_has_and_after_a_failed_write_the_file_holds_eac
         overlap.disk.empty()
         errors = await asyncio.gather(*overlap.tasks, return_exceptions=True)
         kinds = {type(error) for error in errors}
-        assert kinds <= {type(None), NameElsewhere, PlacementNotKept, asyncio.CancelledError}
+        assert kinds <= {type(None), NameElsewhere, NoPlace, PlacementNotKept, asyncio.CancelledError}
         await settle()
         await overlap.claims.close()
         later = Claims(directory)
