@@ -135,7 +135,8 @@ def _table(row: str, outcomes: list[dict[str, Any]]) -> str:
     text = [f"| {' | '.join(line)} |" for line in lines]
     notes = [f"{way}: {each['failed']}" for way, each in zip(WAYS, outcomes, strict=True) if "failed" in each]
     load = max((each["load"] for each in outcomes if "failed" not in each), default=0.0)
-    machine = f"{os.cpu_count()} cores with a load of {load:.0f}, Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+    system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+    machine = f"{os.cpu_count()} cores with a load of {load:.0f}, {system}"
     when = f'{dt.datetime.now(dt.UTC).date().isoformat()}, commit {commit}, {machine}. `make lab ARGS="--row {row}"`'
     return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:], "", *notes, when]) + "\n"
 
