@@ -10,8 +10,8 @@ With the last two the node has a kubelet. It, and sidecars on the node, talk to 
 
 Rules:
 
-* All flags of sidecars are those of deploy/, and those of hub, proxy driver and agent are the defaults.
-* What ends is started again as a kubelet does with a container (sidecars), or systemd with RestartSec=1 (ssh).
+* Sidecars have the flags of deploy/, but for `Row.retry_max`; hub, proxy driver and agent have their defaults.
+* A sidecar that ends is started again as a kubelet does with a container, and ssh at once.
 * Whoever uses a site is in the cloud's network.
 """
 
