@@ -30,6 +30,7 @@ The hub:
 * `node_calls`: counts of each node's calls, for people.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `placement`, `election`: the node for each call; the node that serves a driver of many nodes.
+* `records`: what the hub must still know after it was killed.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
 * `first_start`: finds that an empty state directory is a loss.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.

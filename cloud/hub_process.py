@@ -18,6 +18,7 @@ from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
 from cloud.placement.claims import Claims
+from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
 from cloud.store import Store
@@ -94,6 +95,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
 
 
 async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts]:
+    records = SqliteRecords(settings.state_dir)
+    opened.push_async_callback(records.close)
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)

@@ -9,14 +9,13 @@ Rules:
 """
 
 import logging
-import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from cloud.losses import Losses
-from common.database import Schema, lock, open_database
+from common.database import Schema, open_database
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
 from common.reports import DriverReport, decode_reports, encode_reports
@@ -78,7 +77,7 @@ class Store:
         """Open or create the file. A damaged file is renamed, and is a loss.
 
         Raises:
-            SettingsError: the directory cannot be used, another hub uses it, or a newer hub wrote the file.
+            SettingsError: the directory cannot be used, or a newer hub wrote the file.
         """
         self.state_dir = state_dir
         self._path, self._new_file = state_dir / "hub.db", state_dir / "hub.new"
@@ -87,17 +86,10 @@ class Store:
         self._offers: list[tuple[str, bytes]] = []
         try:
             make_state_directory(state_dir)
-            self._lock_file = lock(state_dir / "hub.lock")
-            try:
-                self.losses = Losses(state_dir / "hub.losses")
-                database = self._open()
-                self.is_new = self._new_file.exists()
-                self.losses.create()
-            except BaseException:
-                os.close(self._lock_file)
-                raise
-        except BlockingIOError:
-            raise SettingsError("--state-dir", str(state_dir), "another hub is using it") from None
+            self.losses = Losses(state_dir / "hub.losses")
+            database = self._open()
+            self.is_new = self._new_file.exists()
+            self.losses.create()
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
         self._writer = DatabaseWriter(self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s)
@@ -176,7 +168,6 @@ class Store:
     async def close(self) -> None:
         """Finish the writes that wait, then close the files."""
         await self._writer.close()
-        os.close(self._lock_file)
 
     def _open(self) -> sqlite3.Connection:
         opened = open_database(self._path, SCHEMA, check=self._read_rows)

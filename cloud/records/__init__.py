@@ -1,0 +1,5 @@
+"""The records: what a hub must still know after it was killed.
+
+* `records`: the interface, and the kinds of records.
+* `sqlite`: the records in a file of the state directory.
+"""

@@ -1,0 +1,116 @@
+"""The interface of the records: what a hub must still know after it was killed.
+
+A record is a JSON object under a kind and a key. Memory is what the hub asks: the owner of a kind reads all its records
+once, when the hub starts, and writes each change through.
+
+Rules:
+
+* A change has the whole record. It takes its place among all changes in the moment in which it is given, so of two
+  changes of one record the later one is the truth.
+* `write` makes one attempt, and its caller waits. It replaces waiting `put`s of the same records. It goes on if its
+  caller leaves.
+* `put` returns at once, and is retried until it works. What a hub must not forget is no `put`: the hub may end first.
+* A record that its owner cannot read stops the hub from starting: nobody knows what would be missing.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from common.errors import SettingsError
+
+Key = tuple[str, ...]
+Body = dict[str, Any]
+T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    """The kinds of records. Each belongs to one module, which says what its keys and bodies are."""
+
+    CLAIM = "claim"
+    """`cloud.placement.claim_records`"""
+    ELECTION = "election"
+    """`cloud.placement.claim_records`"""
+    NODE = "node"
+    """`cloud.node_records`"""
+    SEGMENTS = "segments"
+    """`cloud.unique_segments`"""
+    OFFER = "offer"
+    """`cloud.placement.offers`"""
+    FENCE = "fence"
+    """`cloud.fences`"""
+    TOKEN = "token"  # noqa: S105  # a word
+    """`cloud.trust.trust_store`"""
+    CERTIFICATES = "certificates"
+    """`cloud.trust.trust_store`"""
+    DENIAL = "denial"
+    """`cloud.trust.trust_store`"""
+    FACT = "fact"
+    """`cloud.sync.fact_table`"""
+    MACHINE = "machine"
+    """`cloud.sync.fact_table`"""
+    MARK = "mark"
+    """`cloud.incarnation`"""
+
+
+class Change(NamedTuple):
+    """A record as it is from now on. Without a body, there is none."""
+
+    kind: Kind
+    key: Key
+    body: Body | None
+
+
+class Records(Protocol):
+    """The records of one hub."""
+
+    @property
+    def trouble(self) -> str:
+        """Why writing fails; empty while it works."""
+
+    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+        """All records of a kind, as they were when the hub began, each as `read` returns it.
+
+        Only the first call gets them.
+
+        Raises:
+            SettingsError: `read` has raised KeyError, TypeError or ValueError.
+        """
+
+    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+        """Write changes in their order. Returns the end of the attempt.
+
+        Args:
+            changes: the changes.
+            grows: fail if there is only the room left that other records need.
+
+        The end raises `common.database_writer.WriteFailed` if none, or only the first few, are written.
+        """
+
+    def put(self, change: Change) -> None:
+        """Write a change soon. It replaces a waiting `put` of the same record."""
+
+    async def close(self) -> None:
+        """Make one more attempt at the waiting writes, and end."""
+
+
+def read_all(found: Iterable[tuple[Key, Body]], read: Callable[[Key, Body], T], *, kind: Kind, place: str) -> list[T]:
+    """Read records as `Records.take` does. `place` is where they are, for the message."""
+    result = []
+    for key, body in found:
+        try:
+            result.append(read(key, body))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(place, f"the {kind} {' '.join(key)} cannot be read: {error!r}") from error
+    return result
+
+
+def damaged(place: str, why: str) -> SettingsError:
+    """The error of records that cannot be read."""
+    return SettingsError(
+        "--state-dir",
+        place,
+        f"is damaged: {why}; put back a copy of it. Without one, move it away: then the hub starts with none of its "
+        f"records (docs/recovery.md#after-a-crash-a-reboot-or-a-loss)",
+    )
