@@ -1,10 +1,7 @@
 """A dial: one attempt to make a link, by connect, TLS, WebSocket and hello."""
 
 import asyncio
-import socket
 import ssl
-from collections.abc import Callable
-from typing import TypeVar
 
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
@@ -13,10 +10,8 @@ from common.link import Link, LinkHandler
 from common.messages import Hello, Reason
 from common.proxy import Proxy, through
 from common.session import Session
-from common.tcp import RawTcp, in_words, tune
+from common.tcp import RawTcp, connect, in_words, tune
 from common.transport import WebSocket
-
-P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def dial(
@@ -74,35 +69,19 @@ async def _dial(
 async def _connect(
     endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None, proxy: Proxy | None
 ) -> None:
-    loop = asyncio.get_running_loop()
+    address = endpoint.host, endpoint.port
     if endpoint.path is not None:
-        await loop.create_unix_connection(lambda: websocket, str(endpoint.path))
+        await asyncio.get_running_loop().create_unix_connection(lambda: websocket, str(endpoint.path))
     elif not endpoint.tls:
-        await _connect_any(lambda: websocket, endpoint, limits)
+        await connect(lambda: websocket, *address, limit_s=limits.hello_timeout_s)
     else:
         assert tls is not None
-        raw = await through(proxy, endpoint, limits) or await _connect_any(RawTcp, endpoint, limits)
+        raw = await through(proxy, endpoint, limits)
+        if raw is None:
+            _, raw = await connect(RawTcp, *address, limit_s=limits.hello_timeout_s)
         tune(raw.transport, limits)
         secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller
-
-
-async def _connect_any(make: Callable[[], P], endpoint: Endpoint, limits: Limits) -> P:
-    """Connect to the first address of a host that takes the connection.
-
-    One that does not answer gets a part of the time. uvloop has no happy eyeballs (RFC 8305).
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    for left in range(len(found), 0, -1):
-        host = str(found[-left][4][0])
-        try:
-            async with asyncio.timeout(limits.hello_timeout_s / len(found) if left > 1 else None):
-                return (await loop.create_connection(make, host, endpoint.port))[1]
-        except OSError:  # also a timeout
-            if left == 1:
-                raise
-    raise OSError("the host has no address")
 
 
 class Greeting:

@@ -13,7 +13,7 @@ from common.endpoint import Endpoint, is_loopback
 from common.errors import DialError
 from common.limits import Limits
 from common.parsers import HostPort
-from common.tcp import RawTcp, in_words
+from common.tcp import RawTcp, connect, in_words
 
 _USUAL_PORT = 80
 
@@ -100,8 +100,8 @@ async def through(proxy: Proxy | None, endpoint: Endpoint, limits: Limits) -> Ra
     transport = None
     try:
         async with asyncio.timeout(limit_s):
-            transport, connection = await asyncio.get_running_loop().create_connection(
-                lambda: HTTPProxyConnection(target, asked, None), host, port
+            transport, connection = await connect(
+                lambda: HTTPProxyConnection(target, asked, None), host, port, limit_s=limit_s
             )
             await connection.response
     except BaseException as error:

@@ -11,10 +11,14 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from common.alerts import sending_alerts
 from common.limits import Limits
+
+CONNECT_S = 5.0
+"""Time for one connection; then the next one is begun. TCP repeats a lost SYN after 1, 3, 7 and 15 s, so one that began
+while the line was cut would wait on when the line is back."""
 
 LINGER_S = 0.2
 """How long the socket stays open after this side's last words: a TLS alert, or the goodbye. If it closed at once, the
@@ -39,6 +43,8 @@ _REFUSED_ALERTS = frozenset(
 
 _LONGEST_CLIENT_HELLO_BYTES = 16_384
 """The longest TLS record (RFC 8446, 5.1), and so the longest first piece of a ClientHello."""
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class RawTcp(asyncio.Protocol):
@@ -148,6 +154,31 @@ def _has_first_record(early: bytes | bytearray) -> bool:
     if early[:1] != b"\x16" or len(early) > _LONGEST_CLIENT_HELLO_BYTES:
         return True
     return len(early) >= 5 and len(early) >= 5 + int.from_bytes(early[3:5])
+
+
+async def connect(make: Callable[[], P], host: str, port: int, *, limit_s: float) -> tuple[asyncio.Transport, P]:
+    """Connect to the first address of a host that takes the connection; begin anew until cancelled if one is silent.
+
+    Each address has its part of `limit_s`, in which all should be tried. uvloop has no happy eyeballs (RFC 8305).
+
+    Raises:
+        OSError: the host has no address, or all of its addresses refused.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    while True:
+        is_silent, refusal = False, OSError("the host has no address")
+        for *_, address in found:
+            try:
+                async with asyncio.timeout(min(CONNECT_S, limit_s / len(found))):
+                    transport, protocol = await loop.create_connection(make, str(address[0]), port)
+                    return transport, protocol
+            except TimeoutError:
+                is_silent = True
+            except OSError as error:
+                refusal = error
+        if not is_silent:
+            raise refusal
 
 
 def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:

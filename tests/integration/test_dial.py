@@ -21,6 +21,8 @@ from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
+from common.parsers import HostPort
+from common.proxy import Proxy
 from common.sockets import listen_unix
 from common.tcp import RawTcp, overlook_lost_handshakes
 from common.transport import WebSocket
@@ -291,3 +293,30 @@ async def test_a_dial_tries_the_next_address_of_a_host_whose_first_one_does_not_
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
             why = await refusal_of(f"ws://hub.example:{port}", limits=Limits(hello_timeout_s=1.0))
     assert why == "what listens there is no hub: HTTP 404"
+
+
+@pytest.mark.parametrize("proxy", [None, Proxy(HostPort("192.0.2.2", 3128))], ids=["to the hub", "to a proxy"])
+async def test_a_connection_without_an_answer_is_begun_again_within_the_same_dial(
+    monkeypatch: pytest.MonkeyPatch, proxy: Proxy | None
+) -> None:
+    """It may have begun while the line was cut, and TCP's own next try may be 15 s away."""
+    tries = 0
+
+    async def connect(*_: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            await asyncio.Event().wait()
+        raise OSError("the third try")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+    monkeypatch.setattr("common.tcp.CONNECT_S", 0.01)
+    with pytest.raises(DialError, match="the third try"):
+        await dial(
+            hub_endpoint("wss://192.0.2.1:1"),
+            HELLO,
+            Peer(accepts=False),
+            limits=Limits(hello_timeout_s=5.0),
+            tls=ssl.create_default_context(),
+            proxy=proxy,
+        )
