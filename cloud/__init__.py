@@ -31,8 +31,8 @@ The hub:
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `placement`, `election`: the node for each call; the node that serves a driver of many nodes.
 * `records`: what the hub must still know after it was killed.
-* `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
-* `first_start`: finds that an empty state directory is a loss.
+* `incarnation`: notices that records were lost, until an operator settles it.
+* `store`: the nodes on disk.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.hub_settings import HubSettings
+from cloud.incarnation import Incarnation
 from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
@@ -41,6 +42,7 @@ class HubPages:
         part: SyncPart,
         trust: TrustPart,
         *,
+        incarnation: Incarnation,
         store: Store,
         calls: NodeCalls,
         refusals: Refusals,
@@ -54,6 +56,7 @@ class HubPages:
         self._placement = placement
         self._part = part
         self._trust = trust
+        self._incarnation = incarnation
         self._store = store
         self._calls = calls
         self._refusals = refusals
@@ -83,7 +86,7 @@ class HubPages:
             connected=self._nodes.connected,
             max_nodes=self._nodes.max_nodes,
             has_source=self._part.source is not None,
-            lost=[*self._store.losses.standing, *self._placement.claims.lost()],
+            lost=[loss] if (loss := self._incarnation.loss) else [],
             trouble=self._store.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._hub.proxy_drivers()),

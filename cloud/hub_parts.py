@@ -6,6 +6,7 @@ from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
+from cloud.incarnation import Incarnation
 from cloud.lapses import Lapses
 from cloud.leaks.leak_audit import LeakAudit
 from cloud.mount_guard import MountGuard
@@ -50,6 +51,7 @@ class HubParts:
         sync: SyncPart,
         trust: TrustPart,
         *,
+        incarnation: Incarnation,
         store: Store,
         claims: Claims,
         segments: UniqueSegments,
@@ -61,7 +63,7 @@ class HubParts:
             claims,
             offers=Offers(store, metrics),
             metrics=metrics,
-            losses=lambda: store.losses.standing,
+            loss=lambda: incarnation.loss,
             owners=segments.owners,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,
@@ -90,7 +92,7 @@ class HubParts:
         calls, refusals = NodeCalls(knows=self.nodes.knows), Refusals()
         metrics.oldest_calls = calls.slow
         self.orders = Orders(
-            self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, losses=store.losses
+            self.nodes, self.placement, self.reports, sync.sync, trust, calls=calls, incarnation=incarnation
         )
         leaks = LeakAudit(self.nodes, self.placement, sync, grace_s=settings.audit_grace_s)
         abandonment = Abandonment(self.nodes, self.placement, segments, trust.denials, sync)
@@ -120,6 +122,7 @@ class HubParts:
             self.placement,
             sync,
             trust,
+            incarnation=incarnation,
             store=store,
             calls=calls,
             refusals=refusals,

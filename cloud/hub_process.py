@@ -7,13 +7,13 @@ import resource
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
-from cloud import first_start
 from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
 from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
+from cloud.incarnation import Incarnation
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
@@ -97,6 +97,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
 async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts]:
     records = SqliteRecords(settings.state_dir)
     opened.push_async_callback(records.close)
+    incarnation = Incarnation(records)
+    await incarnation.begin()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
@@ -110,13 +112,21 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     nodes.subscribe(lambda _driver, node: rights.changed(node))
     sync = await opened.enter_async_context(_sync_part(settings, rights))
     claims = Claims(settings.state_dir)
-    parts = HubParts(settings, nodes, sync, trust, store=store, claims=claims, segments=segments, metrics=metrics)
+    parts = HubParts(
+        settings,
+        nodes,
+        sync,
+        trust,
+        incarnation=incarnation,
+        store=store,
+        claims=claims,
+        segments=segments,
+        metrics=metrics,
+    )
     opened.push_async_callback(parts.placement.close)  # and with it the claims
     # No provisioner writes into a directory of manifests.
     cluster = sync.source if settings.kubeconfig is not None else None
-    first_start.begin(store, claims, cluster, settled=parts.reports.look_again)
-    for loss in [*store.losses.recorded, *claims.losses.recorded]:
-        log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
+    incarnation.look(cluster, claims, settled=parts.reports.look_again)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)

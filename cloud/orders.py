@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from cloud.edge_nodes import Nodes
-from cloud.losses import Losses
+from cloud.incarnation import Incarnation
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
@@ -58,7 +58,7 @@ class Orders:
         trust: TrustPart,
         *,
         calls: NodeCalls,
-        losses: Losses,
+        incarnation: Incarnation,
     ) -> None:
         self._nodes = nodes
         self._placement = placement
@@ -66,7 +66,7 @@ class Orders:
         self._sync = sync
         self._trust = trust
         self._calls = calls
-        self._losses = losses
+        self._incarnation = incarnation
         self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
         self.add(Deny, self._deny)
         self.add(Allow, self._allow)
@@ -153,13 +153,10 @@ class Orders:
             ) from error
 
     async def serve_trust(self, stream: Stream) -> None:
-        """Settle all losses: the hub knows all nodes and their drivers again."""
+        """Settle the loss of records: the hub knows all nodes and their drivers again."""
         self._note(stream, "trust")
         try:
-            cleared = [
-                *await asyncio.to_thread(self._losses.clear),
-                *await self._placement.claims.trust(),
-            ]
+            cleared = await self._incarnation.trust()
         except OSError as error:
             raise OperatorRefused(
                 "csi-bridge trust has no effect", f"the decision cannot be written to the disk: {error}"

@@ -87,7 +87,7 @@ class ReportStreams:
                 self._watchers.pop(driver, None)
 
     def look_again(self) -> None:
-        """Send every watch its driver's report if there is a new one, after an operator has settled the losses."""
+        """Send every watch its driver's report if there is a new one, after a loss of records was settled."""
         for driver in self._watchers:
             self._placement.changed(driver)
             self.changed(driver)

@@ -4,8 +4,6 @@ Rules:
 
 * `hub.db` follows the rules of `common.database`. No call waits for the disk: memory is the truth while the hub runs,
   and a `DatabaseWriter` retries a write that fails until it works.
-* The store keeps its losses on disk (`cloud.losses`): a damaged database, stored reports that are unreadable, writes
-  that still failed when the hub ended.
 """
 
 import logging
@@ -14,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from cloud.losses import Losses
 from common.database import Schema, open_database
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
@@ -68,46 +65,30 @@ class Store:
 
     Attributes:
         state_dir: the state directory.
-        losses: the losses of the state directory.
-        is_new: whether the directory was empty, and the hub has not looked for earlier volumes since
-            (`cloud.first_start`).
     """
 
     def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
-        """Open or create the file. A damaged file is renamed, and is a loss.
+        """Open or create the file. A damaged file is renamed.
 
         Raises:
             SettingsError: the directory cannot be used, or a newer hub wrote the file.
         """
         self.state_dir = state_dir
-        self._path, self._new_file = state_dir / "hub.db", state_dir / "hub.new"
+        self._path = state_dir / "hub.db"
         self._rows: list[tuple[str, str, int, float, int, bytes]] = []
         self._segments: list[StoredSegment] = []
         self._offers: list[tuple[str, bytes]] = []
         try:
             make_state_directory(state_dir)
-            self.losses = Losses(state_dir / "hub.losses")
-            database = self._open()
-            self.is_new = self._new_file.exists()
-            self.losses.create()
+            database = open_database(self._path, SCHEMA, check=self._read_rows).connection
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
-        self._writer = DatabaseWriter(self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s)
+        self._writer = DatabaseWriter(self._path, database, retry_s=retry_s)
 
     @property
     def trouble(self) -> str:
         """Why writing fails; empty while it works."""
         return self._writer.trouble
-
-    def end_first_start(self) -> None:
-        """Note that the hub has looked for earlier volumes."""
-        self.is_new = False
-        try:
-            self._new_file.unlink(missing_ok=True)
-        except OSError as error:
-            log.warning(
-                "cannot remove %s; a restarted hub will look for earlier volumes again: %s", self._new_file, error
-            )
 
     def nodes(self) -> list[StoredNode]:
         """All nodes that were on disk. The hub calls this once, when it starts."""
@@ -118,9 +99,7 @@ class Store:
                 drivers = tuple(decode_reports(reports))
             except ValueError as error:
                 log.warning("the stored reports of node %s are unreadable and dropped: %s", name, error)
-                self.losses.add(f"the stored reports of edge node {name} were unreadable")
                 drivers = ()
-                self.save(StoredNode(name, instance, boot, since, bool(connected), drivers))  # the next hub: no loss
             found.append(StoredNode(name, instance, boot, since, bool(connected), drivers))
         return found
 
@@ -168,16 +147,6 @@ class Store:
     async def close(self) -> None:
         """Finish the writes that wait, then close the files."""
         await self._writer.close()
-
-    def _open(self) -> sqlite3.Connection:
-        opened = open_database(self._path, SCHEMA, check=self._read_rows)
-        if opened.damaged is not None:
-            self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
-        elif opened.was_new and self.losses.file_found and not self.losses.standing:
-            self.losses.add(f"{self._path} was gone or empty")
-        elif opened.was_new and not self.losses.file_found:
-            self._new_file.touch(mode=0o600)
-        return opened.connection
 
     def _read_rows(self, database: sqlite3.Connection) -> None:
         self._rows = database.execute("SELECT name, instance, boot, since, connected, reports FROM nodes").fetchall()

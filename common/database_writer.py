@@ -14,9 +14,6 @@ Rules:
   retries of those that it `replaces` (`submit`).
 * A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows without that write.
 * The writer logs a failure once, and logs when writing works again.
-* When a `put` fails, the writer calls `at_risk` with a sentence. When all is written, it calls `at_risk` with an empty
-  text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of
-  the loss.
 * If a caller is cancelled, its write goes on.
 * A write that `grows` fails while the disk has less room than `least_free_bytes`: that room is for other files.
 """
@@ -72,7 +69,6 @@ class _Write:
         work: executes the caller's statements, or is the caller's function.
         done: gets the result; None if nothing needs it.
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
-        is_put: whether no caller waits for it, so that it is at risk until it is written.
         number: the place of its coming.
         replaces: the keys of the `put`s before it that nobody needs any more once it is written.
         raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
@@ -82,7 +78,6 @@ class _Write:
     work: Work[Any]
     done: asyncio.Future[Any] | None = None
     retried: bool = False
-    is_put: bool = False
     number: int = 0
     replaces: Iterable[Hashable] = ()
     raises: bool = False
@@ -116,7 +111,6 @@ class DatabaseWriter:
         connection: sqlite3.Connection | None,
         *,
         meanwhile: str = "it is tried again",
-        at_risk: Callable[[str], None] = lambda _: None,
         connect: Callable[[], sqlite3.Connection] | None = None,
         connected: Callable[[], None] = lambda: None,
         trouble: str = "",
@@ -130,7 +124,6 @@ class DatabaseWriter:
             connection: the writer uses it alone, and closes it. None: the file could not be written when the process
                 started, and `connect` makes one.
             meanwhile: the text for the log about the consequence of a failure, until writing works again.
-            at_risk: called in the thread with a sentence when a `put` fails, with an empty text when all are written.
             connect: makes the connection if `connection` is None. Called in the thread, at each try until it succeeds.
             connected: called on the loop after the first write of a connection that `connect` made.
             trouble: why the file could not be written.
@@ -139,7 +132,7 @@ class DatabaseWriter:
         """
         self._least_free_bytes = least_free_bytes
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
-        self._at_risk, self._connect, self._retry_s = at_risk, connect, retry_s
+        self._connect, self._retry_s = connect, retry_s
         self._connected = connected if connection is None else None
         self._woken = threading.Condition()
         self._numbers = itertools.count()
@@ -150,7 +143,6 @@ class DatabaseWriter:
         self._gives_up = self._closing = False
         self._gathers = self._is_awaited = False
         """Whether `put`s gather now, and whether a caller waits for one of the writes."""
-        self._is_at_risk = False
         self.trouble = trouble
         self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
         self._thread.start()
@@ -213,7 +205,7 @@ class DatabaseWriter:
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
             number = next(self._numbers)
-            self._retried[key] = _Write(_executes(statements), retried=True, is_put=True, number=number)
+            self._retried[key] = _Write(_executes(statements), retried=True, number=number)
             if self._is_awaited or not self._gathers:
                 self._woken.notify()
 
@@ -296,7 +288,6 @@ class DatabaseWriter:
                     del results[write]
                 self._retried = again | self._retried  # a newer `put` of the same key stays
         self._note_trouble(errors[0] if errors else None)
-        self._note_risk(any(write.is_put for write in again.values()))
         self._tell(results, works=len(errors) < len(writes))
 
     def _transact(self, writes: list[_Write]) -> list[Any]:
@@ -333,11 +324,6 @@ class DatabaseWriter:
             bug = None if isinstance(error, sqlite3.Error | OSError | BridgeError) else error
             log.error("cannot write %s; %s: %s", self._path, self._meanwhile, trouble, exc_info=bug)
         self.trouble = trouble
-
-    def _note_risk(self, is_at_risk: bool) -> None:  # noqa: FBT001  # the only argument
-        if is_at_risk is not self._is_at_risk:
-            self._is_at_risk = is_at_risk
-            self._at_risk(f"{self._path} could not be written to the end" if is_at_risk else "")
 
     def _tell(self, results: dict[_Write, Any], *, works: bool) -> None:
         """Give the waiting callers their results, on their loops."""

@@ -212,14 +212,14 @@ class NoRoute(CallError):
 
 
 class KnowledgeLost(CallError):
-    """The hub cannot tell which node the call is for, because it has lost or could not take reports of nodes."""
+    """The hub cannot tell which node the call is for, because it has lost records."""
 
     def __init__(self, driver: str, loss: str) -> None:
         self.driver, self.loss = driver, loss
         super().__init__(
-            f"the call for driver {driver} names no edge node, and the hub has lost part of what the nodes had "
-            f"reported ({loss}); set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its "
-            f"drivers again, run csi-bridge trust on the hub's host"
+            f"the call for driver {driver} names no edge node, and the hub has lost records ({loss}); set --nodeid on "
+            f"the proxy driver, or, once csi-bridge status shows every node and its drivers again, run csi-bridge "
+            f"trust on the hub's host"
         )
 
 

@@ -37,7 +37,7 @@ class Kind(IntEnum):
     FORGET = 5
     """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
     TRUST = 6
-    """Operator to hub: every node is back, so no loss stands any more. The answer lists the former losses, as JSON."""
+    """Operator to hub: every node is back, so no loss of records stands any more. The answer has it, as JSON."""
     SYNC = 7
     """Edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)."""
     FACTS = 8

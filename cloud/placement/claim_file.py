@@ -11,8 +11,7 @@ Rules:
 * Each write has whole rows, as the book has them in the moment in which the write takes its place among the others. So
   the last one is the truth. It replaces an older `put` of the same name.
 * `write` makes one attempt. If it fails, the file has nothing of it. It goes on if its caller is cancelled.
-* `put` returns at once. The write is retried until it works. One that fails until the hub ends is one of the losses
-  (`cloud.losses`), and so is a file that was lost.
+* `put` returns at once. The write is retried until it works.
 """
 
 import asyncio
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from cloud.election import Elected
-from cloud.losses import Losses
 from cloud.placement.book import FORGOTTEN, Book
 from cloud.placement.claim import Row, State
 from cloud.placement.requests import Thing
@@ -109,7 +107,6 @@ class ClaimFile:
     """The rows on the disk.
 
     Attributes:
-        losses: the losses of the file.
         claims: the claims that the file had when it was opened. Their reader empties this.
         listed: the lists that it had then; as above.
         elections: the last election of each driver, as it is known to be on the disk.
@@ -124,16 +121,10 @@ class ClaimFile:
         self._path = state_dir / "placement.db"
         self._ending: set[asyncio.Task[None]] = set()
         try:
-            self.losses = Losses(state_dir / "placement.losses")
             opened = open_database(self._path, SCHEMA, check=self._read, full=True)
-            if opened.damaged is not None:
-                self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
-            elif opened.was_new and self.losses.file_found and not self.losses.standing:
-                self.losses.add(f"{self._path} was gone or empty")
-            self.losses.create()
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
-        self._writer = DatabaseWriter(self._path, opened.connection, at_risk=self.losses.put_at_risk, retry_s=retry_s)
+        self._writer = DatabaseWriter(self._path, opened.connection, retry_s=retry_s)
 
     def put(self, driver: str, book: Book, name: str) -> None:
         """Write the row of a claim as it is now, when that works. Without a claim the row is removed."""

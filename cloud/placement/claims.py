@@ -46,7 +46,6 @@ class Claims:
     """The claims of this hub.
 
     Attributes:
-        losses: the losses of the file.
         now: seconds since the epoch.
     """
 
@@ -58,7 +57,6 @@ class Claims:
         """
         self.now = now
         self._file = ClaimFile(state_dir, retry_s=retry_s)
-        self.losses = self._file.losses
         self.elections, self.elect, self.close = self._file.elections, self._file.elect, self._file.close
         self._books: dict[str, Book] = {}
         self._forgets = asyncio.Lock()
@@ -77,18 +75,6 @@ class Claims:
     def book(self, driver: str) -> Book:
         """A driver's book. Change it by the methods of this class."""
         return self._books.get(driver) or Book()
-
-    def lost(self) -> tuple[str, ...]:
-        """Sentences about the names and ids that the hub has lost, and that no operator has settled."""
-        return self.losses.standing
-
-    async def trust(self) -> tuple[str, ...]:
-        """Clear the losses, because an operator says that nothing is missing; return them.
-
-        Raises:
-            OSError: the file cannot be written, and the losses stay.
-        """
-        return await asyncio.to_thread(self.losses.clear)
 
     def knows(self, node: str, driver: str = "") -> bool:
         """Whether there is anything of a node, or of one driver there."""

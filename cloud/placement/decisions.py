@@ -71,8 +71,7 @@ class View(NamedTuple):
         connected: the nodes that are connected.
         book: the names and ids of the driver.
         volumes: the PersistentVolumes; None if the hub follows none.
-        lost_reports: the hub's losses of nodes' reports, in sentences.
-        lost_claims: the losses of names and ids, in sentences.
+        loss: what the hub's records have lost, in a sentence (`cloud.incarnation`); empty: nothing.
         most_open: the names that all nodes may hold for open creates of the driver.
         election: the election of the driver's serving node; None: it has none.
         listed: the nodes whose complete lists began after the call, or the first try of it, had come. Only of a
@@ -83,8 +82,7 @@ class View(NamedTuple):
     connected: Container[str]
     book: Book
     volumes: Affinity | None = None
-    lost_reports: tuple[str, ...] = ()
-    lost_claims: tuple[str, ...] = ()
+    loss: str = ""
     most_open: int = MOST_OPEN
     election: DriverElection | None = None
     listed: AbstractSet[str] = frozenset()

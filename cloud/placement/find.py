@@ -63,8 +63,8 @@ def only_node(driver: str, wanted: str, candidates: Collection[str], now: View) 
     """
     if wanted:
         return wanted
-    if now.lost_reports:
-        raise KnowledgeLost(driver, now.lost_reports[0])
+    if now.loss:
+        raise KnowledgeLost(driver, now.loss)
     if len(candidates) != 1:
         raise NoRoute(driver, {name: name in now.connected for name in sorted(candidates)})
     return next(iter(candidates))

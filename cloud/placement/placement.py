@@ -59,7 +59,7 @@ class Placement:
         *,
         offers: Offers,
         metrics: Metrics,
-        losses: Callable[[], tuple[str, ...]],
+        loss: Callable[[], str],
         owners: Callable[[Mapping[str, str]], set[str]],
         affinity: Affinity | None,
         most_open: int,
@@ -75,7 +75,7 @@ class Placement:
         self.claims, self.affinity = claims, affinity
         self.inventories = Inventories(nodes.call, claims, now=claims.now, monotonic=monotonic)
         self._pages = Pages(nodes.call, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
-        self._nodes, self._losses, self._owners = nodes, losses, owners
+        self._nodes, self._loss, self._owners = nodes, loss, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
         self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
@@ -180,8 +180,7 @@ class Placement:
             self._connected,
             self.claims.book(driver),
             self.affinity,
-            self._losses(),
-            self.claims.lost(),
+            self._loss(),
             self._most_open,
         )
 

@@ -15,7 +15,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
     create, new name       refuse (`TooManyOpen`) if the nodes hold too many names for open creates of the driver; the
                            last quarter is for nodes with few (`has_room`). A retry passes
     shared                 1. no node is elected (`election`): refuse (`NobodyServes`)
-                           2. it changes something, and the hub has lost open calls: refuse (`KnowledgeLost`)
+                           2. it changes something, and the hub has lost records: refuse (`KnowledgeLost`)
                            3. a call about the same thing, or a create of the name, is open on a node: this node; if it
                               is away, or another machine has its name by now, refuse (`OpenElsewhere`). An open create
                               no longer counts once its machine has surely stopped it: a retry is idempotent by the name
@@ -24,7 +24,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                            6. it is the next page of a list of another node: refuse (`TokenUnknown`)
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
-                           3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
+                           3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost records
     pinned create          as above, and refuse if only other nodes hold the name (`NameElsewhere`)
     local, unparsable      refuse: `NoPlace`
     local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse
@@ -35,7 +35,7 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                            2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
                               (`SourceElsewhere`)
                            3. the only node in the requested topology
-                           4. the hub has lost names, so another node may hold this one: refuse
+                           4. the hub has lost records, so another node may hold this one: refuse
                               (`KnowledgeLost`)
                            5. the first connected node in the topology, preferred terms first; if none is connected,
                               the first node. Nodes that may carry the create out come before the others
@@ -48,9 +48,9 @@ A node holds a name if it may have carried out a create of this name (`Book.hold
                            node was forgotten with its things, a create is open, or if the call has Secrets
     local GetCapacity      the only connected node in the topology, without one of all nodes, but for those that lack
                            it. None or several: `AskAll`. Refuse if a node's topology is not known (`NoNodeFits`), or
-                           if reports of nodes are lost
+                           if records are lost
     local list of all      the node of its page and the next ones (`AskAll`); a node has things of the driver and has
-                           not reported it, or reports of nodes are lost: refuse (`NotListed`, `KnowledgeLost`). The
+                           not reported it, or records are lost: refuse (`NotListed`, `KnowledgeLost`). The
                            only node, if there is one. The token is of no list: refuse (`TokenUnknown`)
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
@@ -185,8 +185,8 @@ def _shared(ask: Ask, now: View) -> Send | AskAll:
     if not ask.name:
         send = Send(node, now.fleet.members.get(node), epoch=elected.epoch)
         return AskAll((send,)) if ask.method in LISTINGS else send
-    if now.lost_claims and len(now.fleet) > 1:
-        raise KnowledgeLost(ask.driver, now.lost_claims[0])
+    if now.loss and len(now.fleet) > 1:
+        raise KnowledgeLost(ask.driver, now.loss)
     claims = now.book.open_about(ask.name)
     over = frozenset(it.node for it in claims if it.name == ask.name and election.has_stopped(it))
     holders = sorted({it.node for it in claims} - over, key=lambda holder: (holder not in now.connected, holder))
@@ -270,8 +270,8 @@ def _in_topology(ask: Ask, now: View) -> str:
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
         raise NoNodeFits(ask.driver, asked.name, why)
     is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
-    if is_choice and now.lost_claims:
-        raise KnowledgeLost(ask.driver, now.lost_claims[0])
+    if is_choice and now.loss:
+        raise KnowledgeLost(ask.driver, now.loss)
     able = [node for node in fitting if not (fleet.members[node].refused or ask.needs & fleet.lacking(node))]
     best = able or fitting
     return next((node for node in best if node in now.connected), best[0])
@@ -305,8 +305,8 @@ def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
     `silent` are nodes that cannot be asked for a list.
     """
     book, fleet = now.book, now.fleet
-    if lost := (*now.lost_reports, *now.lost_claims):
-        return f"has lost others ({lost[0]}): see docs/troubleshooting.md#the-hub-has-lost-records"
+    if now.loss:
+        return f"has lost others ({now.loss}): see docs/troubleshooting.md#the-hub-has-lost-records"
     if left := sorted({node for node, kind in book.lists if kind == FORGOTTEN and node not in fleet.members}):
         return (
             f"has forgotten {', '.join(left[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget {left[0]} "
@@ -323,8 +323,8 @@ def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
 
 def _capacity(ask: Ask, now: View) -> Send | AskAll:
     fleet, terms = now.fleet, ask.asked.terms
-    if now.lost_reports:
-        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    if now.loss:
+        raise KnowledgeLost(ask.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
     silent = next((member.node for member in fleet if not member.tells_segments), "")
     if not nodes and silent:
@@ -339,8 +339,8 @@ def _capacity(ask: Ask, now: View) -> Send | AskAll:
 def _list(ask: Ask, now: View) -> Send | AskAll:
     fleet, token = now.fleet, ask.asked.token
     at = page_tokens.read(token)
-    if now.lost_reports:
-        raise KnowledgeLost(ask.driver, now.lost_reports[0])
+    if now.loss:
+        raise KnowledgeLost(ask.driver, now.loss)
     if strangers := sorted(set(now.book.nodes) - fleet.members.keys()):
         raise NotListed(ask.driver, ask.method, dict.fromkeys(strangers, "it has not reported the driver yet"))
     if not fleet.members or (len(fleet) == 1 and at is None):

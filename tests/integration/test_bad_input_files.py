@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import sqlite3
 import stat
@@ -20,7 +19,6 @@ from common.status import Code
 from tests.kit import prefork
 from tests.kit.bridge import Member
 from tests.kit.certificates import Authority
-from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
@@ -267,26 +265,6 @@ def test_a_corrupt_database_leaves_the_hub_serving(short_dir: Path, tmp_path: Pa
     with Serving(HUB, short_dir, tmp_path) as hub, Stranger(hub.socket) as operator:
         operator.greet(hello("operator", "o"))
         assert bool(hub.logged("is damaged")) is bool(content)
-
-
-def test_writes_that_failed_to_the_end_leave_the_next_hub_guessing_no_node(bridge: Bridge, short_dir: Path) -> None:
-    with small_disk(short_dir / "small", "size=1m") as state:
-        hub = bridge.start_hub(f"--state-dir={state}")
-        with Stranger(hub.address) as known:
-            known.greet(hello("edge", "known"))
-            known.report("known", "d.example")
-            hub.wait_logged("edge known is connected")
-        ballast = fill(state)
-        with Stranger(hub.address) as forgotten:
-            forgotten.greet(hello("edge", "forgotten"))
-            forgotten.report("forgotten", "d.example", padding=100_000)
-            wait_for(lambda: hub_state(hub.uds)["trouble"], what="failed write")
-            hub.kill()
-        ballast.unlink()
-        hub.start()
-        sidecar = bridge.start_proxy("d.example").sidecar()
-        lost = rf"had reported \(2[^ ]*Z {re.escape(str(state))}/hub.db could not be written to the end\); set --nodeid"
-        wait_for(lambda: re.search(lost, sidecar.call("GetCapacity").message), what="refusal")
 
 
 def test_a_second_hub_on_one_state_directory_is_refused_and_the_first_says_that_no_agent_can_reach_it(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from cli.process_options import HUB_OPTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
+from cloud.incarnation import Incarnation
 from cloud.placement.claims import Claims
+from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -43,6 +45,8 @@ class Hub:
     def __init__(self, directory: Path, part: SyncPart | None = None) -> None:
         texts = {"state_dir": str(directory), "max_nodes": "3"}
         self.settings = HUB_OPTIONS.read(texts)
+        self.records = SqliteRecords(directory)
+        self.incarnation = Incarnation(self.records)
         self.store, self.metrics = Store(directory), Metrics()
         self.trust = TrustPart(self.settings, TrustStore(directory), self.metrics)
         segments = UniqueSegments(self.store, self.settings.unique_topology)
@@ -51,6 +55,7 @@ class Hub:
             Nodes(self.store, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
             part or SyncPart(),
             self.trust,
+            incarnation=self.incarnation,
             store=self.store,
             claims=Claims(directory),
             segments=segments,
@@ -107,6 +112,7 @@ async def running(world: Hub) -> AsyncIterator[Hub]:
     await world.placement.close()
     await world.trust.store.close()
     await world.store.close()
+    await world.records.close()
 
 
 def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:

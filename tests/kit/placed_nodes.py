@@ -206,13 +206,14 @@ class Placed:
         epochs: of each call that was sent.
         rules: the rules for elections.
         labels: the labels of the Nodes; None: they have not been read.
+        lost: the loss of records; empty: none.
     """
 
     def __init__(
         self,
         directory: Path,
         *reports: DriverReport,
-        lost: tuple[str, ...] = (),
+        lost: str = "",
         store: Callable[[], Claims] | None = None,
         most_open: int = MOST_OPEN,
     ) -> None:
@@ -245,7 +246,7 @@ class Placed:
             self.store,
             offers=Offers(self.offers, metrics),
             metrics=metrics,
-            losses=lambda: self.lost,
+            loss=lambda: self.lost,
             owners=lambda _term: set(),
             affinity=None,
             most_open=self._most_open,

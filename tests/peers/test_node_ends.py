@@ -245,7 +245,7 @@ def test_a_hub_without_its_state_finds_the_volumes_of_the_hub_before(
     api.create(persistent)
     with Bridge(short_dir, tmp_path) as bridge:
         hub = bridge.start_hub(f"--kubeconfig={control_plane.service_account_kubeconfig('csi-bridge', HUB)}")
-        expected = "the state directory was empty, but PersistentVolume pv-earlier of driver dirdriver.csi was made"
+        expected = "the hub's records are new, but PersistentVolume pv-earlier of driver dirdriver.csi was made"
         wait_for(
             lambda: [it for it in hub_state(hub.uds)["lost"] if expected in it],
             what="loss",

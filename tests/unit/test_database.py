@@ -152,14 +152,12 @@ class WrittenDatabase:
     """A database with its writer.
 
     Attributes:
-        risks: the sentences that `at_risk` was called with.
     """
 
     def __init__(self, directory: Path, *, retry_s: float) -> None:
         self.path = directory / "test.db"
         self.connection = open_database(self.path, SCHEMA, check=lambda _: None).connection
-        self.risks: list[str] = []
-        self.writer = DatabaseWriter(self.path, self.connection, at_risk=self.risks.append, retry_s=retry_s)
+        self.writer = DatabaseWriter(self.path, self.connection, retry_s=retry_s)
 
     def change(self, sql: str) -> None:
         """Change the database as another process does."""
@@ -214,7 +212,6 @@ async def test_a_commit_that_fails_raises_and_leaves_nothing_of_itself(
     assert patient.items() == {}
     await patient.writer.commit([insert("a")])
     assert patient.writer.trouble == ""
-    assert patient.risks == []
     assert len(caplog.records) == 1
 
 
@@ -358,12 +355,11 @@ async def test_a_put_that_fails_is_retried_and_the_newest_state_of_a_key_wins(
     written.change(FULL)
     written.writer.put("a", insert("a", 1))
     written.writer.put("b", insert("b", 1))
-    await until(lambda: written.risks)
+    await until(lambda: written.writer.trouble)
     written.writer.put("a", insert("a", 2))
     written.change("DROP TRIGGER full")
-    await until(lambda: len(written.risks) == 2)
+    await until(lambda: not written.writer.trouble)
     assert written.items() == {"a": 2, "b": 1}
-    assert written.risks == [f"{written.path} could not be written to the end", ""]
     assert caplog.messages == [
         f"cannot write {written.path}; it is tried again: disk is full",
         f"{written.path} is written again, and nothing is missing in it",
@@ -384,34 +380,30 @@ async def test_a_put_of_a_bug_does_not_keep_the_others_from_the_disk(written: Wr
 async def test_a_commit_retries_the_puts_that_wait_and_comes_after_them(patient: WrittenDatabase) -> None:
     patient.change(FULL)
     patient.writer.put("a", insert("a", 1))
-    await until(lambda: patient.risks)
+    await until(lambda: patient.writer.trouble)
     patient.change("DROP TRIGGER full")
     await patient.writer.commit([("UPDATE items SET value = 9 WHERE key = 'a'", ())])
     assert patient.items() == {"a": 9}
-    assert patient.risks[-1] == ""
+    assert patient.writer.trouble == ""
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_a_put_is_retried_and_at_risk_until_a_commit_that_replaces_it_works(
-    patient: WrittenDatabase, *, works: bool
-) -> None:
+async def test_a_put_is_retried_until_a_commit_that_replaces_it_works(patient: WrittenDatabase, *, works: bool) -> None:
     patient.change(FULL.replace("ON items", f"ON items WHEN NEW.value < {2 if works else 3}"))
     patient.writer.put("a", insert("a", 1))
-    await until(lambda: patient.risks)
+    await until(lambda: patient.writer.trouble)
     with nullcontext() if works else pytest.raises(WriteFailed):
         await patient.writer.submit([insert("a", 2)], replaces=["a"])
-    assert len(patient.risks) == 1 + works
     patient.change("DROP TRIGGER full")
     await patient.writer.commit([])
     assert patient.items() == {"a": 1 + works}
-    assert patient.risks[-1] == patient.writer.trouble == ""
+    assert patient.writer.trouble == ""
 
 
-async def test_a_put_that_still_fails_at_the_close_stays_at_risk(patient: WrittenDatabase) -> None:
+async def test_a_put_that_still_fails_at_the_close_is_given_up(patient: WrittenDatabase) -> None:
     patient.change(FULL)
     patient.writer.put("a", insert("a"))
     await patient.writer.close()
-    assert patient.risks == [f"{patient.path} could not be written to the end"]
     assert patient.writer.trouble == "disk is full"
     assert [file.name for file in patient.path.parent.iterdir()] == ["test.db"], "the file is closed"
 
@@ -426,7 +418,6 @@ async def test_a_write_that_persists_returns_once_the_disk_has_it(written: Writt
     written.change("DROP TRIGGER full")
     assert await task
     assert written.items() == {"a": 0}
-    assert written.risks == []
 
 
 async def test_a_write_that_persists_gives_up_when_the_writer_is_closed(patient: WrittenDatabase) -> None:

@@ -328,7 +328,7 @@ def test_versions_that_differ_from_the_hubs_are_named_with_those_who_have_them()
 def test_every_problem_that_status_shows_is_a_finding_and_what_stops_calls_is_wrong() -> None:
     state = hub(
         node(refused={"d.example": "line 2"}, lacking={"d.example": ["CLONE_VOLUME"]}, unreported=["d.example"]),
-        lost=["hub.db was gone"],
+        lost=["state.db was gone"],
         trouble="disk full",
         problems=["p"],
         ending=["the certificate in /c ends at T; renew the file"],

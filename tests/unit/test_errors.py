@@ -33,10 +33,10 @@ TEXTS: dict[CallError, str] = {
         "--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
         "the driver, run csi-bridge forget NODE [DRIVER] on the hub's host"
     ),
-    errors.KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z hub.db was gone or empty"): (
-        "the call for driver dir.csi names no edge node, and the hub has lost part of what the nodes had reported "
-        "(2026-11-21T09:12:03Z hub.db was gone or empty); set --nodeid on the proxy driver, or, once csi-bridge "
-        "status shows every node and its drivers again, run csi-bridge trust on the hub's host"
+    errors.KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z state.db was gone"): (
+        "the call for driver dir.csi names no edge node, and the hub has lost records (2026-11-21T09:12:03Z state.db "
+        "was gone); set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers "
+        "again, run csi-bridge trust on the hub's host"
     ),
     errors.NoPlace("dir.csi", "volume v-1", "nobody tells"): (
         "the hub does not know which edge node of driver dir.csi has volume v-1: nobody tells"

@@ -210,7 +210,7 @@ async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_unti
         "the newest report of edge node n2 does not count: not a list of driver reports (JSONDecodeError)"
     ]
     assert caplog.text.count("node n2 sent an unreadable report") == 1
-    assert world.store.losses.standing == ()
+    assert world.incarnation.loss == ""
     assert await called(driver, CREATE) == Status(Code.OK)
     reports.queue(encode_reports([]))
     await until(lambda: not told_of(world, "n2").problems)
@@ -313,23 +313,23 @@ async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
 async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watch_hears_of_its_driver(
     world: Hub,
 ) -> None:
-    world.store.losses.add("hub.db was damaged")
+    world.incarnation._lose("records were lost")
     await with_driver(world)
     driver = await world.driver()
     watch = driver.open(Kind.WATCH, subject=DRIVER)
     assert (await called(driver, CREATE)).code == Code.UNAVAILABLE
     (told,), status = await world.order(Kind.TRUST)
     assert status == Status(Code.OK, origin=Origin.HUB)
-    assert json.loads(told)["lost"][0].endswith("Z hub.db was damaged")
+    assert json.loads(told)["lost"][0].endswith("Z records were lost")
     assert await called(driver, CREATE) == Status(Code.OK)
     assert decode_reports(await watch.receive() or b"") == [report()]
 
 
 async def test_a_trust_that_cannot_be_written_down_is_refused(world: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    async def fail() -> None:
         raise OSError("disk on fire")
 
-    monkeypatch.setattr(world.store.losses, "clear", fail)
+    monkeypatch.setattr(world.incarnation, "trust", fail)
     told = await world.order(Kind.TRUST)
     why = "csi-bridge trust has no effect: the decision cannot be written to the disk: disk on fire"
     assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
@@ -342,11 +342,11 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     await with_driver(world)
     await world.edge("n2")
     await world.driver()
-    world.store.losses.add("hub.db was damaged")
+    world.incarnation._lose("records were lost")
     hub = world.pages.status()
     assert (hub.software, hub.known, hub.connected, hub.max_nodes) == (SOFTWARE, 2, 2, 3)
     assert (hub.has_source, hub.problems) == (False, [])
-    assert [loss.endswith("Z hub.db was damaged") for loss in hub.lost] == [True]
+    assert [loss.endswith("Z records were lost") for loss in hub.lost] == [True]
     (driver,) = hub.drivers
     assert (driver.driver, driver.address, driver.placement) == (DRIVER, "10.0.0.1:7", "auto")
     assert driver.software == SOFTWARE

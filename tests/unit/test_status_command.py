@@ -56,11 +56,11 @@ def test_who_serves_a_shared_driver_is_a_table_and_why_nobody_does_stands_below(
 
 
 def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_follows() -> None:
-    told = state(trouble="disk is full", lost=["2026-11-21T09:12:03Z hub.db was gone"])
+    told = state(trouble="disk is full", lost=["2026-11-21T09:12:03Z state.db was gone"])
     assert list(show(told))[1:] == [
         "",
         "NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: disk is full",
-        "LOST: 2026-11-21T09:12:03Z hub.db was gone; calls that name no node are refused until csi-bridge trust",
+        "LOST: 2026-11-21T09:12:03Z state.db was gone; calls that name no node are refused until csi-bridge trust",
     ]
 
 

@@ -258,7 +258,7 @@ async def test_a_node_that_has_volumes_and_has_not_reported_the_driver_yet_is_mi
 
 async def test_after_a_loss_of_reports_no_list_is_known_to_be_whole(three: Placed) -> None:
     token = (await page(three)).next_token
-    three.lost = ("hub.db was damaged",)
+    three.lost = "state.db was gone"
     for each in ("", token):
         with pytest.raises(KnowledgeLost):
             await page(three, each)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloud.placement.affinity import Affinity
@@ -27,10 +25,6 @@ from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, OK, Placed, Placing, affinity, create, delete, on, record, report, volumes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # -------------------- where something new goes --------------------
 
@@ -291,7 +285,7 @@ async def test_the_only_nodes_vendor_says_itself_what_is_missing(placed: Placing
 async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(placed: Placing) -> None:
     world = placed(report("n1"))
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
-    world.lost = ("hub.db was damaged",)
+    world.lost = "state.db was gone"
     with pytest.raises(KnowledgeLost):
         await world.ask("DeleteVolume", delete("other"))
 
@@ -381,27 +375,14 @@ async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing
 # -------------------- losses --------------------
 
 
-async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_allowed(world: Placed) -> None:
-    world.store.losses.add("placement.db was damaged")
-    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+async def test_a_loss_makes_a_create_wait_unless_one_node_alone_is_allowed(placed: Placing) -> None:
+    world = placed(report("n1"), report("n2"), lost="state.db was gone")
+    with pytest.raises(KnowledgeLost, match=r"state\.db was gone"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
 
 
-async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_though_one_node_alone_is_back(
-    placed: Placing,
-) -> None:
-    world = placed(report("n1"), lost=("hub.db was damaged",))
-    world.store.losses.add("placement.db was damaged")
-    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+async def test_after_a_loss_a_create_with_a_choice_waits_though_one_node_alone_is_back(placed: Placing) -> None:
+    world = placed(report("n1"), lost="state.db was gone")
+    with pytest.raises(KnowledgeLost, match=r"state\.db was gone"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
-
-
-async def test_a_database_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(
-    world: Placed, tmp_path: Path
-) -> None:
-    await world.placement.close()
-    (tmp_path / "placement.db").write_bytes(b"no database" * 500)
-    await world.restart()
-    assert "was damaged" in world.store.lost()[0]
-    assert list(tmp_path.glob("placement-*.corrupt"))  # noqa: ASYNC240  # a test

@@ -328,7 +328,6 @@ class Play:
         """All is well again: every name can be used, and none is held when all is deleted."""
         self.do_disk(False)
         self.hub.away = set()
-        await self.hub.store.trust()  # after a kill on a full disk
         for node in self.nodes.values():
             node.unsent, node.deletion = False, "done"
         await self.rest()
@@ -591,7 +590,7 @@ def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
         members - (home if why == "it is away" else NOWHERE),
         book,
         affinity(*named, handle="vol-1", key=key) if named else None,
-        ("hub.db was damaged",) if why == "lost" else (),
+        "state.db was gone" if why == "lost" else "",
         listed=fresh,
     )
     request = delete().SerializeToString()

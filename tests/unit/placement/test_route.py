@@ -128,8 +128,7 @@ ALL = frozenset(FLEET.members)
         ({"book": marked(forgotten="n9")}, "has forgotten n9, which had volumes or snapshots;"),
         ({"book": marked(open_at="n2")}, "does not know the outcome of a create on n2 yet"),
         ({"book": marked(listed="n2")}, "the nodes' lists leave it open"),
-        ({"lost_reports": ("hub.db was damaged",)}, "has lost others (hub.db was damaged)"),
-        ({"lost_claims": ("placement.db was damaged",)}, "has lost others (placement.db was damaged)"),
+        ({"loss": "state.db was gone"}, "has lost others (state.db was gone)"),
     ],
 )
 def test_the_deletion_of_what_no_node_lists_goes_nowhere_while_a_node_may_have_it(

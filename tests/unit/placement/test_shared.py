@@ -216,12 +216,12 @@ async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_l
     await empty.placement.close()
 
 
-async def test_after_the_loss_of_the_store_nothing_is_changed_until_an_operator_trusts_it(world: Placed) -> None:
-    world.store.losses.add("placement.db was damaged")
-    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+async def test_after_a_loss_nothing_is_changed_until_an_operator_trusts_it(world: Placed) -> None:
+    world.lost = "state.db was gone"
+    with pytest.raises(KnowledgeLost, match=r"state\.db was gone"):
         await ask(world, "ControllerPublishVolume", publish())
     assert (await ask(world, "ListVolumes", csi.ListVolumesRequest())).node == "n1"
-    await world.store.trust()
+    world.lost = ""
     assert (await ask(world, "ControllerPublishVolume", publish())).node == "n1"
 
 
