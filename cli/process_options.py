@@ -250,8 +250,7 @@ HUB_OPTIONS = Options(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
         default="8MiB",
-        help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
-        "which have a quarter.",
+        help="Room in the hub's records for one node's facts: the state of the node, its pods and claims.",
     ),
     _tuning(
         "--audit-grace",

@@ -18,6 +18,7 @@ from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
 from cloud.placement.claims import Claims
+from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
@@ -110,7 +111,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     nodes = Nodes(store, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
     nodes.subscribe(lambda _driver, node: rights.changed(node))
-    sync = await opened.enter_async_context(_sync_part(settings, rights))
+    sync = await opened.enter_async_context(_sync_part(settings, records, rights))
     claims = Claims(settings.state_dir)
     parts = HubParts(
         settings,
@@ -168,12 +169,13 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
         parts.hub.end_expired()
 
 
-def _sync_part(settings: HubSettings, rights: NodeRights) -> AbstractAsyncContextManager[SyncPart]:
+def _sync_part(settings: HubSettings, records: Records, rights: NodeRights) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
             settings.manifests,
             settings.state_dir,
+            records,
             rights,
             seal_key=settings.seal_key,
             fact_quota_bytes=settings.fact_quota_bytes,
@@ -188,7 +190,7 @@ def _sync_part(settings: HubSettings, rights: NodeRights) -> AbstractAsyncContex
     labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
     return following(
         settings.kubeconfig,
-        settings.state_dir,
+        records,
         rights,
         labels=labels,
         taints=taints,

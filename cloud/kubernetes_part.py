@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect, refuse_older
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
+from cloud.records.records import Records
 from cloud.sole_use import SoleUse
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
@@ -37,7 +37,7 @@ from common.tasks import supervised
 @asynccontextmanager
 async def following(
     kubeconfig: str,
-    state_dir: Path,
+    records: Records,
     rights: NodeRights,
     *,
     labels: Mapping[str, str] | None = None,
@@ -48,21 +48,21 @@ async def following(
 
     Args:
         kubeconfig: how to reach it.
-        state_dir: for the facts.
+        records: for the facts.
         rights: what nodes may tell, and have.
         labels: of each Node that the hub makes.
         taints: of each such Node.
         fact_quota_bytes: the room of one node's facts.
 
     Raises:
-        SettingsError: the kubeconfig or the state directory cannot be used, or Kubernetes is too old.
+        SettingsError: the kubeconfig cannot be used, the records are damaged, or Kubernetes is too old.
     """
     async with (
-        FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table,
         connect(kubeconfig) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
         await refuse_older(kube, kubeconfig)
+        table = FactTable(records, rights, quota_bytes=fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(

@@ -1,4 +1,4 @@
-"""The sync part of a hub with manifests: objects come from a directory of YAML, and the nodes' facts stay on disk."""
+"""The sync part of a hub with manifests: objects come from a directory of YAML, and the nodes' facts stay here."""
 
 import logging
 import stat
@@ -9,6 +9,7 @@ from pathlib import Path
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
+from cloud.records.records import Records
 from cloud.references import SourceReferences
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.last_good import LastGood
@@ -31,6 +32,7 @@ log = logging.getLogger("csi_bridge.hub.manifests")
 async def reading(
     directory: Path,
     state_dir: Path,
+    records: Records,
     rights: NodeRights,
     *,
     seal_key: Path | None = None,
@@ -40,15 +42,17 @@ async def reading(
 
     Args:
         directory: the manifests.
-        state_dir: for the facts, the manifests' last good content, and the claims and volumes that are bound.
+        state_dir: for the manifests' last good content, and the claims and volumes that are bound.
+        records: for the facts.
         rights: what nodes may tell, and have.
         seal_key: the file with the key that seals this content; by default one in the state directory.
         fact_quota_bytes: the room of one node's facts.
 
     Raises:
-        SettingsError: the state directory or the key cannot be used.
+        SettingsError: the state directory or the key cannot be used, or the records are damaged.
     """
-    async with FactTable(state_dir, rights, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
+    table = FactTable(records, rights, quota_bytes=fact_quota_bytes)
+    async with supervised() as tasks:
         last_good = LastGood(state_dir / "manifests.sealed", _sealer(state_dir, seal_key))
         manifests = Manifests(directory, table, last_good, state_dir / "bindings.json")
         mounts = Mounts(manifests, earlier_use=table.earlier_use, facts=table.of)

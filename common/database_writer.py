@@ -61,6 +61,10 @@ class WriteFailed(OSError):
         super().__init__(f"{path} cannot be written: {why}")
 
 
+class _NoRoom(OSError):
+    """Only the room is left that others need: writes that grow fail, and the database works."""
+
+
 @dataclass(slots=True, eq=False)
 class _Write:
     """A write that waits for the writer's thread.
@@ -279,7 +283,8 @@ class DatabaseWriter:
                 for key in write.replaces:
                     if key in retried and retried[key].number < write.number:
                         del results[retried.pop(key)]
-        errors = [result.error for result in results.values() if isinstance(result, _Failed)]
+        failed = [result.error for result in results.values() if isinstance(result, _Failed)]
+        errors, works = [it for it in failed if not isinstance(it, _NoRoom)], len(failed) < len(writes)
         again = {key: write for key, write in retried.items() if isinstance(results[write], _Failed)}
         with self._woken:
             self._retry_at = time.monotonic() + self._retry_s if again else 0.0
@@ -287,8 +292,9 @@ class DatabaseWriter:
                 for write in again.values():
                     del results[write]
                 self._retried = again | self._retried  # a newer `put` of the same key stays
-        self._note_trouble(errors[0] if errors else None)
-        self._tell(results, works=len(errors) < len(writes))
+        if errors or works:
+            self._note_trouble(errors[0] if errors else None)
+        self._tell(results, works=works)
 
     def _transact(self, writes: list[_Write]) -> list[Any]:
         """Attempt some writes in one transaction. Returns their results; for a failed one a `_Failed` or `_Raised`."""
@@ -302,13 +308,13 @@ class DatabaseWriter:
         except Exception as error:  # noqa: BLE001  # the callers get it
             return [_Failed(error)] * len(writes)
 
-    def _no_room(self) -> OSError | None:
+    def _no_room(self) -> _NoRoom | None:
         """The error of writes that grow; None if the disk has room for them."""
         found = os.statvfs(self._path)
         free_bytes = found.f_bavail * found.f_frsize
         if free_bytes >= self._least_free_bytes:
             return None
-        return OSError(
+        return _NoRoom(
             errno.ENOSPC,
             f"the disk has {free_bytes >> 10} KiB left; the last {self._least_free_bytes >> 10} are for others",
         )
@@ -364,7 +370,7 @@ def _executes(statements: Iterable[Statement]) -> Work[None]:
     return execute
 
 
-def _attempt_all(connection: sqlite3.Connection, writes: list[_Write], crowded: OSError | None) -> list[Any]:
+def _attempt_all(connection: sqlite3.Connection, writes: list[_Write], crowded: _NoRoom | None) -> list[Any]:
     results: list[Any] = []
     missing: _Failed | None = None
     for write in writes:

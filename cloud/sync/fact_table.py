@@ -1,116 +1,79 @@
-"""The fact table: the facts that the nodes told, in `facts.db`, and the objects that they change.
+"""The fact table: the facts that the nodes told, and the objects that they change.
 
 Rules:
 
-* A fact is in the database before it counts and before the hub acknowledges it, so it outlives the hub.
+* A fact is in the records before it counts and before the hub acknowledges it, so it outlives the hub.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
-* Events are kept for people, the newest ones of each node. They are not in memory.
+* Events are for people. The newest ones of all nodes are in memory alone.
 * What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
   whether the earlier machine still writes. It lasts until `settle` or `forget`.
-* Each node has a quota of bytes (`cloud.sync.fact_quota`), and the table leaves the last room on the disk to the
-  hub's other files.
-* One thread does all writing (`common.database_writer`). A write that fails raises OSError: the caller tries again.
+* Each node has a quota of bytes (`cloud.sync.fact_quota`), and facts leave the last room on the disk to other records.
+* A write that fails raises OSError: the caller tries again.
+
+Records:
+
+    fact      node, kind, namespace, name   uid, version: the stamp that the node gave the fact
+                                            told_ns: when the hub got it, in nanoseconds since the epoch
+                                            body: the fields that the hub keeps (`cloud.sync.fact_kinds`)
+    machine   node                          instance: of the machine that told the node's facts last (`Hello.instance`)
+                                            earlier_use: a list of texts, as `FactTable.earlier_use`
 """
 
 import asyncio
-import contextlib
-import json
-import logging
-import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Final, Self
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
+from typing import Final
 from weakref import WeakValueDictionary
 
 from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
 from cloud.node_rights import NodeRights
+from cloud.records.records import Change, Key, Kind, Records
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
-from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
+from cloud.sync.fact_quota import FACT_QUOTA_BYTES, FactQuota
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
-from common.database import Schema, connect_to_read, open_database
-from common.database_writer import DatabaseWriter, Statement
-from common.errors import SettingsError
 from common.objects import Ref, Stamp, encode_body
 
-log = logging.getLogger("csi_bridge.hub.facts")
-
-SCHEMA: Final = Schema(
-    "hub",
-    (
-        (
-            """CREATE TABLE facts (
-                node TEXT NOT NULL, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL,
-                version TEXT NOT NULL, told_ns INTEGER NOT NULL, body TEXT NOT NULL,
-                PRIMARY KEY (node, kind, namespace, name)
-            ) STRICT""",
-            """CREATE TABLE machines (
-                node TEXT PRIMARY KEY, instance TEXT NOT NULL, earlier_use TEXT NOT NULL
-            ) STRICT, WITHOUT ROWID""",
-        ),
-    ),
-)
-"""Of `facts.db`. `uid` and `version` are the stamp that the node gave the fact. `instance` is that of the machine that
-told the node's facts last (`Hello.instance`); `earlier_use` is a JSON list."""
-
 MOST_FACTS: Final = 10_000
-"""Of one node, without its Events: each is a claim or a pod."""
-
-LEAST_FREE_BYTES: Final = 16 * 1_048_576
-"""The room on the disk that facts leave to the hub's other files: calls need them, and no call needs facts."""
+"""Of one node: each is a claim or a pod."""
 
 MOST_EVENTS: Final = 1_000
-"""Of one node. The table drops the oldest ones."""
+"""Of all nodes. Above this number, the table drops the oldest one of the node with the most."""
 
-_PUT: Final = """INSERT OR REPLACE INTO facts (node, kind, namespace, name, uid, version, told_ns, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-_DROP: Final = "DELETE FROM facts WHERE node = ? AND kind = ? AND namespace = ? AND name = ?"
-_SELECT: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts
-    ORDER BY told_ns, rowid"""
-_SELECT_IN_ORDER: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts
-    ORDER BY node, kind, namespace, name"""
-_SELECT_OF: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts WHERE node = ?
-    ORDER BY kind, namespace, name"""
-_VOID: Final = "DELETE FROM facts WHERE node = ?"
-_PUT_MACHINE: Final = "INSERT OR REPLACE INTO machines (node, instance, earlier_use) VALUES (?, ?, ?)"
-_DROP_MACHINE: Final = "DELETE FROM machines WHERE node = ?"
-_SELECT_MACHINES: Final = "SELECT node, instance, earlier_use FROM machines"
+_RECORD_BYTES: Final = 100
+"""Of a record, in addition to its texts: the names of its fields, the stamp, the time."""
 
 _EARLIER_USE: Final = Ref("EarlierUse", "", "")
 """Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""
 
-_Row = tuple[str, str, str, str, str, str, int, str]
-
 
 class FactTable:
-    """The facts of all nodes. It is open as long as an `async with` block of it.
+    """The facts of all nodes.
 
     Attributes:
         earlier_use: by node: the volumes that earlier machines of this name had in use when another one took the name,
             as names of `volumesInUse`; and the names of their claims to volumes (`common.sole_use`).
+        events: the newest Events by node and name, the oldest first.
     """
 
-    def __init__(
-        self,
-        state_dir: Path,
-        rights: NodeRights,
-        *,
-        quota_bytes: int = FACT_QUOTA_BYTES,
-    ) -> None:
+    def __init__(self, records: Records, rights: NodeRights, *, quota_bytes: int = FACT_QUOTA_BYTES) -> None:
         """Read all facts. `rights` say which of them the hub believes.
 
         Raises:
-            SettingsError: the directory cannot be used, or a newer hub wrote the database.
+            SettingsError: the records are damaged.
         """
-        self._path, self._rights = state_dir / "facts.db", rights
-        self._quota_bytes = quota_bytes
+        self._records, self._rights = records, rights
         self._quota = FactQuota(quota_bytes)
+        self._trouble = ""
+        """Why the last fact could not be written; empty if it was."""
         self._facts: dict[str, dict[Ref, Fact]] = {}
         self._instances: dict[str, str] = {}
         """By node: the machine that told its facts last."""
         self.earlier_use: dict[str, frozenset[str]] = {}
+        self.events: dict[tuple[str, Ref], Fact] = {}
         self._users: dict[str, set[str]] = {}
         """The nodes that list a volume as in use, by the volume's name in `volumesInUse`."""
         self._told: Told | None = None
@@ -118,28 +81,16 @@ class FactTable:
         self._subscribers: list[Callable[[], None]] = []
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By node: its facts are written one after another."""
-        try:
-            state_dir.mkdir(parents=True, exist_ok=True)
-            database = open_database(self._path, SCHEMA, check=self._read).connection
-        except (OSError, sqlite3.Error) as error:
-            raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
-        self._writer = DatabaseWriter(
-            self._path,
-            database,
-            meanwhile="the nodes keep their facts until it works",
-            least_free_bytes=LEAST_FREE_BYTES,
-        )
-
-    async def __aenter__(self) -> Self:
-        """The table, for as long as the block lasts."""
-        return self
-
-    async def __aexit__(self, *_exc: object) -> None:
-        """Finish the running writes, and close the database."""
-        await self._writer.close()
+        for node, instance, earlier_use in records.take(Kind.MACHINE, _read_machine):
+            self._note_machine(node, instance, earlier_use)
+        for node, ref, fact in records.take(Kind.FACT, _read_fact):
+            self._quota.put(node, ref, _size(node, ref, fact))
+            self._facts.setdefault(node, {})[ref] = fact
+            if ref.kind == "Node":
+                self._note_use(node, None, fact)
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
-        """A node's facts, without its Events."""
+        """A node's facts, without Events."""
         return self._facts.get(node, {})
 
     def believed(self, node: str, ref: Ref) -> Body | None:
@@ -196,13 +147,14 @@ class FactTable:
         """Sentences about a disk that takes nothing, and about nodes with the same node id."""
         if self._conflicts is None:
             self._conflicts = list(id_conflicts(self._facts))
-        why = self._writer.trouble
-        trouble = f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {why}"
+        trouble = (
+            f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {self._trouble}"
+        )
         exceeded = [
             f"{text}: the hub stores no more of them; what is left out is not shown here and not in Kubernetes"
             for _, text in sorted(self._quota.exceeded.items())
         ]
-        return [*([trouble] if why else []), *exceeded, *self._conflicts]
+        return [*([trouble] if self._trouble else []), *exceeded, *self._conflicts]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the loop whenever `told()` is another object. Returns a function that ends this."""
@@ -228,20 +180,18 @@ class FactTable:
                 raise ValueError(f"node {node} sends more than {MOST_FACTS} objects")
             if facts.get(ref) == fact:
                 return
-            row = _put(node, ref, fact)
-            size = _size(row[1])
+            size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
-            await self._writer.commit([row], grows=True)
+            await self._grow(_change(node, ref, fact))
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
-            old = facts.pop(ref, None)  # so that it comes last
-            facts[ref] = fact
+            old, facts[ref] = facts.get(ref), fact
             self._note(ref, old, fact)
 
     async def remove(self, node: str, ref: Ref) -> None:
         """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):
-            await self._writer.commit([(_DROP, _key(node, ref))])
+            await self._records.write([Change(Kind.FACT, _key(node, ref), None)])
             self._quota.remove(node, ref)
             self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
 
@@ -270,73 +220,64 @@ class FactTable:
     async def void(self, node: str) -> None:
         """Remove all facts of a node, but not what its earlier machines had in use. Raises OSError."""
         async with self._lock(node):
-            await self._void(node, [(_VOID, (node,))])
+            await self._void(node)
             if node in self.earlier_use:
-                self._quota.put(node, _EARLIER_USE, _size(_machine(node, "", self.earlier_use[node])))
+                self._quota.put(node, _EARLIER_USE, _machine_size(node, self.earlier_use[node]))
 
     async def forget(self, node: str) -> None:
         """Remove all that is known of a node. Raises OSError if that cannot be written."""
         async with self._lock(node):
-            await self._void(node, [(_VOID, (node,)), (_DROP_MACHINE, (node,))])
+            # The machine comes last: what earlier ones had in use counts until the order has worked.
+            await self._void(node, Change(Kind.MACHINE, (node,), None))
             self._instances.pop(node, None)
             self.earlier_use.pop(node, None)
 
-    async def _void(self, node: str, statements: list[Statement]) -> None:
-        await self._writer.commit(statements)
+    async def _void(self, node: str, *more: Change) -> None:
+        # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
+        # restart, the guard holds back what it does not know any more.
+        await self._records.write([*(Change(Kind.FACT, _key(node, ref), None) for ref in self.of(node)), *more])
         self._quota.forget(node)
+        for key in [key for key in self.events if key[0] == node]:
+            del self.events[key]
         for ref, fact in self._facts.pop(node, {}).items():
             self._note(ref, fact, None)
 
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
-        row = _machine(node, instance, earlier_use)
-        self._quota.check(node, _EARLIER_USE, _size(row), stray=False)
-        await self._writer.commit([(_PUT_MACHINE, row)], grows=bool(earlier_use))
-        self._note_machine(*row)
+        body = {"instance": instance, "earlier_use": sorted(earlier_use)}
+        change = Change(Kind.MACHINE, (node,), body)
+        self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
+        await (self._grow(change) if earlier_use else self._records.write([change]))
+        self._note_machine(node, instance, earlier_use)
 
-    def _note_machine(self, node: str, instance: str, earlier_use: str) -> None:
+    async def _grow(self, change: Change) -> None:
+        try:
+            await self._records.write([change], grows=True)
+        except OSError as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = ""
+
+    def _note_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
         self._instances[node] = instance
         self.earlier_use.pop(node, None)
         self._quota.remove(node, _EARLIER_USE)
-        if volumes := frozenset(json.loads(earlier_use)):
-            self.earlier_use[node] = volumes
-            self._quota.put(node, _EARLIER_USE, _size((node, instance, earlier_use)))
+        if earlier_use:
+            self.earlier_use[node] = earlier_use
+            self._quota.put(node, _EARLIER_USE, _machine_size(node, earlier_use))
 
-    async def put_event(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> bool:
-        """Keep an Event, and of the node's Events the newest ones.
-
-        Args:
-            node: the node that told it.
-            ref: the Event.
-            fact: its state.
-            stray: whether the hub does not know that the node has the object that the Event is about.
-
-        Returns:
-            Whether it is kept. False: it has no room.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        async with self._lock(node):
-            row = _put(node, ref, fact)
-            size = _size(row[1])
-            if not self._quota.has_room_for_event(node, ref, size, stray=stray):
-                return False
-            oldest = self._quota.oldest_events(node, ref, size, most=MOST_EVENTS)
-            # Before the write: if the caller is cancelled meanwhile, the Event counts as long as it may be kept.
-            self._quota.put(node, ref, size, stray=stray)
-            await self._writer.commit([row, *((_DROP, _key(node, old)) for old in oldest)], grows=True)
-            for old in oldest:
-                self._quota.remove(node, old)
-            return True
+    def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+        """Keep an Event in memory."""
+        self.events.pop((node, ref), None)
+        self.events[node, ref] = fact
+        if len(self.events) > MOST_EVENTS:
+            most, _ = Counter(its for its, _ in self.events).most_common(1)[0]
+            del self.events[next(key for key in self.events if key[0] == most)]
 
     def stored(self, node: str = "") -> Iterator[tuple[str, Ref, Fact]]:
-        """The facts in the database with their Events and nodes, in order; of one node alone if `node` names it.
-
-        Raises:
-            sqlite3.Error: the database cannot be read.
-        """
-        with contextlib.closing(connect_to_read(self._path)) as database:
-            yield from _readable(database.execute(_SELECT_OF, (node,)) if node else database.execute(_SELECT_IN_ORDER))
+        """The facts and Events with their nodes, in order; of one node alone if `node` names it."""
+        facts = ((name, ref, fact) for name in ([node] if node else self._facts) for ref, fact in self.of(name).items())
+        events = ((name, ref, fact) for (name, ref), fact in self.events.items() if node in ("", name))
+        return iter(sorted(chain(facts, events), key=lambda it: it[:2]))
 
     def _lock(self, node: str) -> asyncio.Lock:
         lock = self._locks.get(node)
@@ -371,20 +312,6 @@ class FactTable:
         for volume in now - before:
             self._users.setdefault(volume, set()).add(node)
 
-    def _read(self, database: sqlite3.Connection) -> None:
-        self._facts, self._quota, self._users = {}, FactQuota(self._quota_bytes), {}
-        self._instances.clear()
-        self.earlier_use.clear()
-        for machine in database.execute(_SELECT_MACHINES):
-            self._note_machine(*machine)
-        for row in database.execute(_SELECT):
-            for node, ref, fact in _readable((row,)):
-                self._quota.put(node, ref, _size(row))
-                if ref.kind != "Event":
-                    self._facts.setdefault(node, {})[ref] = fact
-                if ref.kind == "Node":
-                    self._note_use(node, None, fact)
-
 
 def _in_use(fact: Fact | None) -> frozenset[str]:
     return frozenset((fact.body.get("status") or {}).get("volumesInUse") or ()) if fact is not None else frozenset()
@@ -397,29 +324,31 @@ def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
     return frozenset(claims | {name for name in volumes if name.startswith(IN_USE_PREFIX)})
 
 
-def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> tuple[str, str, str]:
-    return node, instance, json.dumps(sorted(earlier_use))
-
-
-def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:
+def _key(node: str, ref: Ref) -> Key:
     return node, ref.kind, ref.namespace, ref.name
 
 
-def _put(node: str, ref: Ref, fact: Fact) -> Statement:
-    stamp = fact.stamp
-    return _PUT, (*_key(node, ref), stamp.uid, stamp.version, fact.told_ns, encode_body(fact.body).decode())
+def _change(node: str, ref: Ref, fact: Fact) -> Change:
+    body = {"uid": fact.stamp.uid, "version": fact.stamp.version, "told_ns": fact.told_ns, "body": fact.body}
+    return Change(Kind.FACT, _key(node, ref), body)
 
 
-def _size(row: Iterable[object]) -> int:
-    return ROW_BYTES + sum(len(value.encode()) for value in row if isinstance(value, str))
+def _size(node: str, ref: Ref, fact: Fact) -> int:
+    texts = "".join((*_key(node, ref), fact.stamp.uid, fact.stamp.version))
+    return _RECORD_BYTES + len(texts.encode()) + len(encode_body(fact.body))
 
 
-def _readable(rows: Iterable[_Row]) -> Iterator[tuple[str, Ref, Fact]]:
-    """The node, object and fact of each row that this version understands."""
-    for node, kind, namespace, name, uid, version, told_ns, body in rows:
-        ref = Ref(kind, namespace, name)
-        try:
-            check_ref(node, ref)
-            yield node, ref, Fact(Stamp(uid, version), keep(json.loads(body), ref), told_ns)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s of node %s is unreadable and left out until the node sends it again: %s", ref, node, error)
+def _machine_size(node: str, earlier_use: frozenset[str]) -> int:
+    return _RECORD_BYTES + sum(len(text.encode()) for text in (node, *earlier_use))
+
+
+def _read_fact(key: Key, body: Body) -> tuple[str, Ref, Fact]:
+    node, *names = key
+    ref = Ref(*names)
+    check_ref(node, ref)
+    return node, ref, Fact(Stamp(body["uid"], body["version"]), keep(body["body"], ref), int(body["told_ns"]))
+
+
+def _read_machine(key: Key, body: Body) -> tuple[str, str, frozenset[str]]:
+    (node,) = key
+    return node, body["instance"], frozenset(body["earlier_use"])

@@ -11,10 +11,9 @@ Rules:
   same way a fact about a pod counts only while the pod is on the node.
 * After a restart the sink cannot tell such an object from one that the node never had. It keeps the fact as a *stray*
   one, in a small part of the node's quota (`cloud.sync.fact_quota`).
-* A node sends an Event once and never takes it back. Events have no stamps.
+* A node sends an Event once and never takes it back. Events have no stamps. One that does not count is dropped.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from cloud.sync.closures import Closures
@@ -22,8 +21,6 @@ from cloud.sync.fact_kinds import Fact, check_ref, read_fact
 from cloud.sync.fact_table import FactTable
 from common import sole_use
 from common.objects import Object, Ref, Stamp
-
-log = logging.getLogger("csi_bridge.hub.facts")
 
 
 class FactSink:
@@ -53,7 +50,7 @@ class FactSink:
         """A kubelet serves the node. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact. Returns True once it is in the database; False: it does not count, and is kept if it has room.
+        """Keep a fact. Returns True once it is in the records; False: it does not count, and is kept if it has room.
 
         Raises:
             ValueError: the fact is not this node's to tell, makes no sense, or has no room in the node's quota.
@@ -62,7 +59,7 @@ class FactSink:
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
-            return await self._put_event(node, obj.ref, fact)
+            return self._put_event(node, obj.ref, fact)
         if obj.ref.kind == sole_use.KIND:
             await self._claim(node, obj.ref, fact)
             return True
@@ -91,14 +88,12 @@ class FactSink:
         if held is not None and uid in ("", held.stamp.uid):
             await self._table.remove(node, ref)
 
-    async def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
+    def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
         involved = fact.body["involvedObject"]
-        about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
-        counts = self._may_concern(node, about)
-        kept = await self._table.put_event(node, ref, fact, stray=not counts)
-        if not kept:
-            log.debug("node %s sent %s about %s, and has no room for it: dropped", node, ref, about)
-        return kept and counts
+        counts = self._may_concern(node, Ref(involved["kind"], involved.get("namespace", ""), involved["name"]))
+        if counts:
+            self._table.put_event(node, ref, fact)
+        return counts
 
     def _may_concern(self, node: str, about: Ref) -> bool:
         """Whether an object is one of the node's own, or is or was in its closure. True until that is known."""

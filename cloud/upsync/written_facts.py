@@ -1,18 +1,18 @@
-"""The written facts: stores the nodes' facts on the hub's disk and writes them to Kubernetes.
+"""The written facts: stores the nodes' facts in the hub's records and writes them to Kubernetes.
 
 A fact is an object as an agent reports it: its Node, its CSINode, the status of a claim or a pod, or an Event.
 
 Rules:
 
-* The hub acknowledges a fact when the fact is on the disk, so none is lost while the API server is away. After a start,
-  the hub compares all stored facts with Kubernetes and writes those that differ.
+* The hub acknowledges a fact when the fact is in the records, so none is lost while the API server is away. After a
+  start, the hub compares all stored facts with Kubernetes and writes those that differ.
 * The hub acknowledges a Node fact only when the Node in Kubernetes has all volumes of the fact's `volumesInUse`. The
   agent stages a volume for the first time only then, because the attach-detach controller must see it there first
   (docs/csi-contract.md#volumesinuse-comes-before-staging). Meanwhile the node's later facts wait, because the hub
   stores the facts of a node one after another. For that reason no other acknowledgement waits for Kubernetes.
 * Each kind has a queue of its own, so that Events that the API server refuses do not delay Nodes.
-* Events wait for their write in memory only: a hub that stops loses them. A node with very many takes no place from the
-  others, and does not fill the cluster.
+* Events wait for their write in memory (`FactTable.events`): a hub that stops loses them. A node with very many takes
+  no place from the others, and does not fill the cluster.
 * For a node that a kubelet serves the hub writes no facts, and only removes its own marks (`handover`). Earlier facts
   of the node's agent no longer count.
 * If an object is deleted during a write, the hub tries the write once more before it reports a problem.
@@ -44,9 +44,6 @@ from common.objects import Object, Ref, Stamp
 from common.token_bucket import Bucket
 
 log = logging.getLogger("csi_bridge.hub.upsync")
-
-_MOST_EVENTS: Final = 1_000
-"""The most events that wait to be written. Above this number, the oldest one of the node with the most is dropped."""
 
 _EVENT_BURST: Final = 500
 """The Events of a node that are written at once: as many as wait at an agent. Then there is one a second."""
@@ -92,7 +89,6 @@ class WrittenFacts:
         self._observed: set[str] = set()
         """The nodes that a kubelet serves, as their agents said last."""
         self._sink, self._files, self._writers = sink, files, writers
-        self._events: dict[Key, Body] = {}
         self._buckets: dict[str, Bucket] = {}
         """By node: the Events that it may still let the hub write."""
         self._monotonic = monotonic
@@ -154,9 +150,9 @@ class WrittenFacts:
             self._hearts.down(node)
 
     def observed(self, node: str) -> None:
-        """Hand the node over to its kubelet: drop its Events, remove the hub's marks, and write no fact of it."""
+        """Hand the node over to its kubelet: remove the hub's marks, and write no fact of it."""
         self._observed.add(node)
-        self._end(node)
+        self._in_use.end(node)
         for ref in (Ref(handover.KIND, "", node), *self._files.of(node)):
             self._add((node, ref))
 
@@ -204,16 +200,19 @@ class WrittenFacts:
         """Store a fact, and queue it for its writer. For a Node, wait until its `volumesInUse` is in Kubernetes.
 
         Returns False, and queues nothing, for a fact that does not count. When its pod comes to the node, it is queued.
+        A node's Events above its rate do not count.
 
         Raises:
             ValueError: the fact makes no sense, or the node may not send it.
             OSError: the disk is full or broken; the node has to send the fact again.
         """
+        key = node, obj.ref
+        if obj.ref.kind == "Event" and not self._may_write_event(node):
+            why = "an event of node %s is dropped, because the node sends too many"
+            log.warning(why, node, extra=of_peer(f"edge {node}"))
+            return False
         if not await self._sink.store(node, obj):
             return False
-        key = node, obj.ref
-        if obj.ref.kind == "Event":
-            self._put_event(key, read_fact(obj))
         self._told(key)
         if obj.ref.kind == "Node" and node not in self._observed:
             await self._in_use.wait(node, _in_use(read_fact(obj)))
@@ -238,7 +237,7 @@ class WrittenFacts:
         Raises:
             OSError: the disk is broken.
         """
-        self._end(node)
+        self._in_use.end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
         self._untell_all(node)
         self._buckets.pop(node, None)
@@ -264,26 +263,9 @@ class WrittenFacts:
             if not tellers:
                 del self._tellers[ref]
 
-    def _end(self, node: str) -> None:
-        """End all waits for the node's `volumesInUse`, and drop its Events: its facts no longer count."""
-        self._in_use.end(node)
-        for key in [key for key in self._events if key[0] == node]:
-            del self._events[key]
-            self._queues["Event"].discard(key)
-
-    def _put_event(self, key: Key, body: Body) -> None:
-        node, now = key[0], self._monotonic()
-        if not self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now)).take(now):
-            _lost(key, "the node sends too many")
-            return
-        self._events.pop(key, None)
-        self._events[key] = body
-        if len(self._events) > _MOST_EVENTS:
-            most, _ = Counter(its for its, _ in self._events).most_common(1)[0]
-            lost = next(it for it in self._events if it[0] == most)
-            del self._events[lost]
-            self._queues["Event"].discard(lost)
-            _lost(lost, "too many wait to be written")
+    def _may_write_event(self, node: str) -> bool:
+        now = self._monotonic()
+        return self._buckets.setdefault(node, Bucket(1.0, _EVENT_BURST, now)).take(now)
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key
@@ -291,10 +273,10 @@ class WrittenFacts:
             self._writers[ref.kind].forget(node, ref)
             return None
         if ref.kind == "Event":
-            if (body := self._events.get(key)) is not None:
-                await self._writers[ref.kind].write(node, ref, dict(body))
-                if self._events.get(key) is body:
-                    del self._events[key]
+            if (event := self._files.events.get(key)) is not None:
+                await self._writers[ref.kind].write(node, ref, dict(event.body))
+                if self._files.events.get(key) is event:
+                    del self._files.events[key]
             return None
         try:
             return await self._write_told(node, ref)
@@ -308,10 +290,6 @@ class WrittenFacts:
         if fact is not None and body != fact.body:
             log.info("node %s tells of drivers or segments that its reports do not have: not written to %s", node, ref)
         return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)
-
-
-def _lost(key: Key, why: str) -> None:
-    log.warning("an event of node %s is dropped, because %s: %s", key[0], why, key[1], extra=of_peer(f"edge {key[0]}"))
 
 
 def _in_use(body: Body) -> Collection[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from cloud.sync import fact_table
-from common.database import open_database, transaction
+from cloud.records.records import Change, Kind
+from cloud.records.sqlite import SqliteRecords
 from tests.kit.operator import by_hand
 
 if TYPE_CHECKING:
@@ -19,32 +19,26 @@ if TYPE_CHECKING:
     from tests.kit.bridge import Bridge
 
 UID = "063390d7-3607-524d-9c06-ba62b0f82522"
-GROWN = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": "grown", "namespace": "default", "uid": UID}
 MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}
 FACTS: list[tuple[str, str, str, str, dict[str, Any]]] = [
     *((node, "CSINode", "", node, {"spec": {"drivers": []}}) for node in ("n1", "n2", "n3")),
     *((node, "Node", "", node, {"status": {"capacity": {"cpu": "2"}}}) for node in ("n1", "n2", "n3")),
     ("n1", "PersistentVolumeClaim", "default", "grown", {"status": {"capacity": {"storage": "32Mi"}}}),
     ("n1", "Pod", "default", "web", {"metadata": {"uid": UID}, "status": {"conditions": [MOUNTED]}}),
-    (
-        "n1",
-        "Event",
-        "default",
-        "grown.1",
-        {"involvedObject": GROWN, "reason": "FileSystemResizeSuccessful", "type": "Normal"},
-    ),
 ]
 """Each with its node, kind, namespace and name."""
 
 
 @pytest.fixture
 def hub(bridge: Bridge, short_dir: Path, tmp_path: Path) -> str:
-    (short_dir / "hub").mkdir()
-    database = open_database(short_dir / "hub" / "facts.db", fact_table.SCHEMA, check=lambda _: None).connection
-    with closing(database), transaction(database):
-        for node, kind, namespace, name, body in FACTS:
-            row = (node, kind, namespace, name, "", "v1", 1, json.dumps(body))
-            database.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    async def write() -> None:
+        records = SqliteRecords(short_dir / "hub")
+        for *key, body in FACTS:
+            fact = {"uid": "", "version": "v1", "told_ns": 1, "body": body}
+            records.put(Change(Kind.FACT, tuple(key), fact))
+        await records.close()
+
+    asyncio.run(write())
     (tmp_path / "manifests").mkdir()
     return f"--hub=unix://{bridge.start_hub(f'--manifests={tmp_path}/manifests').uds}"
 
@@ -60,7 +54,7 @@ def test_people_see_every_fact_as_an_object_and_programs_the_same(hub: str) -> N
     names = [(it["metadata"]["annotations"]["csi-bridge.io/fact-node"], it["kind"]) for it in facts]
     assert names == sorted(names)
     assert {node for node, _ in names} == {"n1", "n2", "n3"}
-    assert {kind for _, kind in names} == {"CSINode", "Node", "PersistentVolumeClaim", "Pod", "Event"}
+    assert {kind for _, kind in names} == {"CSINode", "Node", "PersistentVolumeClaim", "Pod"}
     (claim,) = [it for it in facts if it["kind"] == "PersistentVolumeClaim"]
     assert (claim["metadata"]["name"], claim["status"]["capacity"]) == ("grown", {"storage": "32Mi"})
     told = json.loads(by_hand("facts", hub, "--output=json").stdout)["facts"]

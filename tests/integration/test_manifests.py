@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.mounts import no_mounts
+from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import Binder
 from cloud.sources.manifests.manifests import Manifests
@@ -185,10 +186,9 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         found = closures.read(DATA)
         return str(found.read()["status"]["capacity"]["storage"]) if found else ""
 
-    async with (
-        FactTable(tmp_path / "state", TRUSTING) as table,
-        running(Manifests(directory, table)) as closures,
-    ):
+    records = SqliteRecords(tmp_path / "state")
+    table = FactTable(records, TRUSTING)
+    async with running(Manifests(directory, table)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         assert size(closures) == "1Gi"
         put(directory / "web.yaml", WEB[0], asking, volume("v", size="2Gi"), driver())
@@ -201,12 +201,12 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
             "n1", Object(DATA, Stamp("", "1"), fact)
         )
         await until(lambda: size(closures) == "2Gi", what="new size")
-    async with (
-        FactTable(tmp_path / "state", TRUSTING) as table,
-        running(Manifests(directory, table)) as closures,
-    ):
+    await records.close()
+    records = SqliteRecords(tmp_path / "state")
+    async with running(Manifests(directory, FactTable(records, TRUSTING))) as closures:
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert size(closures) == "2Gi"
+    await records.close()
 
 
 async def test_a_pair_counts_once_it_is_on_the_disk_and_stays_after_a_restart_unless_the_file_is_damaged(

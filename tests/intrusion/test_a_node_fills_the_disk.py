@@ -39,8 +39,8 @@ def bridge(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Br
 
 
 def facts_bytes(bridge: Bridge) -> int:
-    """The size of the hub's database of facts, with its journal."""
-    return sum(path.stat().st_size for path in (bridge.hub.uds.parent / "hub").glob("facts.db*"))
+    """The size of the hub's records, with their journal."""
+    return sum(path.stat().st_size for path in (bridge.hub.uds.parent / "hub").glob("state.db*"))
 
 
 def test_a_node_cannot_fill_the_hubs_disk_with_facts_about_objects_that_it_does_not_have(
@@ -66,7 +66,7 @@ def test_a_node_cannot_fill_the_hubs_disk_before_the_hub_knows_which_objects_the
     """The directory of manifests is empty, as before it is mounted: no object is known."""
     with Stranger(bridge.hub.address, tls=authority.edge("n1").client()) as stranger:
         teller = FactTeller(stranger, "n1")
-        said = teller.tell(*(claim_fact(f"c{number}", padding=15_000) for number in range(600)))
-        assert 300 < said.count("") < 450
-        assert "more than 6291456 bytes of facts" in said[-1]
+        said = teller.tell(*(claim_fact(f"c{number}", padding=15_000) for number in range(700)))
+        assert 500 < said.count("") < 600
+        assert "more than 8388608 bytes of facts" in said[-1]
         assert facts_bytes(bridge) < 16 * _MIB

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.mounts import no_mounts
+from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
@@ -279,12 +280,14 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 async def told(tmp_path: Path) -> AsyncIterator[tuple[Hub, FactSink]]:
     """A hub with facts: n1 has told of itself."""
     closures = Closures(objects := Objects(), TRUSTING)
-    async with FactTable(tmp_path, TRUSTING) as table:
-        facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
-        await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-        part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
-        async with running(Hub(tmp_path, part)) as world:
-            yield world, facts
+    records = SqliteRecords(tmp_path / "facts")
+    table = FactTable(records, TRUSTING)
+    facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)
+    await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
+    part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
+    async with running(Hub(tmp_path, part)) as world:
+        yield world, facts
+    await records.close()
 
 
 async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(

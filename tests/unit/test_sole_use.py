@@ -9,6 +9,7 @@ import pytest
 
 from cloud.kinds.nodes import NodeState
 from cloud.mounts import Mounts
+from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
@@ -45,7 +46,8 @@ class Hub:
 
     def start(self) -> None:
         """Start the hub: the facts are on its disk."""
-        self.table = FactTable(self.directory, TRUSTING)
+        self.records = SqliteRecords(self.directory)
+        self.table = FactTable(self.records, TRUSTING)
         mounts = Mounts(
             self.source, earlier_use=self.table.earlier_use, facts=self.table.of, node_state=self.kubelets.get
         )
@@ -54,7 +56,7 @@ class Hub:
         self.facts = FactSink(Closures(self.source, TRUSTING), self.table, judge.claim)
 
     async def restart(self) -> None:
-        await self.table.__aexit__()
+        await self.records.close()
         self.start()
 
     def put(self, *objects: Any) -> None:
@@ -87,7 +89,7 @@ class Hub:
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     hub = Hub(tmp_path)
     yield hub
-    await hub.table.__aexit__()
+    await hub.records.close()
 
 
 async def test_of_nodes_that_ask_at_the_same_time_one_gets_it(hub: Hub) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from typing import TYPE_CHECKING, Any
@@ -10,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.mounts import no_mounts
+from cloud.records.records import Kind
+from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
-from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
+from tests.kit.state_db import records_in
 from tests.kit.trusting import TRUSTING
 
 if TYPE_CHECKING:
@@ -97,34 +98,33 @@ NODE_FACT = obj(
 
 
 class Tables:
-    """Opens the table of one state directory, again for each hub that runs there, and closes all at the end."""
+    """The tables of hubs that run one after another in a state directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._exits = contextlib.AsyncExitStack()
+        self.records = SqliteRecords(directory)
 
     async def __call__(self, **limits: int) -> FactTable:
-        return await self._exits.enter_async_context(FactTable(self.directory, TRUSTING, **limits))
+        """What the next hub finds."""
+        await self.records.close()
+        self.records = SqliteRecords(self.directory)
+        return FactTable(self.records, TRUSTING, **limits)
 
-    async def close(self) -> None:
-        await self._exits.aclose()
-
-    def execute(self, sql: str, *values: object) -> list[Any]:
-        """What the database answers to a statement of somebody else."""
-        with contextlib.closing(sqlite3.connect(self.directory / "facts.db")) as database, database:
-            return database.execute(sql, values).fetchall()
+    def execute(self, sql: str) -> None:
+        """Somebody else changes the database."""
+        with contextlib.closing(sqlite3.connect(self.directory / "state.db")) as database, database:
+            database.execute(sql)
 
     def written(self) -> list[str]:
-        """What is in the database."""
-        rows = self.execute("SELECT node, kind, namespace, name FROM facts")
-        return sorted("/".join(filter(None, row)) for row in rows)
+        """The facts in the records."""
+        return sorted("/".join(filter(None, key)) for key in records_in(self.directory, Kind.FACT))
 
 
 @pytest.fixture
 async def tables(tmp_path: Path) -> AsyncIterator[Tables]:
     tables = Tables(tmp_path)
     yield tables
-    await tables.close()
+    await tables.records.close()
 
 
 # -------------------- another machine under the same name --------------------
@@ -145,8 +145,9 @@ async def test_what_a_machine_had_in_use_stays_when_another_one_takes_its_name(t
     assert files.earlier_use == {"n1": USED}
     await facts.meet("n1", "old")  # the instance alone proves nothing later
     await facts.void("n1")
-    assert (await tables()).earlier_use == {"n1": USED}
-    await facts.forget("n1")
+    files = await tables()
+    assert files.earlier_use == {"n1": USED}
+    await sink(files).forget("n1")
     assert not files.earlier_use
     assert not (await tables()).earlier_use
 
@@ -199,7 +200,9 @@ async def test_it_is_all_there_after_a_restart(tables: Tables) -> None:
 async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(tables: Tables) -> None:
     files, volume = await tables(), "kubernetes.io/csi/d.example^h"
     await sink(files).store("n1", NODE_FACT)
-    assert (set(files.users(volume)), set((await tables()).users(volume))) == ({"n1"}, {"n1"})
+    assert set(files.users(volume)) == {"n1"}
+    files = await tables()
+    assert set(files.users(volume)) == {"n1"}
     await sink(files).store("n1", obj(NODE, {"status": {"volumesInUse": ["other"]}}, version="2"))
     assert (set(files.users(volume)), set(files.users("other"))) == (set(), {"n1"})
     await files.forget("n1")
@@ -333,22 +336,16 @@ async def test_a_fact_that_makes_no_sense_is_refused(tables: Tables, told: Objec
     assert tables.written() == []
 
 
-async def test_an_event_about_an_object_that_the_node_may_not_have_is_kept_and_does_not_count(tables: Tables) -> None:
-    to = sink(await tables())
+async def test_an_event_about_an_object_that_the_node_may_not_have_is_dropped(tables: Tables) -> None:
+    table = await tables()
+    to = sink(table)
     gone = Ref("Pod", "default", "gone")
     assert not await to.store("n1", event("e1", about=gone))
     assert not await to.store("n2", event("e2", about=POD))
     assert not await to.store("n1", event("e3", about=Ref("Node", "", "n2")))
     assert await to.store("n1", event("e4", about=POD))
     assert await to.store("n1", event("e5", about=NODE))
-    assert tables.written() == [*(f"n1/Event/default/e{number}" for number in (1, 3, 4, 5)), "n2/Event/default/e2"]
-
-
-async def test_an_event_about_a_strange_object_without_room_is_dropped(tables: Tables) -> None:
-    to = sink(await tables(quota_bytes=320_000))
-    for number in range(100):
-        assert not await to.store("n1", event(f"e{number}", about=Ref("Pod", "default", "x"), message="m" * 3_000))
-    assert len(tables.written()) == 3
+    assert [(node, ref.name) for node, ref in table.events] == [("n1", "e4"), ("n1", "e5")]
 
 
 # -------------------- the quota --------------------
@@ -401,26 +398,17 @@ async def test_a_nodes_facts_have_a_quota_of_bytes_also_after_a_restart_and_anot
 ) -> None:
     table = await tables(quota_bytes=40_000)
     to = sink(table, is_known=False)
-    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 5
+    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 7
     to = sink(await tables(quota_bytes=40_000), is_known=False)
     assert await accepted(to, stray(99, padding=5_000)) == 0
     assert await accepted(to, stray(0, padding=10), stray(99, padding=5_000)) == 2
-    with pytest.raises(ValueError, match=r"node n1 sends more than 30000 bytes of facts \(--fact-quota\)"):
+    with pytest.raises(ValueError, match=r"node n1 sends more than 40000 bytes of facts \(--fact-quota\)"):
         await to.store("n1", stray(98, padding=5_000))
     await to.store("n2", stray(98, padding=5_000))
     await to.drop("n1", stray(1).ref, "")
     assert await accepted(to, stray(98, padding=5_000)) == 1
     await to.forget("n1")
-    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 5
-
-
-async def test_of_large_events_the_newest_are_kept_that_have_room(tables: Tables) -> None:
-    to = sink(await tables(quota_bytes=40_000))
-    for number in range(9):
-        await to.store("n1", event(f"e{number}", message="m" * 3_000))
-    assert tables.written() == ["n1/Event/default/e6", "n1/Event/default/e7", "n1/Event/default/e8"]
-    await sink(await tables(quota_bytes=40_000)).store("n1", event("e9", message="m" * 6_000))
-    assert tables.written() == ["n1/Event/default/e8", "n1/Event/default/e9"]
+    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 7
 
 
 async def test_a_fact_that_shrinks_is_taken_also_above_a_lowered_quota(tables: Tables) -> None:
@@ -461,41 +449,25 @@ async def test_a_node_tells_of_so_many_objects_at_most(tables: Tables, monkeypat
 # -------------------- events --------------------
 
 
-async def test_of_a_nodes_events_the_newest_are_kept_also_after_a_restart(
+async def test_the_newest_events_of_all_nodes_are_in_memory_and_the_node_with_the_most_loses_its_oldest(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fact_table, "MOST_EVENTS", 3)
-    to = sink(await tables())
+    monkeypatch.setattr(fact_table, "MOST_EVENTS", 4)
+    table = await tables()
+    to = sink(table)
+    await to.store("n2", event("honest", about=Ref("Node", "", "n2")))
     for number in range(5):
         await to.store("n1", event(f"e{number}"))
     await to.store("n1", event("e2", count=2))
-    assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 3, 4)]
-    await sink(await tables()).store("n1", event("e8"))
-    assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 4, 8)]
-    monkeypatch.setattr(fact_table, "MOST_EVENTS", 2)
-    await sink(await tables()).store("n1", event("e9"))
-    assert tables.written() == [f"n1/Event/default/e{number}" for number in (8, 9)]
-
-
-async def test_an_event_whose_sender_has_left_meanwhile_counts_for_the_limit(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fact_table, "MOST_EVENTS", 2)
-    table = await tables()
-    for number in range(3):
-        telling = asyncio.create_task(sink(table).store("n1", event(f"left-{number}")))
-        await asyncio.sleep(0)
-        telling.cancel()
-        await asyncio.wait([telling])
-    await sink(table).store("n1", event("e1"))
-    assert len(tables.written()) <= 2
-
-
-async def test_an_event_that_the_node_has_dropped_has_happened_all_the_same(tables: Tables) -> None:
-    to = sink(await tables())
-    await to.store("n1", event())
-    await to.drop("n1", EVENT, "")
-    assert len(tables.written()) == 1
+    await to.drop("n1", Ref("Event", "default", "e4"), "")  # it has happened all the same
+    assert [ref.name for _, ref in table.events] == ["honest", "e3", "e4", "e2"]
+    assert [(node, ref.name) for node, ref, _ in table.stored()] == [
+        ("n1", "e2"), ("n1", "e3"), ("n1", "e4"), ("n2", "honest"),
+    ]  # fmt: skip
+    assert [ref.name for _, ref, _ in table.stored("n2")] == ["honest"]
+    await to.void("n1")
+    assert [ref.name for _, ref in table.events] == ["honest"]
+    assert not (await tables()).events
 
 
 # -------------------- node ids --------------------
@@ -510,8 +482,9 @@ async def test_two_nodes_with_one_node_id_are_named_until_they_differ(tables: Ta
     await to.store("n2", csi_node("n2", "same", version="2"))
     (said,) = files.problems()
     assert said.startswith("CSI driver d.example gave the node ID 'same' on the nodes n1, n2: ")
-    assert (await tables()).problems() == [said]
-    await to.store("n2", csi_node("n2", "own", version="3"))
+    files = await tables()
+    assert files.problems() == [said]
+    await sink(files).store("n2", csi_node("n2", "own", version="3"))
     assert files.problems() == []
 
 
@@ -530,9 +503,7 @@ async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tables: Tables) ->
     assert to.stamps("n1") == {}
     assert files.problems() == []
     assert tables.written() == ["n2/CSINode/n2"]
-    await to.store("n1", event())
     assert sink(await tables()).stamps("n1") == {}
-    assert tables.written() == ["n1/Event/default/web.17a2b3", "n2/CSINode/n2"]
 
 
 async def test_of_many_nodes_with_one_node_id_some_are_named(tables: Tables) -> None:
@@ -567,26 +538,25 @@ async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(tables: T
     table = await tables()
     to = sink(table)
     await to.store("n1", claim("1Gi"))
-    tables.execute("CREATE TRIGGER full BEFORE INSERT ON facts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    tables.execute("CREATE TRIGGER full BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
     with pytest.raises(OSError, match="disk is full"):
         await to.store("n1", claim("2Gi", version="2"))
-    with pytest.raises(OSError, match="disk is full"):
-        await to.store("n1", event())
-    assert table.problems() == [
-        "the hub cannot store the facts that nodes send, and the nodes keep them until it can: disk is full"
-    ]
+    await to.store("n1", event())
+    (said,) = table.problems()
+    assert said.startswith("the hub cannot store the facts that nodes send, and the nodes keep them until it can: /")
+    assert said.endswith("state.db cannot be written: disk is full")
     assert to.stamps("n1") == {CLAIM: Stamp("", "1")}
-    assert sink(await tables()).stamps("n1") == to.stamps("n1")
+    assert tables.written() == ["n1/PersistentVolumeClaim/default/data"]
     tables.execute("DROP TRIGGER full")
     await to.store("n1", claim("2Gi", version="2"))
-    assert sink(await tables()).stamps("n1") == {CLAIM: Stamp("", "2")}
     assert table.problems() == []
+    assert sink(await tables()).stamps("n1") == {CLAIM: Stamp("", "2")}
 
 
 async def test_what_the_disk_did_not_let_go_of_a_node_that_is_gone_can_be_forgotten_again(tables: Tables) -> None:
     to = sink(await tables())
     await to.store("n1", NODE_FACT)
-    tables.execute("CREATE TRIGGER stuck BEFORE DELETE ON facts BEGIN SELECT RAISE(ABORT, 'disk is broken'); END")
+    tables.execute("CREATE TRIGGER stuck BEFORE DELETE ON records BEGIN SELECT RAISE(ABORT, 'disk is broken'); END")
     for order in (to.forget("n1"), to.drop("n1", NODE, "")):
         with pytest.raises(OSError, match="disk is broken"):
             await order
@@ -594,47 +564,6 @@ async def test_what_the_disk_did_not_let_go_of_a_node_that_is_gone_can_be_forgot
     tables.execute("DROP TRIGGER stuck")
     await to.forget("n1")
     assert sink(await tables()).stamps("n1") == to.stamps("n1") == {}
-
-
-@pytest.mark.parametrize("body", ["", "{", "[]", '{"status": 7}', '{"status": {"capacity": {"storage": "much"}}}'])
-async def test_a_row_that_cannot_be_read_is_left_out_until_the_fact_is_told_again(
-    tables: Tables, body: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    to = sink(await tables())
-    await to.store("n1", claim("1Gi"))
-    await to.store("n1", NODE_FACT)
-    tables.execute("UPDATE facts SET body = ? WHERE kind = 'PersistentVolumeClaim'", body)
-    table = await tables()
-    again = sink(table)
-    assert again.stamps("n1").keys() == {NODE}
-    assert caplog.messages[0].startswith(f"{CLAIM} of node n1 is unreadable and left out until the node sends it again")
-    assert [ref for _, ref, _ in table.stored()] == [NODE]
-    await again.store("n1", claim("1Gi"))
-    assert sink(await tables()).stamps("n1").keys() == {NODE, CLAIM}
-
-
-async def test_a_row_of_one_node_says_nothing_of_another(tables: Tables) -> None:
-    to = sink(await tables())
-    await to.store("n1", claim("1Gi"))
-    await to.store("n1", NODE_FACT)
-    tables.execute("UPDATE facts SET node = 'n2'")
-    assert (await tables()).of("n2").keys() == {CLAIM}
-
-
-async def test_a_database_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
-    (tmp_path / "facts.db").mkdir()
-    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
-        FactTable(tmp_path, TRUSTING)
-
-
-async def test_a_newer_hubs_database_is_refused_and_stays_as_it_is(tables: Tables) -> None:
-    await sink(await tables()).store("n1", claim("1Gi"))
-    await tables.close()
-    tables.execute("PRAGMA user_version = 99")
-    before = (tables.directory / "facts.db").read_bytes()
-    with pytest.raises(SettingsError, match="was written by a newer hub"):
-        await tables()
-    assert (tables.directory / "facts.db").read_bytes() == before
 
 
 # -------------------- pods --------------------
@@ -649,8 +578,9 @@ async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tables:
     assert files.of("n1")[POD].body == {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED]}}
     assert (changes, files.told() is before) == ([], True)
     assert tables.written() == ["n1/Pod/default/web"]
-    assert (await tables()).of("n1") == files.of("n1")
-    await sink(files).drop("n1", POD, "")
+    again = await tables()
+    assert again.of("n1") == files.of("n1")
+    await sink(again).drop("n1", POD, "")
     assert tables.written() == []
 
 

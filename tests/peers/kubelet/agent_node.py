@@ -11,19 +11,19 @@ import contextlib
 import json
 import threading
 import uuid
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cli.edge_volumes import ask
+from cloud.records.records import Kind
 from cloud.sources.manifests.last_good import BOUND
-from common.database import connect_to_read
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from common.sealing import Sealer, read_key
 from tests.kit.bridge import Bridge
 from tests.kit.leftovers import clear
+from tests.kit.state_db import records_in
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -222,8 +222,6 @@ class AgentNode:
 
     def _fact(self, kind: str, namespace: str = "", name: str = _NAME) -> Object:
         """What the node has told of an object last; empty for nothing."""
-        query = "SELECT body FROM facts WHERE node = ? AND kind = ? AND namespace = ? AND name = ?"
-        with closing(connect_to_read(self._directory / "hub" / "facts.db")) as database:
-            row = database.execute(query, (self.name, kind, namespace, name)).fetchone()
-        found: Object = json.loads(row[0]) if row else {}
+        told = records_in(self._directory / "hub", Kind.FACT).get((self.name, kind, namespace, name))
+        found: Object = told["body"] if told is not None else {}
         return found

@@ -110,5 +110,6 @@ async def test_a_write_that_grows_leaves_the_last_room_on_the_disk_to_others(
         await records.write([A], grows=True)
     assert isinstance(failed.value.__cause__, OSError)
     assert failed.value.__cause__.errno == errno.ENOSPC
+    assert records.trouble == ""
     await records.write([B])
     await records.close()
