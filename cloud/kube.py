@@ -7,8 +7,8 @@ Rules:
 * Every failure is a `KubeError`. Without an answer its code is 0, and the request may have been carried out.
 * No error has a value of an object: the API server quotes refused values, and a Secret may be among them.
 * The API server's certificate is trusted where kubectl trusts it, on every version of Python.
-* Patches, which are most of an idle hub's requests, go over connections of our own (`cloud.kept_connections`), unless
-  there is a proxy. All else goes through aiohttp.
+* Requests that change something, which are most of a hub's, go over connections of our own
+  (`cloud.kept_connections`), unless there is a proxy. All else goes through aiohttp.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -47,6 +47,7 @@ _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
 """The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
 
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
 
 _TOO_LARGE: Final = "EventTooLarge"
 """Not a word of the API's. A watch of the same version would send the same event again."""
@@ -71,6 +72,8 @@ class Resource:
         plural: its name in a path.
         namespaced: whether each object belongs to a namespace.
         selector: a field selector for lists and watches.
+        labels: a label selector for them.
+        namespace: the only namespace for them; empty: all.
     """
 
     kind: str
@@ -78,6 +81,8 @@ class Resource:
     plural: str
     namespaced: bool = False
     selector: str = ""
+    labels: str = ""
+    namespace: str = ""
 
 
 RESOURCES: Final = {
@@ -175,8 +180,8 @@ class Kube:
         Raises:
             KubeError: the server refused or did not answer; `is_expired` if the token is too old.
         """
-        query = {"limit": str(limit), "continue": more, "fieldSelector": resource.selector}
-        answer = await self._ask("GET", f"list {resource.plural}", _path(resource), query=query)
+        query = {"limit": str(limit), "continue": more, **_selected(resource)}
+        answer = await self._ask("GET", f"list {resource.plural}", _path(resource, "", resource.namespace), query=query)
         metadata, items = answer.get("metadata"), answer.get("items") or []
         if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
             # All that is missing in a list is gone.
@@ -199,10 +204,12 @@ class Kube:
             "resourceVersion": version,
             "allowWatchBookmarks": "1",
             "timeoutSeconds": str(for_s),
-            "fieldSelector": resource.selector,
+            **_selected(resource),
         }
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=for_s + _ANSWER_S)
-        async with self._request("GET", what, _path(resource), query=query, timeout=timeout) as response:
+        async with self._request(
+            "GET", what, _path(resource, "", resource.namespace), query=query, timeout=timeout
+        ) as response:
             yield "OPEN", {}
             while line := await _line(what, response.content):
                 event = _decode(what, line)
@@ -221,9 +228,8 @@ class Kube:
             KubeError: the server refused (409 AlreadyExists) or did not answer.
         """
         name = (body.get("metadata") or {}).get("name", "")
-        return await self._ask(
-            "POST", f"create {_named(resource, name, namespace)}", _path(resource, "", namespace), body=body
-        )
+        what, path = f"create {_named(resource, name, namespace)}", _path(resource, "", namespace)
+        return await self._send("POST", what, path, body)
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
         """Create a subresource of an object, such as a `token` of a ServiceAccount, and return it.
@@ -251,34 +257,56 @@ class Kube:
             KubeError: the server refused (409 Conflict) or did not answer.
         """
         what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
+        return await self._send("PATCH", what, path, change, _MERGE_PATCH)
+
+    async def edit(
+        self, resource: Resource, name: str, steps: Sequence[Body], namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        """Change an object by steps (RFC 6902), all or none of them, and return the changed object. Errors: `patch`."""
+        what, path = f"patch {_named(resource, name, namespace)}", _path(resource, name, namespace, subresource)
+        return await self._send("PATCH", what, path, steps, _JSON_PATCH)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str,
+        version: str = "",
+        grace_s: int | None = None,
+    ) -> None:
+        """Delete the object with this UID, and with this resource version if one is given.
+
+        Raises:
+            KubeError: `is_missing`; 409 Conflict if the object has another UID or version now; or the server refused or
+                did not answer.
+        """
+        body: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if version:
+            body["preconditions"]["resourceVersion"] = version
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        await self._send(
+            "DELETE", f"delete {_named(resource, name, namespace)}", _path(resource, name, namespace), body
+        )
+
+    # ---- one request -------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self, method: str, what: str, path: str, body: Body | Sequence[Body], content_type: str = "application/json"
+    ) -> Body:
+        """Make a small request that changes something, over a kept connection."""
         if self._kept is None:
-            return await self._ask("PATCH", what, path, body=change, content_type=_MERGE_PATCH)
+            return await self._ask(method, what, path, body=body, content_type=content_type)
         with self._telling(what):
-            headers, body = await self._headers(_MERGE_PATCH), json.dumps(change).encode()
+            headers = await self._headers(content_type)
             async with asyncio.timeout(_ANSWER_S):
-                answer = await self._kept.ask("PATCH", path, headers, body)
+                answer = await self._kept.ask(method, path, headers, json.dumps(body).encode())
             self._note(what, answer.status)
             if answer.status >= 400:
                 raise _refusal(what, answer.status, _status(answer.body))
             return _decode(what, answer.body)
-
-    async def delete(
-        self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
-    ) -> None:
-        """Delete the object with this UID.
-
-        Raises:
-            KubeError: `is_missing`; 409 Conflict if the object has another UID now; or the server refused or did not
-                answer.
-        """
-        body: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-        if grace_s is not None:
-            body["gracePeriodSeconds"] = grace_s
-        await self._ask(
-            "DELETE", f"delete {_named(resource, name, namespace)}", _path(resource, name, namespace), body=body
-        )
-
-    # ---- one request -------------------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, what: str, path: str, **options: Any) -> Body:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
@@ -294,7 +322,7 @@ class Kube:
         *,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # the library's own
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Sequence[Body] | None = None,
         content_type: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make one request and read its answer. Every error that comes out is a `KubeError`."""
@@ -455,6 +483,10 @@ def _probed_socket(address: Any) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
     return made
+
+
+def _selected(resource: Resource) -> dict[str, str]:
+    return {"fieldSelector": resource.selector, "labelSelector": resource.labels}
 
 
 def _path(resource: Resource, name: str = "", namespace: str = "", subresource: str = "") -> str:

@@ -56,9 +56,9 @@ Work = Callable[[sqlite3.Connection], T]
 class WriteFailed(OSError):
     """A write failed, and nothing of it is in the database."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        self.path, self.why = path, why
-        super().__init__(f"{path} cannot be written: {why}")
+    def __init__(self, place: Path | str, why: str) -> None:
+        self.place, self.why = place, why
+        super().__init__(f"{place} cannot be written: {why}")
 
 
 class _NoRoom(OSError):

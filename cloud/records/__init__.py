@@ -2,4 +2,5 @@
 
 * `records`: the interface, and the kinds of records.
 * `sqlite`: the records in a file of the state directory.
+* `objects`, `kubernetes`: where each record stands in the objects of a cluster; the records there.
 """

@@ -22,6 +22,9 @@ from common.errors import SettingsError
 
 Key = tuple[str, ...]
 Body = dict[str, Any]
+Changed = Callable[[Key, Body | None], None]
+"""Gets the key of a record that somebody else has changed, and its body; None: it was deleted."""
+
 T = TypeVar("T")
 
 
@@ -77,6 +80,9 @@ class Records(Protocol):
         Raises:
             SettingsError: `read` has raised KeyError, TypeError or ValueError.
         """
+
+    def watch(self, kind: Kind, changed: Changed) -> None:
+        """Call `changed`, on the loop, when somebody else has changed a record of a kind."""
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
         """Write changes in their order. Returns the end of the attempt.

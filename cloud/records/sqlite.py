@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from cloud.records.records import Body, Change, Key, Kind, damaged, read_all
+from cloud.records.records import Body, Change, Changed, Key, Kind, damaged, read_all
 from common.database import Schema, connect, lock
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
@@ -82,6 +82,9 @@ class SqliteRecords:
     def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
         """All records of a kind (`Records.take`)."""
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=str(self._path))
+
+    def watch(self, kind: Kind, changed: Changed) -> None:
+        """Nobody else changes the file."""
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
         """Write changes, all or none (`Records.write`)."""

@@ -242,7 +242,7 @@ class VolumeStates:
         try:
             await self._writer.commit([(statement, values)])
         except WriteFailed as error:
-            raise NotReady(f"the volume's state cannot be written to {error.path}: {error.why}") from error
+            raise NotReady(f"the volume's state cannot be written to {error.place}: {error.why}") from error
 
     def _read(self, database: sqlite3.Connection) -> None:
         self._found = [row for kind in _TABLES for row in _read(database, kind)]

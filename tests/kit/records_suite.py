@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 KEY = ("d.example", "CreateVolume größe '; DROP TABLE records; -- \u4e2d/..")
 
 
+def claim(since: float) -> Body:
+    ids = [{"kind": "volume", "id": "v\u4e2d/1", "node": "n1", "since": 0.5, "gone": 0.0}]
+    return {"state": "open", "node": "n1", "since": since, "lease_s": 0, "machine": "", "ids": ids}
+
+
 def found(records: Records, kind: Kind = Kind.CLAIM) -> dict[Key, Body]:
     return dict(records.take(kind, lambda key, body: (key, body)))
 
@@ -31,17 +36,16 @@ class RecordsSuite:
 
     async def test_what_was_written_is_there_for_the_next_hub_and_only_the_first_reader(self, reopen: Reopen) -> None:
         records = await reopen()
-        body = {"node": "n1", "since": 0.5, "ids": [["volume", "v\u4e2d", 2**53, None, True]]}
-        await records.write([Change(Kind.CLAIM, KEY, body), Change(Kind.CLAIM, ("d", "b"), {"node": "n2"})])
+        await records.write([Change(Kind.CLAIM, KEY, claim(0.25)), Change(Kind.CLAIM, ("d", "b"), claim(2.0**31))])
         await records.write([Change(Kind.ELECTION, ("d",), {"node": "n1", "epoch": 3})])
         records = await reopen()
-        assert found(records) == {KEY: body, ("d", "b"): {"node": "n2"}}
+        assert found(records) == {KEY: claim(0.25), ("d", "b"): claim(2.0**31)}
         assert found(records) == {}
         assert found(records, Kind.ELECTION) == {("d",): {"node": "n1", "epoch": 3}}
 
     async def test_a_dropped_record_is_gone_and_dropping_it_twice_is_no_error(self, reopen: Reopen) -> None:
         records = await reopen()
-        await records.write([Change(Kind.CLAIM, KEY, {"node": "n1"})])
+        await records.write([Change(Kind.CLAIM, KEY, claim(1))])
         await records.write([Change(Kind.CLAIM, KEY, None)])
         await records.write([Change(Kind.CLAIM, KEY, None)])
         assert found(await reopen()) == {}
@@ -49,26 +53,26 @@ class RecordsSuite:
     async def test_the_last_of_many_changes_of_one_record_is_the_truth(self, reopen: Reopen) -> None:
         records = await reopen()
         for number in range(20):
-            change = Change(Kind.CLAIM, KEY, {"number": number})
+            change = Change(Kind.CLAIM, KEY, claim(number))
             last = records.write([change]) if number % 3 else records.put(change)
         assert last is not None
         await last
-        assert found(await reopen()) == {KEY: {"number": 19}}
+        assert found(await reopen()) == {KEY: claim(19)}
 
     async def test_a_put_is_there_after_a_stop(self, reopen: Reopen) -> None:
         records = await reopen()
-        records.put(Change(Kind.CLAIM, KEY, {"number": 1}))
-        records.put(Change(Kind.CLAIM, KEY, {"number": 2}))
-        assert found(await reopen()) == {KEY: {"number": 2}}
+        records.put(Change(Kind.CLAIM, KEY, claim(1)))
+        records.put(Change(Kind.CLAIM, KEY, claim(2)))
+        assert found(await reopen()) == {KEY: claim(2)}
 
     async def test_the_write_of_a_caller_that_left_goes_on(self, reopen: Reopen) -> None:
         records = await reopen()
-        records.write([Change(Kind.CLAIM, KEY, {"number": 1})]).cancel()
-        assert found(await reopen()) == {KEY: {"number": 1}}
+        records.write([Change(Kind.CLAIM, KEY, claim(1))]).cancel()
+        assert found(await reopen()) == {KEY: claim(1)}
 
     async def test_a_record_that_its_owner_cannot_read_stops_the_hub_and_says_what_to_do(self, reopen: Reopen) -> None:
         records = await reopen()
-        await records.write([Change(Kind.CLAIM, KEY, {"node": "n1"})])
+        await records.write([Change(Kind.CLAIM, KEY, claim(1))])
         records = await reopen()
         with pytest.raises(SettingsError, match="put back a copy"):
-            records.take(Kind.CLAIM, lambda _key, body: body["state"])
+            records.take(Kind.CLAIM, lambda _key, body: body["colour"])

@@ -1,0 +1,173 @@
+"""The records in a real API server: what every implementation does, and what others may do to the objects."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.kube import KubeError, connect
+from cloud.records.kubernetes import KubernetesRecords
+from cloud.records.objects import RESOURCES, place_of
+from cloud.records.records import Change, Kind
+from common.database_writer import WriteFailed
+from tests.kit.records_suite import KEY, RecordsSuite, claim, found
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cloud.kube import Kube
+    from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.records_suite import Reopen
+
+A, B, C = (Change(Kind.CLAIM, ("d", name), claim(1.0)) for name in "abc")
+CRDS = Path(__file__).parents[2] / "deploy" / "cloud" / "base" / "crds.yaml"
+PLACE = place_of(*A[:2])
+
+
+@pytest.fixture
+async def kube(control_plane: ControlPlane) -> AsyncIterator[Kube]:
+    """A client of the API server, which has no records."""
+    await asyncio.to_thread(control_plane.apply, CRDS)
+    async with connect(str(control_plane.admin_kubeconfig())) as kube:
+        for resource in RESOURCES:
+            while True:
+                try:
+                    page = await kube.list(resource, limit=0)
+                    break
+                except KubeError:  # it does not serve the new kind yet
+                    await asyncio.sleep(0.1)
+            for body in page.items:
+                metadata = body["metadata"]
+                await kube.delete(resource, metadata["name"], metadata.get("namespace", ""), uid=metadata["uid"])
+        yield kube
+
+
+class Hub:
+    """The records of a hub, and whether it leads."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.leads, self.asked = True, 0
+        self.records = KubernetesRecords(kube, namespace, still_leads=self._still_leads, retry_s=0.1)
+
+    async def _still_leads(self) -> None:
+        self.asked += 1
+        if not self.leads:
+            raise KubeError("write", 0, "", "another hub leads")
+
+
+@pytest.fixture
+async def hub(kube: Kube, namespace: str) -> AsyncIterator[Hub]:
+    hub = Hub(kube, namespace)
+    await hub.records.open()
+    yield hub
+    await hub.records.close()
+
+
+class TestKubernetes(RecordsSuite):
+    @pytest.fixture
+    async def reopen(self, kube: Kube, namespace: str) -> AsyncIterator[Reopen]:
+        async with AsyncExitStack() as opened:
+
+            async def again() -> KubernetesRecords:
+                await opened.aclose()
+                records = Hub(kube, namespace).records
+                await records.open()
+                opened.push_async_callback(records.close)
+                return records
+
+            yield again
+
+
+async def test_after_a_change_that_fails_the_rest_of_the_write_is_not_sent(
+    hub: Hub, kube: Kube, namespace: str
+) -> None:
+    bad = Change(Kind.CLAIM, B.key, {"state": "no state"})
+    with pytest.raises(WriteFailed, match=r"the records in the cluster cannot be written: .*spec\.state"):
+        await hub.records.write([A, bad, C])
+    assert "spec.state" in hub.records.trouble
+    await hub.records.write([Change(Kind.CLAIM, ("d", "d"), claim(2.0))])
+    assert hub.records.trouble == ""
+    await hub.records.close()
+    after = Hub(kube, namespace)
+    await after.records.open()
+    assert set(found(after.records)) == {A.key, ("d", "d")}
+    await after.records.close()
+
+
+async def test_a_hub_that_leads_writes_its_own_state_over_that_of_others_after_it_has_asked_who_leads(
+    hub: Hub, kube: Kube
+) -> None:
+    await hub.records.write([A])
+    foreign = [{"op": "replace", "path": "/spec/node", "value": "n2"}]
+    await kube.edit(PLACE.resource, PLACE.name, foreign)
+    await hub.records.write([A._replace(body=claim(3.0))])
+    assert (await kube.get(PLACE.resource, PLACE.name))["spec"]["node"] == "n1"
+    assert hub.asked in (0, 1)  # 0: the watch was faster
+
+
+async def test_a_hub_that_leads_no_more_changes_nothing_that_another_one_has_written(hub: Hub, kube: Kube) -> None:
+    await hub.records.write([B])
+    other = Hub(kube, "default")
+    await other.records.open()
+    hub.leads = False
+    for task in hub.records._following:  # as if its watch had ended
+        task.cancel()
+    await other.records.write([A, B._replace(body=claim(2.0))])
+    with pytest.raises(WriteFailed, match="another hub leads"):
+        await hub.records.write([A._replace(body=claim(9.0))])
+    with pytest.raises(WriteFailed, match="another hub leads"):
+        await hub.records.write([B._replace(body=None)])
+    await other.records.close()
+    assert (await kube.get(PLACE.resource, PLACE.name))["spec"]["since"] == 1.0
+
+
+async def test_the_owner_of_a_record_hears_that_somebody_has_changed_or_deleted_it(hub: Hub, kube: Kube) -> None:
+    heard: list[object] = []
+    hub.records.watch(Kind.CLAIM, lambda key, body: heard.append((key, body and body["node"])))
+    await hub.records.write([A])
+    await kube.edit(PLACE.resource, PLACE.name, [{"op": "replace", "path": "/spec/node", "value": "n2"}])
+    await until(lambda: heard == [(A.key, "n2")], "the change")
+    body = await kube.get(PLACE.resource, PLACE.name)
+    await kube.delete(PLACE.resource, PLACE.name, uid=body["metadata"]["uid"])
+    await until(lambda: heard == [(A.key, "n2"), (A.key, None)], "the deletion")
+    await hub.records.write([A])
+    assert (await kube.get(PLACE.resource, PLACE.name))["spec"]["node"] == "n1"
+    assert hub.asked == 0
+
+
+async def test_an_object_that_is_no_record_stops_the_hub_at_its_start(kube: Kube, namespace: str) -> None:
+    body = {"apiVersion": "csi-bridge.io/v1alpha1", "kind": "VolumePlacement", "metadata": {"name": "mine"}}
+    await kube.create(PLACE.resource, {**body, "spec": {"driver": "d", "name": "a", "state": "open"}})
+    hub = Hub(kube, namespace)
+    with pytest.raises(Exception, match="VolumePlacement mine has the record of"):
+        await hub.records.open()
+    await hub.records.close()
+
+
+async def test_a_key_of_any_text_has_an_object(hub: Hub) -> None:
+    keys = [KEY, ("d", ""), ("d", "x" * 900), ("d", "\u0001")]
+    for key in keys:
+        await hub.records.write([Change(Kind.CLAIM, key, claim(1.0))])
+
+
+async def test_the_records_of_a_node_stand_in_one_object_which_goes_with_the_last_of_them(
+    hub: Hub, kube: Kube, namespace: str
+) -> None:
+    fence = Change(Kind.FENCE, ("n1",), {"mark": "m", "at": 1.0, "why": "burnt", "in_use": ["v"]})
+    node = Change(Kind.NODE, ("n1",), {"connected": True, "drivers": [{"driver": "d", "node": "n1", "answers": {}}]})
+    place = place_of(Kind.NODE, ("n1",))
+    await asyncio.gather(hub.records.write([fence, node]), hub.records.write([node]))
+    body = await kube.get(place.resource, place.name)
+    assert body["spec"] == {"node": "n1", "fence": {"mark": "m", "at": 1.0, "why": "burnt", "inUse": ["v"]}}
+    assert body["status"]["drivers"][0]["driver"] == "d"
+    hub.records.put(node._replace(body={"connected": False, "drivers": []}))  # too soon after the last one
+    await hub.records.write([fence._replace(body=None)])
+    assert (await kube.get(place.resource, place.name))["status"]["connected"]
+    await hub.records.write([node._replace(body=None)])
+    with pytest.raises(KubeError, match="not found"):
+        await kube.get(place.resource, place.name)
