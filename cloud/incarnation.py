@@ -57,7 +57,7 @@ class Incarnation:
             if self._is_new:
                 await self._records.write([self._change()])
         except WriteFailed as error:
-            raise SettingsError("--state-dir", str(error.path), f"cannot be written: {error.why}") from error
+            raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
         if self._loss:
             log.warning("calls that name no node are refused, until csi-bridge trust: %s", self._loss)
 
