@@ -108,6 +108,7 @@ class HubParts:
             self.reports,
             self.orders,
             sync.sync,
+            incarnation=incarnation,
             credentials=trust.credentials,
             refusals=refusals,
             metrics=metrics,

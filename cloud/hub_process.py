@@ -13,7 +13,7 @@ from cloud.driver_settings import MAX_CONNECTIONS
 from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
-from cloud.incarnation import Incarnation
+from cloud.incarnation import SIGNED, Incarnation
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
@@ -60,11 +60,12 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
 
 async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExitStack) -> None:
     tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
-    trust, parts = await _open(settings, opened)
+    trust, parts, incarnation = await _open(settings, opened)
     join = None
     if settings.tls_cert is not None:
         join = JoinPart(settings, trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
         join.add_orders(parts.orders)
+        incarnation.sign = join.secret(SIGNED)
         parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
     hello = introduce("hub", settings.name, instance="hub")
     listeners = []
@@ -95,7 +96,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     await _drain(parts.hub, served, settings.drain_timeout_s)
 
 
-async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts]:
+async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts, Incarnation]:
     records = SqliteRecords(settings.state_dir)
     opened.push_async_callback(records.close)
     incarnation = Incarnation(records)
@@ -131,7 +132,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     if settings.http is not None:
         http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
-    return trust, parts
+    return trust, parts, incarnation
 
 
 async def _drain(hub: Hub, served: Sequence[Serving], limit_s: float) -> None:

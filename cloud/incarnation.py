@@ -1,65 +1,100 @@
-"""The incarnation of the records: the mark by which a hub notices that its records were lost.
+"""The incarnation of the records: the mark by which a hub notices that its records were lost or are an older copy.
 
 Rules:
 
-* New records get a random id.
-* While a loss stands, another node may have what the records lack: the hub refuses a create that several nodes could
-  take, and a call that names no node. `csi-bridge trust` settles the loss.
-* New records beside a PersistentVolume of an earlier hub are a loss. A provisioner has made such a volume, and its
-  nodeAffinity has the bridge's own segment. So a first install beside static volumes, or in KubeEdge's place, is not
-  stopped. A volume that this hub has made is none: until a cluster can be read, an hour may go by.
-* Until the hub has read all PersistentVolumes once since its records were new, the loss counts as possible.
+* New records get a random id, and each start of a hub a number, its epoch. The id and the epoch are the mark. The
+  records have the epochs of the last starts.
+* The agents are the witnesses: the hub gives each its mark, and the agent shows the last one that it got. A mark of
+  another id, or of an epoch that the records do not know, is of records that the hub has lost.
+* New records beside a PersistentVolume of an earlier hub are a loss, too. Until all are read, the loss is possible.
+* While a loss stands, the nodes may have what the records lack: the hub refuses a create that several nodes could take,
+  and a call that names no node. Agents keep their marks, so that the witness is not lost before the loss is written.
+* `csi-bridge trust` settles the loss, and all marks of before.
+* A mark is signed with the CA's key, if the hub has it: else a hostile node can invent one (SECURITY.md).
 """
 
+import hmac
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from cloud.kinds.fields import Body
+from cloud.earlier_volumes import find_earlier
 from cloud.placement.claims import Claims
-from cloud.placement.requests import VOLUME, Thing
-from cloud.records.records import Body as RecordBody
-from cloud.records.records import Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, Kind, Records
 from cloud.sources.source import Source
 from common.database_writer import WriteFailed
 from common.errors import SettingsError, timestamp
-from common.node_selector import choices
 from common.objects import Ref
-from common.topology import NODE_SEGMENT
 
 log = logging.getLogger("csi_bridge.hub.incarnation")
 
+SIGNED: Final = b"csi-bridge mark of the records"
+"""The label of the key that signs marks."""
+
 _KEY: Final = ("incarnation",)
+_MARK: Final = re.compile(r"([0-9a-f]{16}) (\d{1,11}) ([0-9a-f]*)", re.ASCII)
 _UNREAD: Final = "the hub's records are new, and it has not read all PersistentVolumes yet"
-_PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+
+_MOST_EPOCHS: Final = 200
+"""Older ones count as known. So many are 3 KiB."""
+
+
+class _State(NamedTuple):
+    """The record: `loss` is a sentence, `checked` whether the volumes were read, `trusted` the newest settled epoch."""
+
+    id: str
+    epochs: list[int]
+    loss: str = ""
+    checked: bool = False
+    trusted: int = 0
 
 
 class Incarnation:
-    """The incarnation of one hub's records: `id`, `loss` (a sentence), `checked` (whether the volumes were read)."""
+    """The incarnation of one hub's records. `sign` is the key of marks; empty: they are not signed."""
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Read the mark, or make one for new records. Raises SettingsError if it cannot be read."""
-        self._records, self._now = records, now
+        self._records, self._now, self.sign = records, now, b""
         found = records.take(Kind.MARK, _read)
-        self._is_new, self._unread = not found, ""
-        self._id, self._loss, self._checked = found[0] if found else (secrets.token_hex(8), "", False)
+        self._state = found[0] if found else _State(secrets.token_hex(8), [])
+        self._unread, self._heard = "", 0
 
     @property
     def loss(self) -> str:
         """The loss for which the hub refuses calls; empty: none stands."""
-        return self._loss or self._unread
+        return self._state.loss or self._unread
 
     async def begin(self) -> None:
-        """Write the mark of new records, before there is any other record. Raises SettingsError if that fails."""
+        """Write the epoch of this start, before any other record. Raises SettingsError if new records cannot be."""
+        epochs = self._state.epochs
+        raised = max([int(self._now()), *(it + 1 for it in epochs[-1:])])
+        state = self._state._replace(epochs=[*epochs, raised][-_MOST_EPOCHS:])
         try:
-            if self._is_new:
-                await self._records.write([self._change()])
+            await self._records.write([_change(state)])
+            self._state = state
         except WriteFailed as error:
-            raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
-        if self._loss:
-            log.warning("calls that name no node are refused, until csi-bridge trust: %s", self._loss)
+            if not epochs:
+                raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
+            log.warning("agents may take an older copy of the records for these: this start is not counted: %s", error)
+        if self.loss:
+            log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
+
+    def meet(self, node: str, shown: str) -> str:
+        """Judge the mark that an agent shows. Returns the one that it gets; empty: it keeps its own."""
+        state, mark = self._state, _MARK.fullmatch(shown)
+        if mark is not None and (not self.sign or hmac.compare_digest(shown, self._mark(mark[1], int(mark[2])))):
+            id_, epoch = mark[1], int(mark[2])
+            is_known = id_ == state.id and (epoch in state.epochs or epoch < state.epochs[0])
+            if not is_known and epoch > state.trusted:
+                self._heard = max(self._heard, epoch)
+                what = "a later state of the hub's records" if id_ == state.id else "other records of this hub"
+                self._lose(f"edge node {node} knows {what} ({id_} of {timestamp(epoch)}) than these ({state.id})")
+        elif shown:
+            log.debug("edge node %s shows a mark that this hub has not signed: %r", node, shown[:100])
+        return "" if self.loss else self._mark(state.id, state.epochs[-1])
 
     def look(self, cluster: Source | None, claims: Claims, *, settled: Callable[[], None]) -> None:
         """Look for volumes of an earlier hub once the cluster can be read, if the records are new.
@@ -69,19 +104,19 @@ class Incarnation:
             claims: the volumes that this hub has made.
             settled: called when the hub has looked.
         """
-        if self._checked:
-            return
-        if cluster is None:
-            self._end_look("")
-            return
-        self._unread = _UNREAD
 
         def read(_refs: frozenset[Ref] = frozenset()) -> None:
-            if cluster.is_ready and not self._checked:
-                self._end_look(_earlier_volume(cluster, claims))
-                settled()
+            if self._state.checked or not (cluster is None or cluster.is_ready):
+                return
+            self._unread, self._state = "", self._state._replace(checked=True)
+            if cluster is not None and (found := find_earlier(cluster, claims)):
+                self._lose(found)
+            self._records.put(_change(self._state))
+            settled()
 
-        cluster.subscribe(read)
+        if cluster is not None and not self._state.checked:
+            self._unread = _UNREAD
+            cluster.subscribe(read)
         read()
 
     async def trust(self) -> list[str]:
@@ -90,52 +125,29 @@ class Incarnation:
         Raises:
             OSError: the records cannot be written, and the loss stands.
         """
-        settled, loss = self.loss, self._loss
-        await self._records.write([self._change(loss="", checked=True)])
-        self._checked, self._unread = True, ""
-        if self._loss == loss:
-            self._loss = ""
-        else:  # a new one came meanwhile
-            self._records.put(self._change())
-        return [settled] if settled else []
-
-    def _end_look(self, found: str) -> None:
-        self._checked, self._unread = True, ""
-        if found:
-            self._lose(found)
-        self._records.put(self._change())
+        loss, before = self.loss, self._state
+        trusted = max(int(self._now()), before.epochs[-1], self._heard)
+        settled = before._replace(loss="", checked=True, trusted=trusted)
+        await self._records.write([_change(settled)])
+        if self._state is not before:  # another loss was put meanwhile, and the operator's word settles it, too
+            self._records.put(_change(settled))
+        self._unread, self._state = "", settled
+        return [loss] if loss else []
 
     def _lose(self, what: str) -> None:
-        log.error("%s; calls that name no node are refused from now on, until csi-bridge trust", what)
-        self._loss = f"{timestamp(self._now())} {what}"
+        if not self._state.loss:
+            log.error("%s; calls that name no node are refused from now on, until csi-bridge trust", what)
+            self._state = self._state._replace(loss=f"{timestamp(self._now())} {what}")
+            self._records.put(_change(self._state))
 
-    def _change(self, **values: object) -> Change:
-        body = {"id": self._id, "loss": self._loss, "checked": self._checked}
-        return Change(Kind.MARK, _KEY, body | values)
-
-
-def _read(_key: Key, body: RecordBody) -> tuple[str, str, bool]:
-    return str(body["id"]), str(body["loss"]), bool(body["checked"])
+    def _mark(self, id_: str, epoch: int) -> str:
+        text = f"{id_} {epoch}"
+        return f"{text} {hmac.digest(self.sign, text.encode(), 'sha256').hex() if self.sign else ''}"
 
 
-def _earlier_volume(cluster: Source, claims: Claims) -> str:
-    """A sentence about a volume of an earlier hub; empty if there is none."""
-    for ref in sorted(cluster.refs("PersistentVolume"), key=lambda ref: ref.name):
-        body = cluster.body(ref)
-        if body is not None and (node := _own_segment(body)):
-            csi = body["spec"]["csi"]
-            if Thing(VOLUME, str(csi.get("volumeHandle", ""))) not in claims.book(csi["driver"]).ids:
-                made = f"PersistentVolume {ref.name} of driver {csi['driver']} was made on edge node {node}"
-                return f"the hub's records are new, but {made}"
-    return ""
+def _change(state: _State) -> Change:
+    return Change(Kind.MARK, _KEY, state._asdict())
 
 
-def _own_segment(body: Body) -> str:
-    """The value of the bridge's own segment in a volume that a provisioner has made; empty if it is none."""
-    spec = body.get("spec") or {}
-    driver = (spec.get("csi") or {}).get("driver", "")
-    if not driver or (body["metadata"].get("annotations") or {}).get(_PROVISIONED_BY) != driver:
-        return ""
-    terms = ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
-    found = (value for term in terms for key, values in choices(term) if key == NODE_SEGMENT for value in values)
-    return next(found, "")
+def _read(_key: Key, body: Body) -> _State:
+    return _State(str(body["id"]), [int(it) for it in body["epochs"]], body["loss"], body["checked"], body["trusted"])

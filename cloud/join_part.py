@@ -46,6 +46,7 @@ class JoinPart:
 
     Attributes:
         enrolment: answers nodes that join or renew.
+        secret: derives secrets from the CA's key (`Signer.secret`).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class JoinPart:
             hubs=self._addresses(settings.hub_address, settings.listen),
             joins=self._joins,
         )
+        self.secret = self._signer.secret
         self.enrolment = Enrolment(
             trust.store,
             trust.tokens,

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from cloud.admission import Admitted, Role, admit, certified
 from cloud.edge_nodes import Nodes
+from cloud.incarnation import Incarnation
 from cloud.orders import Orders
 from cloud.passage import Passage, Passages
 from cloud.peer_ends import PeerTerm
@@ -66,6 +67,7 @@ class Hub:
         orders: Orders,
         sync: Sync,
         *,
+        incarnation: Incarnation,
         credentials: Credentials,
         refusals: Refusals,
         metrics: Metrics,
@@ -73,6 +75,7 @@ class Hub:
     ) -> None:
         """With `insecure` the hub listens without TLS (loopback only), so it checks no certificate."""
         self._nodes = nodes
+        self._incarnation = incarnation
         self._calls = calls
         self._credentials = credentials
         self._refusals = refusals
@@ -132,7 +135,8 @@ class Hub:
         self._refusals.settle(link)
         self._links[link] = None
         self._first_end = min(self._first_end, _end_of(link))
-        link.accept()
+        is_agent = link.context.role is Role.EDGE
+        link.accept(self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else "")
         self._metrics.link_ups.inc()
         self._metrics.connected_nodes = self._nodes.connected
         log.log(

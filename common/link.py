@@ -292,11 +292,14 @@ class Link:
         assert self.session.peer is not None
         return self.session.peer
 
-    def accept(self) -> None:
-        """Welcome the peer. Ignored if the session is over: the peer may break a rule in the message of its hello."""
+    def accept(self, mark: str = "") -> None:
+        """Welcome the peer, with a `Hello.mark`.
+
+        Ignored if the session is over: the peer may break a rule in the message of its hello.
+        """
         if self.session.state is State.CLOSED:
             return
-        self.session.accept()
+        self.session.accept(mark)
         self._arm()
         self.writer.flush_soon()
 

@@ -127,6 +127,8 @@ class Hello:
         beside: the sender's earlier link lives, and the sender drains it once this one is accepted.
         controller_lease_s: from an agent that heeds `Open.epoch`: it cancels calls with one once it has been without
             its hub for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
+        mark: from the hub to an agent: the mark of its records (`cloud.incarnation`), which the agent keeps if it is
+            not empty. From an agent: the last one that it got.
     """
 
     version: int
@@ -144,6 +146,7 @@ class Hello:
     placement: str = ""
     beside: bool = False
     controller_lease_s: int = 0
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

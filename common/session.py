@@ -208,12 +208,12 @@ class Session:
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
-    def accept(self) -> None:
-        """Answer the dialler's hello with this side's hello: the session is open."""
+    def accept(self, mark: str = "") -> None:
+        """Answer the dialler's hello with this side's hello, and a mark for this peer: the session is open."""
         if self.state is not State.DECIDING:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
         self._enter(State.OPEN)
-        self._outbox.put(self.hello)
+        self._outbox.put(replace(self.hello, mark=mark) if mark else self.hello)
 
     def refuse(self, reason: str, message: str) -> None:
         """Answer the dialler's hello with a goodbye: the session is over."""

@@ -44,6 +44,7 @@ from common.version import SOFTWARE, introduce
 from edge.controller_lease import ControllerLease
 from edge.drivers import Driver
 from edge.hub_call import HubCall
+from edge.hub_mark import HubMark
 from edge.identity import Identity
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
@@ -78,6 +79,7 @@ class Agent:
         drivers: Callable[[], Sequence[Driver]],
         problems: Callable[[], Sequence[str]] = tuple,
         streams: KubeletPart,
+        mark: HubMark,
     ) -> None:
         self.node = node
         self.operations = operations
@@ -85,7 +87,7 @@ class Agent:
         self.metrics = metrics
         self._accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers, self._problems = drivers, problems
-        self._streams = streams
+        self._streams, self._mark = streams, mark
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
@@ -96,6 +98,7 @@ class Agent:
     def greeted(self, link: Link) -> None:
         """Report the drivers on a link that the hub has accepted. Calls of a former link go on there."""
         self._link = link
+        self._mark.take(link.peer.mark)
         self.metrics.link_ups.inc()
         self.lease.up(link)
         self._report.up(link)
@@ -292,6 +295,7 @@ async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
 
 async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     instance = next_boot(settings.state_dir)
+    mark = HubMark(settings.state_dir)
     metrics = Metrics()
     part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
     opened.push_async_callback(part.close)
@@ -312,6 +316,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         drivers=lambda: part.registry.drivers,
         problems=lambda: problems.standing,
         streams=part,
+        mark=mark,
     )
     hello = replace(
         introduce("edge", settings.node, instance=instance.id, boot=instance.boot),
@@ -320,7 +325,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     renewal = _renewal(settings)
     uplink = Uplink(
         settings.hub,
-        lambda: hello,
+        lambda: replace(hello, mark=mark.text),
         agent,
         limits=settings.limits(),
         tls=settings.tls(server=False),
@@ -355,6 +360,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             await status.start()
         tasks.start(problems.run(), name="problems")
         tasks.start(uplink.run(), name="uplink")
+        tasks.start(mark.keep(), name="mark of the hub")
         tasks.start(ends.follow(), name="certificate ends")
         if renewal is not None:
             tasks.start(renewal.run(uplink), name="renewal of the certificate")

@@ -12,6 +12,7 @@ Rules:
 """
 
 import datetime as dt
+import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI, Renew, renewal_text
@@ -122,6 +123,12 @@ class Signer:
     def can_sign(self) -> bool:
         """Whether there is a CA key."""
         return self._ca_key is not None
+
+    def secret(self, label: bytes) -> bytes:
+        """A secret that only the CA's key gives, for one use; empty without this key."""
+        key = self._fresh().key
+        form = (Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+        return hmac.digest(key.private_bytes(*form), label, "sha256") if key is not None else b""
 
     def bundle(self) -> bytes:
         """All certificates of `--tls-ca`, as PEM."""

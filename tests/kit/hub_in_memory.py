@@ -106,6 +106,7 @@ class Hub:
 @asynccontextmanager
 async def running(world: Hub) -> AsyncIterator[Hub]:
     """End a hub and its links with the block."""
+    await world.incarnation.begin()
     yield world
     cut(*(link for link in world.links if not link.over))
     await settle()

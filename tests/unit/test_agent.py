@@ -21,6 +21,7 @@ from edge.agent import Agent
 from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, parsed
 from edge.drivers import Driver
+from edge.hub_mark import HubMark
 from edge.operations import Operations
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
@@ -156,6 +157,7 @@ class LinkedAgent:
             drivers=lambda: [self.driver],
             problems=lambda: self.problems,
             streams=NoStreams(),
+            mark=HubMark(Path("/none")),
         )
         self.hub, self.edge = link_pair(hub or Peer(), self.agent, limits=limits)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,16 @@ async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(wo
     reinstalled = await world.come(introduce("edge", "n1", instance="i-2", boot=1))
     assert not reinstalled.over
     assert world.nodes.is_connected("n1")
+
+
+async def test_agents_get_the_mark_of_the_hubs_records_and_are_witnesses_of_their_loss(world: Hub) -> None:
+    hello = introduce("edge", "n1", instance="i-1", boot=1)
+    mark = (await world.come(hello)).peer.mark
+    assert mark
+    assert (await world.driver()).peer.mark == ""
+    foreign = f"{'0' * 16} {2**33} "
+    assert (await world.come(replace(hello, name="n2", mark=foreign))).peer.mark == ""
+    assert "edge node n2 knows other records of this hub" in world.incarnation.loss
 
 
 # -------------------- who may call what --------------------

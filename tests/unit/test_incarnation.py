@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,10 @@ NOW = 1_795_252_323.9
 class Hub:
     """The records of a hub on disk."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, now: float = NOW, sign: bytes = b"") -> None:
         self.records = SqliteRecords(directory, retry_s=60.0)
-        self.incarnation = Incarnation(self.records, now=lambda: NOW)
+        self.incarnation = Incarnation(self.records, now=lambda: now)
+        self.incarnation.sign = sign
         self.claims = Claims(directory)
 
     def look(self, source: Source | None, *, settled: Callable[[], None] = lambda: None) -> None:
@@ -42,14 +44,18 @@ class Hub:
     def loss(self) -> str:
         return self.incarnation.loss
 
+    def meet(self, mark: str = "") -> str:
+        """The mark that the agent of n1 has after it has shown one."""
+        return self.incarnation.meet("n1", mark) or mark
+
     async def create(self, name: str, handle: str) -> None:
         """Record a volume as a create of this hub on n1 does."""
         await self.claims.made(DRIVER, self.claims.begin(DRIVER, name, "n1"), "n1", [Thing(VOLUME, handle)])
 
 
 @asynccontextmanager
-async def hub(directory: Path) -> AsyncIterator[Hub]:
-    opened = Hub(directory)
+async def hub(directory: Path, now: float = NOW, sign: bytes = b"") -> AsyncIterator[Hub]:
+    opened = Hub(directory, now, sign)
     try:
         await opened.incarnation.begin()
         yield opened
@@ -196,3 +202,93 @@ async def test_a_hub_that_cannot_write_the_mark_of_new_records_does_not_start(tm
         await opened.incarnation.begin()
     await opened.claims.close()
     await opened.records.close()
+
+
+# -------------------- the agents' marks --------------------
+
+
+async def test_an_agent_that_knows_other_records_shows_that_they_are_lost_until_an_operator_settles_it(
+    tmp_path: Path,
+) -> None:
+    async with hub(tmp_path / "before") as before:
+        mark = before.meet()
+        assert before.meet(mark) == mark
+    for _ in range(2):  # it is written, and the witness keeps its mark
+        async with hub(tmp_path / "after", NOW + 9) as after:
+            assert after.meet(mark) == mark
+            assert "edge node n1 knows other records of this hub (" in after.loss
+            assert " of 2026-11-21T09:12:03Z) than these (" in after.loss
+            assert after.incarnation.meet("n2", "") == ""
+    async with hub(tmp_path / "after", NOW + 60) as after:
+        assert len(await after.incarnation.trust()) == 1
+        assert after.meet(mark) != mark
+        assert after.loss == ""
+
+
+async def test_an_agent_that_knows_a_later_start_shows_that_the_records_are_an_older_copy(tmp_path: Path) -> None:
+    async with hub(tmp_path) as first:
+        early = first.meet()
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "state.db", tmp_path / "copy")
+    async with hub(tmp_path, NOW + 1) as second:
+        late = second.meet(early)
+        assert second.loss == ""
+    for later in (2, 3):  # also after another start of the copy
+        async with hub(tmp_path / "copy", NOW + later) as third:
+            assert third.meet(early) != early
+            assert third.loss == ""
+    async with hub(tmp_path / "copy", NOW + 4) as fourth:
+        assert fourth.meet(late) == late
+        assert "edge node n1 knows a later state of the hub's records (" in fourth.loss
+
+
+async def test_each_start_has_an_epoch_of_its_own_and_all_are_known_however_many(tmp_path: Path) -> None:
+    marks = []
+    for number in range(202):
+        async with hub(tmp_path, NOW - number) as each:  # the clock is set back
+            marks.append(each.meet())
+            assert [each.meet(mark) for mark in marks] == [marks[-1]] * len(marks)
+            assert each.loss == ""
+    assert len(set(marks)) == 202
+
+
+async def test_a_full_disk_keeps_no_hub_from_its_start_and_agents_get_the_mark_of_the_start_before(
+    tmp_path: Path,
+) -> None:
+    async with hub(tmp_path) as first:
+        mark = first.meet()
+    full(tmp_path)
+    async with hub(tmp_path, NOW + 5) as second:
+        assert second.meet() == mark
+
+
+@pytest.mark.parametrize(("epoch", "is_lost"), [(60, False), (61, True)])
+async def test_an_operators_word_settles_the_marks_of_before_alone(tmp_path: Path, epoch: int, is_lost: bool) -> None:
+    async with hub(tmp_path / "other", NOW + epoch) as other:
+        mark = other.meet()
+    async with hub(tmp_path / "this", NOW + 60) as this:
+        await this.incarnation.trust()
+        this.meet(mark)
+        assert bool(this.loss) is is_lost
+        await this.incarnation.trust()  # as it has heard of it, whatever its clock says
+        this.meet(mark)
+        assert this.loss == ""
+
+
+async def test_a_mark_that_the_hub_has_not_signed_counts_for_nothing(tmp_path: Path) -> None:
+    async with hub(tmp_path / "other", sign=b"key") as other:
+        mark = other.meet()
+    async with hub(tmp_path / "this", NOW + 9, sign=b"key") as this:
+        text, _, signature = mark.rpartition(" ")
+        for forged in (
+            f"{text} ",
+            f"{text}0 {signature}",
+            f"{text} {signature[:-1]}",
+            "x" * 70_000,
+            "a\n 1 b",
+            f"{mark}\n",
+        ):
+            assert this.meet(forged) != forged
+            assert this.loss == ""
+        this.meet(mark)
+        assert this.loss

@@ -1,0 +1,36 @@
+"""The hub's mark, which an agent keeps over its restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import NewerState
+from edge.hub_mark import HubMark
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+async def test_the_last_mark_that_the_hub_gave_is_kept_over_restarts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark = HubMark(tmp_path)
+    assert mark.text == ""
+    keeping = asyncio.create_task(mark.keep())
+    for given in ("first", "", "second", "x" * 201):
+        mark.take(given)
+        await until(lambda: HubMark(tmp_path).text == mark.text)
+    keeping.cancel()
+    assert HubMark(tmp_path).text == "second"
+    (tmp_path / "hub.json").write_text('{"version": 1, "mark": 7}')
+    assert HubMark(tmp_path).text == ""
+    (tmp_path / "hub.json").write_text("{")
+    assert HubMark(tmp_path).text == ""
+    assert "hub.json is unreadable" in caplog.text
+    (tmp_path / "hub.json").write_text('{"version": 2}')
+    with pytest.raises(NewerState):
+        HubMark(tmp_path)
