@@ -11,30 +11,26 @@ Rules:
   alone while the present one shows a sign of life. So is the taint out-of-service, as soon as the hub sees it.
 * A fence ends with the node: once neither hub nor cluster knows the node (`forget`), nothing is held back for it, and a
   machine that takes its name later has none of its mounts.
-* A fence counts at once, in memory. The order has succeeded only when the disk has it, too.
+* A fence counts at once, in memory. The order has succeeded only when the records have it, too.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Final
 
 from cloud.absences import Absences
 from cloud.mounts import Mounts
+from cloud.records.records import Body, Change, Key, Kind, Records
 from cloud.trust import audit
 from cloud.trust.audit import Event
+from common.database_writer import WriteFailed
 from common.errors import OperatorRefused, timestamp
 from common.operator_orders import Done, Fence, Unfence
-from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.hub.fences")
-
-FORM: Final = Form("hub")
-"""Of `fences.json`."""
 
 _LONGEST_WHY_CHARS: Final = 500
 _MOST_SHOWN: Final = 10
@@ -64,7 +60,7 @@ class Fences:
 
     def __init__(
         self,
-        state_dir: Path,
+        records: Records,
         absences: Absences,
         mounts: Mounts,
         settle_earlier: Callable[[str], Awaitable[None]],
@@ -72,10 +68,10 @@ class Fences:
         joined: Callable[[str], str],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Read the file.
+        """Read the records.
 
         Args:
-            state_dir: has the file.
+            records: have the fences.
             absences: how nodes are away.
             mounts: what they use.
             settle_earlier: forgets what earlier machines of a node had in use. It raises OSError.
@@ -83,17 +79,14 @@ class Fences:
             now: the time, in seconds since the epoch.
 
         Raises:
-            SettingsError: a newer hub wrote the file.
+            SettingsError: one of them cannot be read.
         """
-        self._path = state_dir / "fences.json"
+        self._records = records
         self._absences, self._mounts, self._now = absences, mounts, now
         self._settle_earlier, self._joined = settle_earlier, joined
-        self._fences = self._read()
+        self._fences = {it.node: it for it in records.take(Kind.FENCE, _read)}
         self._back: set[str] = set()
         """The nodes whose return the log has."""
-        self._unsaved = ""
-        """Why the file lacks the newest fences; empty if it has them."""
-        self._order = asyncio.Lock()
 
     def is_fenced(self, node: str) -> bool:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""
@@ -104,7 +97,7 @@ class Fences:
         """Take a node for dead.
 
         Raises:
-            OperatorRefused: the node is not away, the hub does not know it, or the fence does not outlive this hub.
+            OperatorRefused: the node is not away, the hub does not know it, or the fence does not outlive this hub yet.
         """
         node, what = order.node, f"node {order.node} is not fenced"
         if not self._mounts.is_ready:
@@ -130,11 +123,7 @@ class Fences:
         log.warning(
             "an operator takes node %s for dead, and its volumes may be detached: %s", node, fence.why or "no reason"
         )
-        if why := await self._save():
-            raise OperatorRefused(
-                f"node {node} is fenced only until the hub stops",
-                f"the fence cannot be written to the disk: {why}; make room there and run the command again",
-            )
+        await self._write(node, "is fenced")
         return Done(said=[*said, f"node {node} is fenced: its volumes may be detached", self._uses(fence.in_use)])
 
     async def _fence_earlier(self, node: str, in_use: Collection[str], why: str, by: str) -> list[str]:
@@ -154,7 +143,7 @@ class Fences:
         """Take a fence back, or settle it after the node's return.
 
         Raises:
-            OperatorRefused: there is none, or the disk still has it.
+            OperatorRefused: there is none, or the records still have it.
         """
         node = order.node
         fence = self._fences.pop(node, None)
@@ -162,10 +151,7 @@ class Fences:
             raise OperatorRefused(f"node {node} is not unfenced", "it is not fenced")
         audit.add(Event.FENCE, who="operator", address=by, node=node, ended="unfence")
         log.warning("an operator takes the fence of node %s back", node)
-        if why := await self._save():
-            raise OperatorRefused(
-                f"node {node} is unfenced only until the hub stops", f"the decision cannot be written: {why}"
-            )
+        await self._write(node, "is unfenced")
         return Done(said=[f"node {node} is no longer fenced", "volumes that were detached meanwhile stay detached"])
 
     async def look(self) -> None:
@@ -191,8 +177,7 @@ class Fences:
         for node, why in ended.items():
             del self._fences[node]
             log.info("the fence of node %s ends: %s", node, why)
-        if ended:
-            await self._save()
+            self._records.put(self._change(node))
 
     def problems(self) -> Iterator[str]:
         """The fences for people, a sentence each."""
@@ -210,8 +195,6 @@ class Fences:
                 f"its volumes, which are kept from other nodes: if it is off for certain, or was started anew since, "
                 f"run csi-bridge fence {node}; {self._uses(sorted(volumes))}"
             )
-        if self._unsaved:
-            yield f"the newest fences are not on the disk and end with this hub: {self._unsaved}"
 
     def _is_back(self, fence: _Fence) -> bool:
         """Whether the node has shown a sign of life. A node that the hub has forgotten shows none."""
@@ -241,29 +224,26 @@ class Fences:
         claim = self._mounts.claim_of(volume)
         return f"claim {claim} ({volume})" if claim else volume
 
-    async def _save(self) -> str:
-        """Write all fences. Returns why they cannot be written."""
-        async with self._order:
-            body = {node: asdict(fence) for node, fence in self._fences.items()}
-            try:
-                await asyncio.to_thread(write_state, self._path, FORM, {"fences": body}, mode=0o600)
-            except OSError as error:
-                self._unsaved = str(error)
-            else:
-                self._unsaved = ""
-            return self._unsaved
+    def _change(self, node: str) -> Change:
+        """The record of a node's fence as it is now."""
+        fence = self._fences.get(node)
+        body = {name: value for name, value in asdict(fence).items() if name != "node"} if fence is not None else None
+        return Change(Kind.FENCE, (node,), body)
 
-    def _read(self) -> dict[str, _Fence]:
+    async def _write(self, node: str, what: str) -> None:
+        """Write what counts already. If that fails, the operator hears it, and it is tried again."""
+        change = self._change(node)
+        self._records.put(change)
         try:
-            found = read_state(self._path, FORM)["fences"]
-            return {node: _read(body) for node, body in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s is unreadable, and no node is fenced: %s", self._path, error)
-            return {}
+            await self._records.write([change])
+        except WriteFailed as error:
+            raise OperatorRefused(
+                f"node {node} {what}, and not yet durably",
+                f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
+                f"status no longer says NOT WRITTEN",
+            ) from error
 
 
-def _read(body: dict[str, Any]) -> _Fence:
-    values = {field.name: body[field.name] for field in fields(_Fence)}
-    return _Fence(**{**values, "in_use": tuple(values["in_use"]) if values["in_use"] is not None else None})
+def _read(key: Key, body: Body) -> _Fence:
+    in_use = body.get("in_use")  # the API server has no null
+    return _Fence(node=key[0], **{**body, "in_use": tuple(in_use) if in_use is not None else None})

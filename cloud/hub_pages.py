@@ -14,6 +14,7 @@ from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
+from cloud.records.records import Records
 from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
@@ -42,6 +43,7 @@ class HubPages:
         part: SyncPart,
         trust: TrustPart,
         *,
+        records: Records,
         incarnation: Incarnation,
         store: Store,
         calls: NodeCalls,
@@ -56,6 +58,7 @@ class HubPages:
         self._placement = placement
         self._part = part
         self._trust = trust
+        self._records = records
         self._incarnation = incarnation
         self._store = store
         self._calls = calls
@@ -87,7 +90,7 @@ class HubPages:
             max_nodes=self._nodes.max_nodes,
             has_source=self._part.source is not None,
             lost=[loss] if (loss := self._incarnation.loss) else [],
-            trouble=self._store.trouble,
+            trouble=self._records.trouble or self._store.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._hub.proxy_drivers()),
             elections=self._placement.elections.describe(),
@@ -99,12 +102,9 @@ class HubPages:
     def _problems(self) -> Iterator[str]:
         if self._settings.listen is not None and self._settings.tls_cert is None:
             yield INSECURE
-        trust = self._trust
-        if trust.store.trouble:
-            yield f"the records of tokens, certificates and denials: {trust.store.trouble}"
         yield from self._fences.problems()
         yield from self._guard.problems()
-        yield from trust.credentials.problems()
+        yield from self._trust.credentials.problems()
         yield from self._part.problems()
 
     async def denials(self) -> Iterable[DenialStatus]:

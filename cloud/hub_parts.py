@@ -18,6 +18,7 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.claims import Claims
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
+from cloud.records.records import Records
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
@@ -51,6 +52,7 @@ class HubParts:
         sync: SyncPart,
         trust: TrustPart,
         *,
+        records: Records,
         incarnation: Incarnation,
         store: Store,
         claims: Claims,
@@ -78,7 +80,7 @@ class HubParts:
 
         absences = Absences(self.nodes, sync.mounts)
         self.fences = Fences(
-            store.state_dir,
+            records,
             absences,
             sync.mounts,
             sync.settle_earlier,
@@ -123,6 +125,7 @@ class HubParts:
             self.placement,
             sync,
             trust,
+            records=records,
             incarnation=incarnation,
             store=store,
             calls=calls,

@@ -26,7 +26,6 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import TrustStore
 from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
@@ -105,9 +104,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     metrics = Metrics()
-    trust_store = TrustStore(settings.state_dir)
-    opened.push_async_callback(trust_store.close)
-    trust = TrustPart(settings, trust_store, metrics)
+    trust = TrustPart(settings, records, metrics)
     segments = UniqueSegments(store, settings.unique_topology)
     nodes = Nodes(store, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
@@ -119,6 +116,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
         nodes,
         sync,
         trust,
+        records=records,
         incarnation=incarnation,
         store=store,
         claims=claims,

@@ -72,7 +72,6 @@ class JoinPart:
         )
         self.secret = self._signer.secret
         self.enrolment = Enrolment(
-            trust.store,
             trust.tokens,
             trust.generations,
             self._signer,

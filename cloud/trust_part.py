@@ -3,6 +3,7 @@
 import asyncio
 
 from cloud.hub_settings import HubSettings
+from cloud.records.records import Records
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.authorities import Authorities
@@ -18,20 +19,19 @@ class TrustPart:
     """The trust part of one hub.
 
     Attributes:
-        store: tokens, denials and certificates of nodes, on disk.
         denials: the nodes and certificates that may not connect.
         generations: the certificates of nodes that have joined.
         credentials: judges the certificates of peers.
         tokens: the invitations to join.
     """
 
-    def __init__(self, settings: HubSettings, store: TrustStore, metrics: Metrics) -> None:
-        """Read the files that the settings name.
+    def __init__(self, settings: HubSettings, records: Records, metrics: Metrics) -> None:
+        """Read the records, and the files that the settings name.
 
         Raises:
-            SettingsError: a file cannot be used.
+            SettingsError: a record or a file cannot be used.
         """
-        self.store = store
+        store = TrustStore(records)
         self.denials = Denials(store)
         self.generations = Generations(store, metrics)
         self._authorities = Authorities(settings.tls_ca)

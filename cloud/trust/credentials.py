@@ -91,5 +91,4 @@ class Credentials:
 
     def problems(self) -> Iterable[str]:
         """Problems that operators have to settle, a sentence each."""
-        yield from self._denials.problems()
         yield from self._generations.problems()

@@ -2,7 +2,7 @@
 
 Rules:
 
-* A denial counts at once, in memory. The order has succeeded only when the disk has it, too.
+* A denial counts at once, in memory. The order has succeeded only when the records have it, too.
 * It lasts until `allow`, across restarts of the hub, and also after `forget`.
 * `allow` gives a node its name back, and none of the certificates that the hub had issued: copies of its keys stay
   out, and the node joins again. A node with certificates from files comes back with them.
@@ -14,8 +14,7 @@ Rules:
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
@@ -43,13 +42,11 @@ class Denials:
 
     def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
-        self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
-        """Denials that count, and that the disk does not have."""
         self.on_change: Callable[[], None] = lambda: None
 
     def all(self) -> list[Denial]:
         """All denials, the oldest first."""
-        return sorted((self._store.denials | self._unsaved).values(), key=lambda denial: denial.at)
+        return sorted(self._store.denials.values(), key=lambda denial: denial.at)
 
     def find(self, node: str, serial: int) -> Denial | None:
         """The denial of a node or of its certificate; None if neither is denied.
@@ -58,12 +55,12 @@ class Denials:
             node: the node's name; empty for another peer.
             serial: the certificate's serial number; 0 without one.
         """
-        if not self._store.denials and not self._unsaved:
+        if not self._store.denials:
             return None
         keys = [(DenialKind.NODE, node)] if node else []
         if serial:
             keys.append((DenialKind.SERIAL, f"{serial:x}"))
-        found = (self._store.denials.get(key) or self._unsaved.get(key) for key in keys)
+        found = map(self._store.denials.get, keys)
         return next((denial for denial in found if denial is not None), None)
 
     def denies(self, node: str) -> bool:
@@ -74,43 +71,40 @@ class Denials:
         """Deny a node or a certificate. Returns a sentence for the operator.
 
         Raises:
-            OperatorRefused: the order names neither, or the denial does not outlive this hub.
+            OperatorRefused: the order names neither, or the denial does not outlive this hub yet.
         """
         kind, value = _read(order.subject)
         denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
-        self._unsaved[kind, value] = denial
+        durable = self._store.add_denial(denial, self._tokens_for(denial))
         audit.add(Event.DENIAL, who="operator", address=by, kind=kind, subject=value, why=denial.why)
         log.warning("an operator denies %s: %s", in_words(denial), denial.why or "no reason given")
         self.on_change()
         try:
-            await self._store.add_denial(denial, self._tokens_for(denial))
+            await durable
         except WriteFailed as error:
             raise OperatorRefused(
-                f"{in_words(denial)} is denied only until the hub stops",
-                f"the denial cannot be written to the disk: {error}; make room there and run the command again",
+                f"{in_words(denial)} is denied, and not yet durably",
+                f"{error}; the hub tries again, and loses it if it stops before: make room there, until csi-bridge "
+                f"status no longer says NOT WRITTEN",
             ) from error
-        self._unsaved.pop((kind, value), None)
         return f"{in_words(denial)} is denied; csi-bridge allow undoes it"
 
     async def allow(self, order: Allow, by: str) -> str:
         """Undo a denial. Returns a sentence for the operator; empty if there was none.
 
         Raises:
-            OperatorRefused: the order names neither a node nor a certificate, or the disk still has the denial.
+            OperatorRefused: the order names neither a node nor a certificate, or the records still have the denial.
         """
         kind, value = _read(order.subject)
-        denial = self._store.denials.get((kind, value)) or self._unsaved.get((kind, value))
+        denial = self._store.denials.get((kind, value))
         if denial is None:
             return ""
         known = self._store.certificates.get(value, {}) if kind is DenialKind.NODE else {}
-        void = [replace(it, state=State.VOID, chain=b"") for it in known.values() if it.state is not State.VOID]
+        void = any(it.state is not State.VOID for it in known.values())
         try:
-            await self._store.remove_denial(kind, value, void)
+            await self._store.remove_denial(denial, lambda known: {it: known[it].voided() for it in known})
         except WriteFailed as error:
-            raise OperatorRefused(
-                f"{in_words(denial)} stays denied", f"the decision cannot be written to the disk: {error}"
-            ) from error
-        self._unsaved.pop((kind, value), None)
+            raise OperatorRefused(f"{in_words(denial)} stays denied", str(error)) from error
         audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
         log.warning("an operator allows %s again", in_words(denial))
         joins = f"; its certificates stay refused: let it join again (csi-bridge token create --node {value} --replace)"
@@ -120,11 +114,6 @@ class Denials:
         if denial.kind is not DenialKind.NODE:
             return []
         return [it.id for it in self._store.tokens.values() if it.nodes == denial.value and not it.revoked_at]
-
-    def problems(self) -> Iterable[str]:
-        """Denials that a restart of the hub would lose, a sentence each."""
-        for denial in self._unsaved.values():
-            yield f"the denial of {in_words(denial)} is not on the disk and ends with this hub; deny it again"
 
 
 def in_words(denial: Denial) -> str:

@@ -3,7 +3,7 @@
 Rules:
 
 * The messages and their order are in `common.enrolment`.
-* The hub stores a certificate before it sends it. If the disk takes nothing, the node gets `BUSY` and asks again.
+* The hub stores a certificate before it sends it. If that fails, the node gets `BUSY` and asks again.
 * The same key gets the same generation again: the answer may have been lost. A pending certificate that is about to
   end, or begins in the future because the hub's clock was ahead, is signed anew for it.
 * A node that renews shows a certificate that counts (`cloud.trust.generations`). It shows it to TLS on an admitted
@@ -28,7 +28,7 @@ from cloud.trust.audit import Event
 from cloud.trust.generations import Generations
 from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
 from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens
-from cloud.trust.trust_store import Certificate, State, Token, TrustStore
+from cloud.trust.trust_store import Certificate, State, Token, use_of
 from common.database_writer import WriteFailed
 from common.enrolment import (
     NODE_URI,
@@ -100,7 +100,6 @@ class Enrolment:
 
     def __init__(
         self,
-        store: TrustStore,
         tokens: Tokens,
         generations: Generations,
         signer: Signer,
@@ -115,7 +114,7 @@ class Enrolment:
 
         `turned_away` hears of each refused peer of the join listener (`common.listener.OnFailed`).
         """
-        self._store, self._tokens, self._generations = store, tokens, generations
+        self._tokens, self._generations = tokens, generations
         self._signer, self._terms = signer, terms
         self._denied, self._knows, self._turned_away, self._now = denied, knows, turned_away, now
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -187,10 +186,15 @@ class Enrolment:
             again = found if found is not None and found.token == token.id else None
             if again is not None and (self._lasts(again, 0.0) or again.state is State.CURRENT):
                 return self._issued(again)
+            # A hub that died may have written the use, and not its certificate: no later one has this generation then.
+            is_counted = token.last_use == use_of(asked.node, self._generations.next_of(asked.node), key)
             if again is None:
-                self._check_use(token)
+                if not is_counted:
+                    self._check_use(token)
                 self._check_name_is_free(asked.node, token)
-            made = await self._issue(asked.request, asked.node, key, token.drivers, peer, token=token, again=again)
+            made = await self._issue(
+                asked.request, asked.node, key, token.drivers, peer, token=token, again=again, is_counted=is_counted
+            )
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         audit.add(
             Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
@@ -229,7 +233,6 @@ class Enrolment:
             if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
                 return self._issued(found)
             made = await self._issue(asked.request, node, key, rights_in(shown.uris), shown, again=found)
-            self._generations.limit_pending(node)
         log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
         audit.add(
             Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial
@@ -253,10 +256,12 @@ class Enrolment:
         *,
         token: Token | None = None,
         again: Certificate | None = None,
+        is_counted: bool = False,
     ) -> Certificate:
         """Sign a certificate and store it, in the place of `again` if that has the same key.
 
-        `rights` are those of the token, or of the present certificate. Without `again`, a token counts one more use.
+        `rights` are those of the token, or of the present certificate. Without `again`, a token counts one more use,
+        unless that `is_counted`.
         """
         generation = again.generation if again is not None else self._generations.next_of(node)
         signed = self._signer.sign(request, node=node, generation=generation, rights=rights)
@@ -270,16 +275,16 @@ class Enrolment:
             not_after=signed.not_after,
             state=State.PENDING,
             token=token.id if token is not None else "",
-            chain=signed.chain,
+            pem=signed.pem,
             address=peer.address,
         )
-        await self._store.add_certificate(made, uses=token.id if token is not None and again is None else "")
+        await self._generations.add(made, uses_token=token is not None and again is None and not is_counted)
         reach("enrolment.after-issue")
         return made
 
     def _issued(self, certificate: Certificate) -> Issued:
         return Issued(
-            chain=certificate.chain,
+            chain=self._signer.chain(certificate.pem),
             ca=self._signer.bundle(),
             generation=certificate.generation,
             renew_grace_s=int(self._terms.grace_s),
@@ -336,7 +341,7 @@ class Enrolment:
             refusal = _Refusal(reason, error.why, shown=error.shown)
         except WriteFailed as error:
             log.warning("no certificate was issued: %s", error)
-            why = "the hub's disk takes nothing at the moment; its log says why"
+            why = "the hub cannot write its records at the moment; its log says why"
             refusal = _Refusal(RefusedFor.BUSY, why, retry_s=RETRY_S)
         return self._refuse(refusal, who, peer)
 

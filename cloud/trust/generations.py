@@ -16,13 +16,13 @@ Rules:
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from cloud.trust import audit
 from cloud.trust.audit import Event
-from cloud.trust.trust_store import Certificate, State, TrustStore
+from cloud.trust.trust_store import Certificate, Certificates, State, TrustStore
 from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
 from common.fault_points import reach
@@ -37,8 +37,10 @@ MOST_VOID: Final = 4
 """The newest void certificates of a node are kept for operators, and that of its last join. A generation's number tells
 that it is void."""
 
-MOST_PENDING: Final = 4
-"""A node that asks for more certificates without using them loses the oldest of those."""
+MOST_PENDING: Final = 2
+"""A node that asks for more certificates without using them loses the oldest of those. It asks for one by a renewal,
+and perhaps for one by a join meanwhile, and repeats both requests with the same keys. The node's record has each as a
+whole, and should stay below 6 KiB."""
 
 
 class Generations:
@@ -88,7 +90,7 @@ class Generations:
         found = known.get(generation)
         if found is None:
             return generation > max(known, default=0)
-        return found.key == shown.key and found.state is not State.VOID and generation >= _current(known)
+        return found.key == shown.key and found.state is not State.VOID
 
     def authenticated(self, node: str, shown: Peer) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
@@ -98,13 +100,12 @@ class Generations:
         if not generation or (found is not None and found.state is State.CURRENT):
             return
         if found is None:
-            self._adopt(node, generation, shown)
-            found = self._store.certificates[node][generation]
+            found = _adopted(node, generation, shown)
+        # A join may still be repeated: the agent's machine may have died when it had stored the answer.
+        current = replace(found, state=State.CURRENT, pem=found.pem if found.token else "")
+        earlier = {number: it.voided() if number < generation else it for number, it in known.items()}
         reach("generations.before-use")
-        self._store.put_certificate(replace(found, state=State.CURRENT))
-        for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
-            self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
-        self._drop_void(node)
+        self._store.put_certificates(node, _trimmed({**earlier, generation: current}))
         reach("generations.after-use")
         self._copies.pop(node, None)
         line = "generation %d of the certificate of node %s is in use"
@@ -115,9 +116,27 @@ class Generations:
 
     def adopt(self, node: str, shown: Peer) -> None:
         """Note a certificate above all known ones, whose key has signed a request for the next one."""
-        generation = _generation(shown)
-        if generation > max(self._store.certificates.get(node, {}), default=0):
-            self._adopt(node, generation, shown)
+        generation, known = _generation(shown), self._store.certificates.get(node, {})
+        if generation > max(known, default=0):
+            self._store.put_certificates(node, {**known, generation: _adopted(node, generation, shown)})
+
+    async def add(self, made: Certificate, *, uses_token: bool) -> None:
+        """Store a new certificate before it is sent, in the place of an earlier one of its generation.
+
+        Void the oldest ones that the node asked for and does not use.
+
+        Args:
+            made: the certificate.
+            uses_token: whether it counts a use of its token.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        await self._store.change_certificates(
+            made.node,
+            lambda known: _trimmed({**known, made.generation: made}),
+            used_for=made if uses_token else None,
+        )
 
     def is_repeat(self, node: str, key: str) -> bool:
         """Whether the hub has answered a request for this key, and the node uses the answer."""
@@ -153,16 +172,6 @@ class Generations:
         """Whether the hub has issued a certificate to a node."""
         return node in self._store.certificates
 
-    def limit_pending(self, node: str) -> None:
-        """Void the oldest certificates that a node asked for and does not use."""
-        pending = sorted(
-            (it for it in self._store.certificates.get(node, {}).values() if it.state is State.PENDING),
-            key=lambda it: it.generation,
-        )
-        for unused in pending[:-MOST_PENDING]:
-            self._store.put_certificate(replace(unused, state=State.VOID, chain=b""))
-        self._drop_void(node)
-
     # ---- copies ------------------------------------------------------------------------------------------------------
 
     def settle(self, node: str) -> bool:
@@ -193,44 +202,33 @@ class Generations:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _adopt(self, node: str, generation: int, shown: Peer) -> None:
-        log.warning(
-            "node %s has generation %d of its certificate, which this hub has no record of; it is taken over",
-            node,
-            generation,
-        )
-        self._store.put_certificate(
-            Certificate(
-                node,
-                generation,
-                shown.key,
-                f"{shown.serial:x}",
-                issued_at=0.0,
-                not_after=shown.not_after,
-                state=State.PENDING,
-            )
-        )
-
     def _asked_for(self, node: str) -> str:
         """When and from where the newest certificate that counts was asked for, in words; empty if not known."""
         known = self._store.certificates.get(node, {}).values()
         newest = max((it for it in known if it.state is not State.VOID), key=lambda it: it.generation, default=None)
         return f"asked for {newest.asked}" if newest is not None and newest.asked else ""
 
-    def _drop_void(self, node: str) -> None:
-        known = self._store.certificates.get(node, {})
-        kept = _last_join(known)
-        void = sorted(generation for generation, it in known.items() if it.state is State.VOID and it is not kept)
-        for generation in void[:-MOST_VOID]:
-            self._store.drop_certificate(node, generation)
+
+def _adopted(node: str, generation: int, shown: Peer) -> Certificate:
+    log.warning(
+        "node %s has generation %d of its certificate, which this hub has no record of; it is taken over",
+        node,
+        generation,
+    )
+    serial = f"{shown.serial:x}"
+    return Certificate(node, generation, shown.key, serial, 0.0, shown.not_after, State.PENDING)
 
 
-def _current(known: Mapping[int, Certificate]) -> int:
-    """The newest generation whose key has authenticated; 0 if there is none."""
-    return max((generation for generation, it in known.items() if it.state is State.CURRENT), default=0)
+def _trimmed(known: Certificates) -> Certificates:
+    """A node's certificates without the void ones that nobody needs; the oldest unused ones are void."""
+    unused = sorted(number for number, it in known.items() if it.state is State.PENDING)[:-MOST_PENDING]
+    found = {number: it.voided() if number in unused else it for number, it in known.items()}
+    kept = _last_join(found)
+    void = sorted(number for number, it in found.items() if it.state is State.VOID and it is not kept)
+    return {number: it for number, it in found.items() if number not in void[:-MOST_VOID]}
 
 
-def _last_join(known: Mapping[int, Certificate]) -> Certificate | None:
+def _last_join(known: Certificates) -> Certificate | None:
     return max((it for it in known.values() if it.token), key=lambda it: it.generation, default=None)
 
 

@@ -78,12 +78,12 @@ class Signed:
     """A new certificate.
 
     Attributes:
-        chain: it and intermediate ones, as PEM.
+        pem: the certificate, as PEM.
         serial: its serial number, in lower-case hex.
         not_after: its end, in seconds since the epoch.
     """
 
-    chain: bytes
+    pem: str
     serial: str
     not_after: float
 
@@ -251,12 +251,17 @@ class Signer:
             .add_extension(_authority_key(ca), critical=False)
             .sign(ca_key, None if isinstance(ca_key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
         )
-        chain = [certificate] if ca.issuer == ca.subject else [certificate, ca]
         return Signed(
-            b"".join(one.public_bytes(Encoding.PEM) for one in chain),
+            certificate.public_bytes(Encoding.PEM).decode(),
             f"{certificate.serial_number:x}",
             certificate.not_valid_after_utc.timestamp(),
         )
+
+    def chain(self, pem: str) -> bytes:
+        """A certificate of this signer, as PEM, with the CA's that signed it if that is an intermediate one."""
+        found = x509.load_pem_x509_certificate(pem.encode())
+        above = (it for it in self._fresh().bundle if it.issuer != it.subject and _signed_by(found, it))
+        return pem.encode() + b"".join(it.public_bytes(Encoding.PEM) for it in above)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

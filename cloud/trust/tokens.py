@@ -5,8 +5,8 @@ Rules:
 * A token has a random id and a secret of 256 random bits. The hub tells the secret once, and keeps a hash of it alone.
 * A token is for new nodes: it gives nobody the name, and so the volumes, of a node that exists. One with `replace` is
   for one node that exists: a machine joins in its place, and its new certificate replaces the earlier ones.
-* A use is counted together with the certificate that it gave. The same node with the same key may ask again without
-  another use, as its first answer may be lost.
+* A use is counted before the certificate that it gives is written. The same node with the same key may ask again
+  without another use, as its first answer may be lost, or its certificate.
 * The denial of a node revokes the tokens that name it (`cloud.trust.denials`).
 * A token from the future was made while the hub's clock was ahead. It does not count, or it would live for years.
 * Tokens that ended more than `KEPT_S` ago are removed.
@@ -74,16 +74,14 @@ class Tokens:
             raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
         if replace and _WILDCARDS & set(nodes):
             raise OperatorRefused("no token is made", "--replace needs the name of one node: --node=NAME")
-        await self._store.drop_tokens(
-            [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
-        )
-        if len(self._store.tokens) >= MOST_TOKENS:
+        gone = [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
+        if len(self._store.tokens) - len(gone) >= MOST_TOKENS:
             raise OperatorRefused(
                 "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
             )
         secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
         token = Token(secrets.token_hex(6), _hash(secret), nodes, drivers, now, now + ttl_s, uses, replace)
-        await self._store.save_token(token)
+        await self._store.save_token(token, gone=gone)
         return token, secret
 
     async def revoke(self, token: str) -> Token:
@@ -129,7 +127,7 @@ class Tokens:
             TokenRefused: it is not; the message says why only to a peer that knows the secret.
         """
         found = self._store.tokens.get(token)
-        expected = found.secret_hash if found is not None else bytes(hashlib.sha256().digest_size)
+        expected = found.secret_hash if found is not None else "0" * 64
         if not hmac.compare_digest(expected, _hash(secret)) or found is None:
             raise TokenRefused("the hub has no such token")
         if found.revoked_at:
@@ -172,5 +170,5 @@ class Tokens:
         return "ended" if token.ends_at <= self._now() else "open"
 
 
-def _hash(secret: bytes) -> bytes:
-    return hashlib.sha256(secret).digest()
+def _hash(secret: bytes) -> str:
+    return hashlib.sha256(secret).hexdigest()

@@ -1,51 +1,21 @@
-"""The trust store: tokens, certificates of nodes, and denials, in memory and in `trust.db`.
+"""The trust store: tokens, certificates of nodes, and denials, in memory and in the records.
 
 Rules:
 
-* The file follows the rules of `common.database`, with `full`: a denial that was confirmed outlives a power cut.
-* Memory is what the hub asks. A change that a caller awaits is on the disk before it is in memory; if the disk takes
-  nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` changes memory at once and is
-  written soon: a hello is decided without the disk.
-* A damaged file stops the hub from starting: without its denials, a stolen node would be admitted again.
-* `cloud.trust.tokens`, `generations` and `denials` have the rules for the rows. This module has none.
+* Memory is what the hub asks. A change that a caller awaits is in the records before it is in memory: if it raises
+  `WriteFailed`, memory is as before. Two exceptions count at once, in memory, and are written soon: a denial, and the
+  certificates that a hello changes (`put_certificates`).
+* The certificates of one node are one record.
+* `cloud.trust.tokens`, `generations` and `denials` have the rules for the contents. This module has none.
 """
 
-import json
-import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Final
 
-from common.database import Schema, connect
-from common.database_writer import RETRY_S, DatabaseWriter, Statement
-from common.errors import SettingsError, timestamp
-
-SCHEMA: Final = Schema(
-    "hub",
-    (
-        (
-            """CREATE TABLE tokens (
-                id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL, nodes TEXT NOT NULL, drivers TEXT NOT NULL,
-                made_at REAL NOT NULL, ends_at REAL NOT NULL, uses INTEGER NOT NULL, replace INTEGER NOT NULL,
-                used INTEGER NOT NULL, revoked_at REAL NOT NULL
-            ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE certificates (
-                node TEXT NOT NULL, generation INTEGER NOT NULL, key TEXT NOT NULL, serial TEXT NOT NULL,
-                issued_at REAL NOT NULL, not_after REAL NOT NULL, state TEXT NOT NULL, token TEXT NOT NULL,
-                chain BLOB NOT NULL,
-                PRIMARY KEY (node, generation)
-            ) STRICT, WITHOUT ROWID""",
-            """CREATE TABLE denials (
-                kind TEXT NOT NULL, value TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
-                PRIMARY KEY (kind, value)
-            ) STRICT, WITHOUT ROWID""",
-        ),
-        ("ALTER TABLE certificates ADD COLUMN address TEXT NOT NULL DEFAULT ''",),
-    ),
-)
-"""Of `trust.db`. Lists of drivers are JSON; serials and keys are lower-case hex."""
+from cloud.records.records import Body, Change, Key, Kind, Records
+from common.errors import timestamp
 
 
 class DenialKind(StrEnum):
@@ -78,7 +48,7 @@ class Token:
 
     Attributes:
         id: random, no secret.
-        secret_hash: the SHA-256 of its secret.
+        secret_hash: the SHA-256 of its secret, in lower-case hex.
         nodes: a node's name, or a pattern of names (`fnmatch`); `*` is every new node.
         drivers: the drivers that its nodes may report; none: every driver.
         made_at: in seconds since the epoch.
@@ -87,10 +57,11 @@ class Token:
         replace: whether it is for a node that exists, in whose place a machine joins.
         used: how many have.
         revoked_at: the time at which an operator revoked it, or denied its node; 0 before.
+        last_use: the certificate that it was used for last (`Certificate.use`); empty before.
     """
 
     id: str
-    secret_hash: bytes
+    secret_hash: str
     nodes: str
     drivers: tuple[str, ...]
     made_at: float
@@ -99,6 +70,7 @@ class Token:
     replace: bool
     used: int = 0
     revoked_at: float = 0.0
+    last_use: str = ""
 
 
 class State(StrEnum):
@@ -120,12 +92,12 @@ class Certificate:
         node: the node's name.
         generation: 1, 2, 3 … of this node.
         key: the fingerprint of its public key.
-        serial: lower-case hex.
+        serial: in lower-case hex.
         issued_at: in seconds since the epoch; 0 if this hub did not issue it, or has lost the record.
         not_after: its end.
         state: whether it counts.
         token: the id of the token that it was issued for; empty for a renewal.
-        chain: the certificate as PEM with intermediate ones, to answer a repeated request; empty if not known.
+        pem: the certificate itself, while it may be sent again; else empty, so that the record stays small.
         address: where the request for it came from; empty if not known.
     """
 
@@ -137,7 +109,7 @@ class Certificate:
     not_after: float
     state: State
     token: str = ""
-    chain: bytes = b""
+    pem: str = ""
     address: str = ""
 
     @property
@@ -146,161 +118,146 @@ class Certificate:
         when = f"at {timestamp(self.issued_at)}" if self.issued_at else ""
         return f"{when} from {self.address}" if when and self.address else when
 
+    @property
+    def use(self) -> str:
+        """The use of a token for this certificate. A request that is repeated has the same one."""
+        return use_of(self.node, self.generation, self.key)
 
-_TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
-_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    def voided(self) -> "Certificate":
+        """This certificate, when it counts no more."""
+        return replace(self, state=State.VOID, pem="")
+
+
+Certificates = Mapping[int, Certificate]
+"""The certificates of one node, by generation."""
+
+
+def use_of(node: str, generation: int, key: str) -> str:
+    """The use of a token for a certificate with this generation and key (fingerprint)."""
+    return f"{node} {generation} {key}"
 
 
 class TrustStore:
-    """The rows of `trust.db`, all of them in memory.
+    """All tokens, certificates and denials, in memory.
 
     Attributes:
         tokens: by id.
-        certificates: by node and generation.
+        certificates: by node. A change replaces a node's mapping.
         denials: by kind and value.
     """
 
-    def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
-        """Read all rows. The hub's `Store` has locked the directory.
+    def __init__(self, records: Records) -> None:
+        """Read all records.
 
         Raises:
-            SettingsError: the file is damaged, a newer hub wrote it, or it cannot be used.
+            SettingsError: one of them cannot be read.
         """
-        self._path = state_dir / "trust.db"
-        self.tokens: dict[str, Token] = {}
-        self.certificates: dict[str, dict[int, Certificate]] = {}
-        self.denials: dict[tuple[DenialKind, str], Denial] = {}
-        try:
-            database = connect(self._path, SCHEMA, check=self._read, full=True).connection
-        except (sqlite3.OperationalError, OSError) as error:
-            raise SettingsError("--state-dir", str(state_dir), f"{self._path} cannot be used: {error}") from error
-        except (sqlite3.Error, ValueError) as error:
-            why = (
-                f"{self._path} is damaged ({error}), and it has the denials of stolen nodes: put back a copy of it, or "
-                f"move it away, and deny those nodes again (csi-bridge deny) as soon as the hub runs"
-            )
-            raise SettingsError("--state-dir", str(state_dir), why) from error
-        self._writer = DatabaseWriter(
-            self._path,
-            database,
-            meanwhile="no node can join, and no certificate is renewed",
-            retry_s=retry_s,
-        )
+        self._records = records
+        self.tokens = {it.id: it for it in records.take(Kind.TOKEN, _read_token)}
+        self.certificates = dict(records.take(Kind.CERTIFICATES, _read_certificates))
+        self.denials = {(it.kind, it.value): it for it in records.take(Kind.DENIAL, _read_denial)}
 
-    @property
-    def trouble(self) -> str:
-        """Why writing fails; empty while it works."""
-        return self._writer.trouble
-
-    async def close(self) -> None:
-        """Finish the writes that wait, then close the file."""
-        await self._writer.close()
-
-    # ---- tokens ------------------------------------------------------------------------------------------------------
-
-    async def save_token(self, token: Token) -> None:
-        """Add or change a token. If that raises WriteFailed, nothing has changed."""
-        await self._writer.commit([_token_row(token)])
+    async def save_token(self, token: Token, *, gone: Iterable[str] = ()) -> None:
+        """Add or change a token, and remove others (ids). If that raises WriteFailed, nothing has changed."""
+        removed = list(gone)
+        # Those that nobody needs any more first: then the new one is the last to be written, or is not.
+        await self._records.write([*(Change(Kind.TOKEN, (it,), None) for it in removed), _token(token)])
+        for it in removed:
+            self.tokens.pop(it, None)
         self.tokens[token.id] = token
 
-    async def drop_tokens(self, ids: Iterable[str]) -> None:
-        """Remove tokens. If that raises WriteFailed, nothing has changed."""
-        gone = list(ids)
-        await self._writer.commit([("DELETE FROM tokens WHERE id = ?", (token,)) for token in gone])
-        for token in gone:
-            self.tokens.pop(token, None)
+    def put_certificates(self, node: str, known: Certificates) -> None:
+        """Change a node's certificates, now in memory and soon in the records."""
+        self.certificates[node] = known
+        self._records.put(_certificates(node, known))
 
-    # ---- certificates ------------------------------------------------------------------------------------------------
+    async def change_certificates(
+        self,
+        node: str,
+        change: Callable[[Certificates], Certificates],
+        *,
+        used_for: Certificate | None = None,
+        then: Sequence[Change] = (),
+    ) -> None:
+        """Change a node's certificates. If that raises WriteFailed, nothing has changed in memory.
 
-    async def add_certificate(self, certificate: Certificate, *, uses: str = "") -> None:
-        """Add a certificate, together with one use of the token (id) for which it was issued.
-
-        Raises:
-            WriteFailed: nothing has changed.
+        Args:
+            node: the node's name.
+            change: returns the new certificates for those of now.
+            used_for: the new certificate for which its token counts a use.
+            then: written after the certificates.
         """
-        rows = [_certificate_row(certificate)]
-        if uses:
-            rows.append(("UPDATE tokens SET used = used + 1 WHERE id = ?", (uses,)))
-        await self._writer.commit(rows)
-        self.certificates.setdefault(certificate.node, {})[certificate.generation] = certificate
-        if (token := self.tokens.get(uses)) is not None:  # which may have been revoked meanwhile
-            self.tokens[uses] = replace(token, used=token.used + 1)
+        while True:
+            known = self.certificates.get(node)
+            changed = change(known or {})
+            # The use first: a hub that dies before the certificate is written has counted it, and the same request
+            # gets its certificate (`Token.last_use`). The other way round, somebody else could use it again.
+            used = [self._used(used_for)] if used_for is not None else []
+            await self._records.write([*map(_token, used), _certificates(node, changed), *then])
+            if self.certificates.get(node) is known:
+                break  # else a hello has put others meanwhile, and the records have those
+        self.certificates[node] = changed
+        if used_for is not None:
+            self.tokens[used_for.token] = self._used(used_for)  # which may have been revoked meanwhile
 
-    def put_certificate(self, certificate: Certificate) -> None:
-        """Add or change a certificate, now in memory and soon on the disk."""
-        node, generation = certificate.node, certificate.generation
-        self.certificates.setdefault(node, {})[generation] = certificate
-        self._writer.put(("certificate", node, generation), _certificate_row(certificate))
+    def add_denial(self, denial: Denial, revoked: Sequence[str]) -> asyncio.Future[None]:
+        """Add a denial, or change its reason, and revoke tokens (ids) with it, now in memory.
 
-    def drop_certificate(self, node: str, generation: int) -> None:
-        """Remove a certificate, now from memory and soon from the disk."""
-        self.certificates[node].pop(generation)
-        gone = ("DELETE FROM certificates WHERE node = ? AND generation = ?", (node, generation))
-        self._writer.put(("certificate", node, generation), gone)
-
-    # ---- denials -----------------------------------------------------------------------------------------------------
-
-    async def add_denial(self, denial: Denial, revoked: Sequence[str]) -> None:
-        """Add a denial, or change its reason, and revoke tokens (ids) with it.
-
-        Raises:
-            WriteFailed: nothing has changed.
+        Returns the end of the writing. If that raises WriteFailed, it is tried again.
         """
-        row = (denial.kind, denial.value, denial.at, denial.why)
-        rows: list[Statement] = [("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)]
-        rows += (("UPDATE tokens SET revoked_at = ? WHERE id = ?", (denial.at, token)) for token in revoked)
-        await self._writer.commit(rows)
         self.denials[denial.kind, denial.value] = denial
-        for token in self.tokens.keys() & revoked:
-            self.tokens[token] = replace(self.tokens[token], revoked_at=denial.at)
+        self.tokens |= {it: replace(self.tokens[it], revoked_at=denial.at) for it in revoked}
+        # The denial first: while it is there, a token that names its node lets nobody join.
+        changes = [_denial(denial), *(_token(self.tokens[it]) for it in revoked)]
+        for change in changes:
+            self._records.put(change)
+        return self._records.write(changes)
 
-    async def remove_denial(self, kind: DenialKind, value: str, changed: Sequence[Certificate]) -> None:
-        """Remove a denial if there is one, and change certificates with it.
+    async def remove_denial(self, denial: Denial, change: Callable[[Certificates], Certificates]) -> None:
+        """Remove a denial. Change the node's certificates first: without it, those that count would be let in.
 
-        Raises:
-            WriteFailed: nothing has changed.
+        If that raises WriteFailed, nothing has changed in memory.
         """
-        removal = ("DELETE FROM denials WHERE kind = ? AND value = ?", (kind, value))
-        await self._writer.commit([removal, *map(_certificate_row, changed)])
-        self.denials.pop((kind, value), None)
-        for certificate in changed:
-            self.certificates[certificate.node][certificate.generation] = certificate
+        removal = Change(Kind.DENIAL, (denial.kind, denial.value), None)
+        if denial.kind is DenialKind.NODE and denial.value in self.certificates:
+            await self.change_certificates(denial.value, change, then=[removal])
+        else:
+            await self._records.write([removal])
+        self.denials.pop((denial.kind, denial.value), None)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _read(self, database: sqlite3.Connection) -> None:
-        for token, secret_hash, nodes, drivers, *times, uses, replaces, used, revoked_at in database.execute(
-            "SELECT id, secret_hash, nodes, drivers, made_at, ends_at, uses, replace, used, revoked_at FROM tokens"
-        ):
-            self.tokens[token] = Token(
-                token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, bool(replaces), used, revoked_at
-            )
-        for node, generation, key, serial, issued_at, not_after, state, token, chain, address in database.execute(
-            "SELECT node, generation, key, serial, issued_at, not_after, state, token, chain, address FROM certificates"
-        ):
-            self.certificates.setdefault(node, {})[generation] = Certificate(
-                node, generation, key, serial, issued_at, not_after, State(state), token, chain, address
-            )
-        for kind, value, at, why in database.execute("SELECT kind, value, at, why FROM denials"):
-            self.denials[DenialKind(kind), value] = Denial(DenialKind(kind), value, at, why)
+    def _used(self, made: Certificate) -> Token:
+        token = self.tokens[made.token]
+        return replace(token, used=token.used + 1, last_use=made.use)
 
 
-def _token_row(token: Token) -> Statement:
-    return _TOKEN, (
-        token.id, token.secret_hash, token.nodes, json.dumps(token.drivers), token.made_at, token.ends_at, token.uses,
-        token.replace, token.used, token.revoked_at,
-    )  # fmt: skip
+# -------------------- bodies --------------------
 
 
-def _certificate_row(it: Certificate) -> Statement:
-    return _CERTIFICATE, (
-        it.node, it.generation, it.key, it.serial, it.issued_at, it.not_after, it.state, it.token,
-        it.chain, it.address,
-    )  # fmt: skip
+def _body(it: Token | Certificate | Denial, *key: str) -> Body:
+    """All fields but those of the key."""
+    return {name: value for name, value in asdict(it).items() if name not in key}
 
 
-def _names(text: str) -> tuple[str, ...]:
-    found = json.loads(text)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError("a row's drivers are no list of names")
-    return tuple(found)
+def _token(it: Token) -> Change:
+    return Change(Kind.TOKEN, (it.id,), _body(it, "id"))
+
+
+def _read_token(key: Key, body: Body) -> Token:
+    return Token(key[0], **{**body, "drivers": tuple(body["drivers"])})
+
+
+def _certificates(node: str, known: Certificates) -> Change:
+    return Change(Kind.CERTIFICATES, (node,), {"certificates": [_body(it, "node") for it in known.values()]})
+
+
+def _read_certificates(key: Key, body: Body) -> tuple[str, Certificates]:
+    found = (Certificate(key[0], **{**it, "state": State(it["state"])}) for it in body["certificates"])
+    return key[0], {it.generation: it for it in found}
+
+
+def _denial(it: Denial) -> Change:
+    return Change(Kind.DENIAL, (it.kind, it.value), _body(it, "kind", "value"))
+
+
+def _read_denial(key: Key, body: Body) -> Denial:
+    return Denial(DenialKind(key[0]), key[1], **body)

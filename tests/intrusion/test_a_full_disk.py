@@ -91,9 +91,14 @@ def test_no_volume_is_forgotten_whose_success_cannot_be_recorded(
 def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, sidecar: Sidecar, disk: Path) -> None:
     fill(disk)
     told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")
-    assert (told.returncode, "is denied only until the hub stops" in told.stderr) == (1, True)
-    assert any("deny it again" in problem for problem in hub_state(bridge.hub.uds)["problems"])
+    assert (told.returncode, "is denied, and not yet durably" in told.stderr) == (1, True)
+    assert hub_state(bridge.hub.uds)["trouble"]
     wait_for(lambda: not node_state(bridge.hub.uds, "n1")["connected"], what="the end of the link of n1")
+    make_room(disk)
+    wait_for(lambda: not hub_state(bridge.hub.uds)["trouble"], what="the denial's writing")
+    bridge.hub.kill()
+    bridge.hub.start()
+    assert "n1 " in by_hand("denials", f"--hub=unix://{bridge.hub.uds}").stdout
 
 
 def test_facts_leave_room_on_the_hubs_disk_for_creates_and_the_hub_says_so(

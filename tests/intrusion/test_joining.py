@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import socket
-import sqlite3
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.records import records
 from common.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
 from tests.kit.enrolling import NodeKey, ask, trusting
 from tests.kit.operator import by_hand, hub_state, node_state
+from tests.kit.state_db import records_in
 from tests.kit.stranger import HungUp, Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -141,8 +143,8 @@ def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(joinable: Joi
     assert len(texts) > 4
     for secret in (token.secret, token.secret.hex().encode(), line[-30:].encode()):
         assert not any(secret in text for text in texts)
-    with closing(sqlite3.connect(joinable.hub.uds.with_name("hub") / "trust.db")) as database:
-        assert set(database.execute("SELECT length(secret_hash) FROM tokens")) == {(32,)}
+    tokens = records_in(joinable.hub.uds.with_name("hub"), records.Kind.TOKEN)
+    assert tokens[token.id,]["secret_hash"] == hashlib.sha256(token.secret).hexdigest()
     joinable.hub.start()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloud.absences import Absences
 from cloud.fences import Fences
@@ -19,9 +19,7 @@ from common.objects import Ref, Stamp
 from common.operator_orders import Fence, Unfence
 from common.reports import NODE_GET_INFO, Answer, DriverReport
 from tests.kit.cluster_objects import DRIVER, attachment, entries, node, volume
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.kit.memory_records import MemoryRecords
 
 NOW = 1_800_000_000.0
 LEFT = 1_799_999_000.0
@@ -69,8 +67,8 @@ class Links:
 class Guarded:
     """A guard and all that it looks at. A cluster has Nodes; without one there are only links, facts and objects."""
 
-    def __init__(self, directory: Path, *, has_cluster: bool = True) -> None:
-        self.directory, self.links = directory, Links()
+    def __init__(self, *, has_cluster: bool = True) -> None:
+        self.records, self.links = MemoryRecords(), Links()
         self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
         self.source.is_ready = True
         self.facts: dict[str, dict[Ref, Fact]] = {}
@@ -91,7 +89,7 @@ class Guarded:
         """Start the hub's part, again with what the disk has."""
         self.absences = Absences(self.links, self.mounts)
         joined = lambda _node: " (it joined at noon from 10.0.0.9:7)"  # noqa: E731  # short
-        self.fences = Fences(self.directory, self.absences, self.mounts, self._settle, joined=joined, now=lambda: NOW)
+        self.fences = Fences(self.records, self.absences, self.mounts, self._settle, joined=joined, now=lambda: NOW)
         self.lapses = Lapses(self.links, self.mounts, monotonic=lambda: self.monotonic)
         self.guard = MountGuard(
             self.links, self.mounts, self.absences, self.fences, self.lapses, monotonic=lambda: self.monotonic
@@ -159,9 +157,9 @@ def _node(name: str, node_id: str, annotations: dict[str, str]) -> Any:
     return body
 
 
-def only_links(directory: Path) -> Guarded:
+def only_links() -> Guarded:
     """A hub without objects: it knows links and reports."""
-    world = Guarded(directory, has_cluster=False)
+    world = Guarded(has_cluster=False)
     world.mounts = no_mounts()
     world.start()
     return world

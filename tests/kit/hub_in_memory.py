@@ -14,7 +14,6 @@ from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync_part import SyncPart
-from cloud.trust.trust_store import TrustStore
 from cloud.trust_part import TrustPart
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
@@ -48,13 +47,14 @@ class Hub:
         self.records = SqliteRecords(directory)
         self.incarnation = Incarnation(self.records)
         self.store, self.metrics = Store(directory), Metrics()
-        self.trust = TrustPart(self.settings, TrustStore(directory), self.metrics)
+        self.trust = TrustPart(self.settings, self.records, self.metrics)
         segments = UniqueSegments(self.store, self.settings.unique_topology)
         parts = HubParts(
             self.settings,
             Nodes(self.store, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
             part or SyncPart(),
             self.trust,
+            records=self.records,
             incarnation=self.incarnation,
             store=self.store,
             claims=Claims(directory),
@@ -111,7 +111,6 @@ async def running(world: Hub) -> AsyncIterator[Hub]:
     cut(*(link for link in world.links if not link.over))
     await settle()
     await world.placement.close()
-    await world.trust.store.close()
     await world.store.close()
     await world.records.close()
 

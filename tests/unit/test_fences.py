@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud import fences
+from cloud.records.records import Kind
 from cloud.trust.audit import Event
-from common.errors import NewerState, OperatorRefused
+from common.errors import OperatorRefused, SettingsError
 from tests.kit.cluster_objects import volume
 from tests.kit.guarded import IN_USE, LEFT, Guarded, only_links
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.kit.audit import Line
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Guarded:
-    world = Guarded(tmp_path)
+def world() -> Guarded:
+    world = Guarded()
     world.agent("n2", IN_USE, away=LEFT)
     return world
 
@@ -31,8 +28,8 @@ def problem(world: Guarded) -> str:
 
 
 def stored(world: Guarded) -> list[str]:
-    """The fenced nodes in the file."""
-    return list(json.loads((world.directory / "fences.json").read_text())["fences"])
+    """The fenced nodes on the disk."""
+    return [key[0] for kind, key in world.records.kept if kind is Kind.FENCE]
 
 
 async def test_a_fence_is_confirmed_with_the_volumes_logged_and_shown(audit_lines: list[Line], world: Guarded) -> None:
@@ -134,8 +131,8 @@ async def test_before_the_hub_has_read_all_objects_no_node_is_taken_for_back(wor
     assert not problem(world)
 
 
-async def test_without_facts_the_warning_stays_until_an_operator_ends_it(tmp_path: Path) -> None:
-    world = only_links(tmp_path)
+async def test_without_facts_the_warning_stays_until_an_operator_ends_it() -> None:
+    world = only_links()
     world.links.away["n2"] = LEFT
     assert (await world.fence("n2"))[1] == "the hub does not know which volumes it used"
     world.links.away["n2"] = None
@@ -177,30 +174,23 @@ async def test_a_fence_ends_with_a_node_that_neither_hub_nor_cluster_knows_any_m
     assert world.fences.is_fenced("n3")
 
 
-async def test_with_a_full_disk_the_fence_counts_and_the_operator_hears_that_it_will_not_last(
-    world: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **_more: object) -> None:
-        raise OSError(28, "no space left on device")
-
-    monkeypatch.setattr(fences, "write_state", full)
-    with pytest.raises(OperatorRefused, match=r"node n2 is fenced only until the hub stops: .*no space"):
+async def test_with_a_full_disk_the_fence_and_its_end_count_and_are_written_when_there_is_room(world: Guarded) -> None:
+    world.records.room = 0
+    with pytest.raises(OperatorRefused, match=r"node n2 is fenced, and not yet durably: .*no space"):
         await world.fence("n2")
-    assert world.fences.is_fenced("n2")
-    assert "the newest fences are not on the disk" in problem(world)
-    with pytest.raises(OperatorRefused, match="unfenced only until the hub stops"):
-        await world.unfence("n2")
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"fences": {"n2": {}}}', '{"fences": 7}', '{"fences": {"n2": 7}}'])
-def test_an_unreadable_file_fences_nobody(world: Guarded, content: str, caplog: pytest.LogCaptureFixture) -> None:
-    (world.directory / "fences.json").write_text(content)
+    assert (world.fences.is_fenced("n2"), stored(world)) == (True, [])
+    world.records.retry()
     world.start()
-    assert not world.fences.is_fenced("n2")
-    assert "no node is fenced" in caplog.text
+    assert world.fences.is_fenced("n2")
+    world.records.room = 0
+    with pytest.raises(OperatorRefused, match=r"node n2 is unfenced, and not yet durably: .*no space"):
+        await world.unfence("n2")
+    assert (world.fences.is_fenced("n2"), stored(world)) == (False, ["n2"])
+    world.records.retry()
+    assert stored(world) == []
 
 
-def test_a_newer_hubs_file_stops_the_hub(world: Guarded) -> None:
-    (world.directory / "fences.json").write_text('{"version": 2}')
-    with pytest.raises(NewerState):
+def test_a_fence_that_cannot_be_read_stops_the_hub(world: Guarded) -> None:
+    world.records.kept[Kind.FENCE, ("n2",)] = '{"mark": "m"}'
+    with pytest.raises(SettingsError, match="is damaged"):
         world.start()

@@ -13,12 +13,10 @@ from cloud.trust.trust_store import Certificate, State, TrustStore
 from common.errors import HandshakeRefused
 from common.exposition import registry_of
 from common.metrics import Metrics
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.shown_peer import ShownPeer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from common.peer import Peer
     from tests.kit.audit import Line
 
@@ -33,16 +31,15 @@ def shown(generation: int, key: str) -> ShownPeer:
 
 
 class GenerationsOfHub:
-    def __init__(self, directory: Path) -> None:
-        self.store, self.metrics = TrustStore(directory), Metrics()
+    def __init__(self) -> None:
+        self.store, self.metrics = TrustStore(MemoryRecords()), Metrics()
         self.generations = Generations(self.store, self.metrics)
 
     async def issue(self, key: str, *, token: str = "") -> Peer:
         number = self.generations.next_of("n1")
         address = f"10.0.0.{number}:7"
-        made = Certificate("n1", number, key, "2a", NOW, 2e9, State.PENDING, token, b"pem", address)
-        await self.store.add_certificate(made)
-        self.generations.limit_pending("n1")
+        made = Certificate("n1", number, key, "2a", NOW, 2e9, State.PENDING, token, "pem", address)
+        await self.generations.add(made, uses_token=False)
         return shown(number, key)
 
     def come(self, shown: Peer) -> None:
@@ -59,10 +56,8 @@ class GenerationsOfHub:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[GenerationsOfHub]:
-    made = GenerationsOfHub(tmp_path)
-    yield made
-    await made.store.close()
+def hub() -> GenerationsOfHub:
+    return GenerationsOfHub()
 
 
 async def test_the_present_key_counts_until_the_next_one_has_authenticated(hub: GenerationsOfHub) -> None:
@@ -95,7 +90,7 @@ async def test_a_certificate_without_a_generation_stays_out_when_all_generations
     hub: GenerationsOfHub,
 ) -> None:
     hub.come(await hub.issue("k1"))
-    hub.store.put_certificate(replace(hub.store.certificates["n1"][1], state=State.VOID))
+    hub.store.put_certificates("n1", {1: hub.store.certificates["n1"][1].voided()})
     hub.refusal(shown(0, "file"))
 
 
@@ -199,11 +194,3 @@ async def test_generations_of_one_node_do_not_touch_another(hub: GenerationsOfHu
 async def test_a_certificate_with_an_odd_generation_is_refused(hub: GenerationsOfHub, uris: tuple[str, ...]) -> None:
     odd = replace(shown(0, "k"), uris=uris)
     assert "generation" in hub.refusal(odd).why
-
-
-async def test_after_a_crash_between_two_writes_the_newest_current_one_counts(hub: GenerationsOfHub) -> None:
-    first, second = await hub.issue("k1"), await hub.issue("k2")
-    hub.come(first)
-    hub.store.put_certificate(replace(hub.store.certificates["n1"][2], state=State.CURRENT))
-    hub.come(second)
-    hub.refusal(first)

@@ -37,6 +37,7 @@ from tests.kit.audit import audited
 from tests.kit.certificates import Authority
 from tests.kit.enrolling import NodeKey
 from tests.kit.linked import Peer, link_pair
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -56,27 +57,31 @@ class EnrollingHub:
     def __init__(self, directory: Path) -> None:
         self.now, self.directory = time.time(), directory
         self.denied: set[str | int] = set()
-        self.store = TrustStore(directory)
-        self.tokens = Tokens(self.store, now=self.clock)
-        self.generations = Generations(self.store, Metrics())
+        self.records = MemoryRecords()
         (directory / "ca").mkdir(exist_ok=True)
         self.authority = Authority(directory / "ca", lifetime_s=400 * 86_400.0)
         hub = self.authority.hub()
         files = TlsFiles(hub.ca, hub.cert, hub.key)
-        signer = Signer(files, self.authority.key_path, ttl_s=TTL_S, now=self.clock)
+        self.signer = Signer(files, self.authority.key_path, ttl_s=TTL_S, now=self.clock)
+        self.links: list[Link] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start the hub, again with what the disk has."""
+        self.store = TrustStore(self.records)
+        self.tokens = Tokens(self.store, now=self.clock)
+        self.generations = Generations(self.store, Metrics())
         terms = Terms(TTL_S, GRACE_S, ("wss://hub.example:7000",), ("wss://hub.example:7443",))
         self.enrolment = Enrolment(
-            self.store,
             self.tokens,
             self.generations,
-            signer,
+            self.signer,
             terms,
             denied=lambda node, serial: "stolen" if {node, serial} & self.denied else "",
             knows=lambda _: False,
             now=self.clock,
         )
         self.strangers = JoinLinks(self.enrolment)
-        self.links: list[Link] = []
 
     def clock(self) -> float:
         return self.now
@@ -112,9 +117,9 @@ class EnrollingHub:
         key.issued = issued
         return key
 
-    async def joined(self) -> NodeKey:
+    async def joined(self, *, replace: bool = False) -> NodeKey:
         """The node n1 after its first connect."""
-        node = await self.join(await self.token())
+        node = await self.join(await self.token(replace=replace))
         self.connect(node)
         return node
 
@@ -158,7 +163,6 @@ async def enrolling(tmp_path: Path) -> AsyncIterator[EnrollingHub]:
     yield made
     for link in made.links:
         link.lost("the test is over")
-    await made.store.close()
 
 
 # -------------------- joining --------------------
@@ -253,11 +257,45 @@ async def test_a_request_that_is_none_costs_no_use(enrolling: EnrollingHub) -> N
 
 async def test_a_disk_that_takes_nothing_costs_no_use_and_the_node_asks_again(enrolling: EnrollingHub) -> None:
     token = await enrolling.token()
-    await enrolling.store.close()
+    enrolling.records.room = 0
     answer = await enrolling.ask(Join(*token, "n1", NodeKey().request))
     assert isinstance(answer, Refused)
     assert (answer.reason, answer.retry_s > 0) == ("busy", True)
     assert (enrolling.store.tokens[token[0]].used, enrolling.store.certificates) == (0, {})
+
+
+async def test_a_hub_that_died_between_the_use_and_the_certificate_gives_the_same_request_its_certificate(
+    enrolling: EnrollingHub,
+) -> None:
+    token, key = await enrolling.token("n*"), NodeKey()
+    enrolling.records.room = 1
+    assert await enrolling.refusal(Join(*token, "n1", key.request)) == "busy"
+    enrolling.records.room = None
+    enrolling.start()
+    assert (enrolling.store.tokens[token[0]].used, enrolling.store.certificates) == (1, {})
+    assert await enrolling.refusal(Join(*token, "n1", NodeKey().request)) == "token"
+    assert await enrolling.refusal(Join(*token, "n2", key.request)) == "token"
+    enrolling.now += 600.0  # the token has ended meanwhile
+    node = await enrolling.join(token, key=key)
+    assert enrolling.store.tokens[token[0]].used == 1
+    enrolling.connect(node)
+    for _ in range(2):  # its own certificate is void then, and the token is worth nothing
+        await enrolling.joined(replace=True)
+        assert await enrolling.refusal(Join(*token, "n1", key.request)) == "token"
+
+
+async def test_a_nodes_record_stays_small(enrolling: EnrollingHub) -> None:
+    drivers = ("csi.vendor-of-storage.example", "nfs.csi.k8s.io")
+    node = await enrolling.join(await enrolling.token(drivers=drivers))
+    for _ in range(8):
+        enrolling.connect(node)
+        node = await enrolling.renew(node)
+    enrolling.connect(node)
+    token = await enrolling.token(drivers=drivers, uses=9, replace=True)
+    for _ in range(9):
+        await enrolling.join(token)
+    (body,) = (body for (kind, _), body in enrolling.records.kept.items() if kind == "certificates")
+    assert len(body) < 6_144
 
 
 # -------------------- renewing over the link --------------------
@@ -387,8 +425,8 @@ async def test_a_request_that_the_void_key_has_not_signed_is_no_copy(
 async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(enrolling: EnrollingHub) -> None:
     await enrolling.joined()
     later = NodeKey()
-    signed = enrolling.enrolment._signer.sign(later.request, node="n1", generation=9, rights=())
-    later.issued = Issued(signed.chain, b"", 9, 0, (), ())
+    signed = enrolling.signer.sign(later.request, node="n1", generation=9, rights=())
+    later.issued = Issued(signed.pem.encode(), b"", 9, 0, (), ())
     issued = await enrolling.ask(later.late_renewal(NodeKey()))
     assert isinstance(issued, Issued)
     assert issued.generation == 10

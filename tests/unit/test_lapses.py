@@ -12,8 +12,6 @@ from tests.kit.cluster_objects import DRIVER, storage_class, volume
 from tests.kit.guarded import HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.kit.audit import Line
 
 TOLD = offline_policy.write(60, 30, [IN_USE], [])
@@ -22,8 +20,8 @@ AT_TEXT = "2027-01-15T07:44:58Z"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Guarded:
-    world = Guarded(tmp_path)
+def world() -> Guarded:
+    world = Guarded()
     world.agent("n2", IN_USE, away=LEFT)
     world.attach("n2")
     ask(world)
@@ -118,8 +116,8 @@ def test_a_node_that_is_here_keeps_its_volume(world: Guarded) -> None:
     assert "it still has it mounted" in world.held("n2")
 
 
-def test_the_volume_of_a_kubelet_is_kept_while_its_node_is_not_ready(tmp_path: Path) -> None:
-    world = Guarded(tmp_path)
+def test_the_volume_of_a_kubelet_is_kept_while_its_node_is_not_ready() -> None:
+    world = Guarded()
     world.kubelet("n2", IN_USE, ready="Unknown")
     world.attach("n2")
     ask(world)

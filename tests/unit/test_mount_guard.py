@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,6 @@ from cloud.mount_guard import View, why_held
 from common.objects import Ref
 from tests.kit.cluster_objects import DRIVER, pod, volume
 from tests.kit.guarded import BROKE, HANDLE, IN_USE, LEFT, LEFT_TEXT, Guarded, only_links
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AWAY = "it is offline since then"
 OUT = (
@@ -27,8 +24,8 @@ HAD = (
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Guarded:
-    return Guarded(tmp_path)
+def world() -> Guarded:
+    return Guarded()
 
 
 # -------------------- the rule --------------------
@@ -253,8 +250,8 @@ def test_before_the_hub_has_read_all_objects_nothing_is_detached(world: Guarded)
     assert "the hub has not read all objects yet" in world.held("n2")
 
 
-def test_manifests_that_were_never_good_as_a_whole_hold_nothing_of_a_connected_node(tmp_path: Path) -> None:
-    world = Guarded(tmp_path, has_cluster=False)
+def test_manifests_that_were_never_good_as_a_whole_hold_nothing_of_a_connected_node() -> None:
+    world = Guarded(has_cluster=False)
     world.source.is_ready = False  # as with an empty directory: it may be the wrong one
     world.agent("n2")
     assert not world.held("n2")
@@ -361,8 +358,8 @@ def test_a_request_that_does_not_parse_is_left_to_the_driver(world: Guarded) -> 
 # -------------------- a hub without a cluster --------------------
 
 
-def test_without_objects_the_link_decides(tmp_path: Path) -> None:
-    world = only_links(tmp_path)
+def test_without_objects_the_link_decides() -> None:
+    world = only_links()
     world.links.away, world.links.ids = {"n2": None}, {"n2": "i-0002"}
     assert not world.held("i-0002")
     world.links.away["n2"] = LEFT
@@ -371,15 +368,15 @@ def test_without_objects_the_link_decides(tmp_path: Path) -> None:
     assert not world.held("unknown")
 
 
-async def test_without_objects_a_fence_lets_the_volume_go(tmp_path: Path) -> None:
-    world = only_links(tmp_path)
+async def test_without_objects_a_fence_lets_the_volume_go() -> None:
+    world = only_links()
     world.links.away, world.links.ids = {"n2": LEFT}, {"n2": "i-0002"}
     await world.fence("n2")
     assert not world.held("i-0002")
 
 
-def test_with_manifests_the_facts_decide(tmp_path: Path) -> None:
-    world = Guarded(tmp_path, has_cluster=False)
+def test_with_manifests_the_facts_decide() -> None:
+    world = Guarded(has_cluster=False)
     world.agent("n2", IN_USE, away=LEFT)
     assert world.held("n2") == HAD
     world.tell("n2")

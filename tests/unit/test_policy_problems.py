@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,13 +11,10 @@ from common import offline_policy
 from tests.kit.cluster_objects import storage_class, volume
 from tests.kit.guarded import IN_USE, Guarded
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 @pytest.fixture
-def world(tmp_path: Path) -> Guarded:
-    return Guarded(tmp_path)
+def world() -> Guarded:
+    return Guarded()
 
 
 def problems(world: Guarded) -> list[str]:

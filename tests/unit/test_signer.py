@@ -40,7 +40,7 @@ class SigningHub:
         """A node with a certificate."""
         key = key or NodeKey()
         signed = self.signer.sign(key.request, node=name, generation=generation, rights=("a.csi", "b.csi"))
-        key.issued = Issued(signed.chain, b"", generation, 0, (), ())
+        key.issued = Issued(self.signer.chain(signed.pem), b"", generation, 0, (), ())
         return key
 
 
@@ -139,15 +139,18 @@ def test_the_key_belongs_to_any_certificate_of_the_bundle(signing: SigningHub, t
     other = Authority(tmp_path, name="another CA")
     both = bundle(tmp_path / "both.pem", signing.authority, other)
     signer = Signer(TlsFiles(both, signing.files.cert, signing.files.key), other.key_path, ttl_s=1_000.0)
-    signed = x509.load_pem_x509_certificate(signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain)
-    signed.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
+    signed = signer.sign(NodeKey().request, node="n1", generation=1, rights=())
+    x509.load_pem_x509_certificate(signer.chain(signed.pem)).verify_directly_issued_by(
+        x509.load_pem_x509_certificate(other.path.read_bytes())
+    )
 
 
 def test_an_intermediate_ca_is_in_the_chain(signing: SigningHub, tmp_path: Path) -> None:
     sub = Authority(tmp_path, name="intermediate", parent=signing.authority)
     both = bundle(tmp_path / "both.pem", signing.authority, sub)
     signer = Signer(TlsFiles(both, signing.files.cert, signing.files.key), sub.key_path, ttl_s=1_000.0)
-    assert signer.sign(NodeKey().request, node="n1", generation=1, rights=()).chain.count(b"BEGIN CERTIFICATE") == 2
+    signed = signer.sign(NodeKey().request, node="n1", generation=1, rights=())
+    assert signer.chain(signed.pem) == signed.pem.encode() + sub.path.read_bytes()
 
 
 def test_the_hubs_names_are_those_of_its_certificate(signing: SigningHub) -> None:

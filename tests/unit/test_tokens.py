@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from cloud.trust.tokens import KEPT_S, TokenRefused, Tokens
 from cloud.trust.trust_store import Token, TrustStore
 from common.errors import OperatorRefused
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+from tests.kit.memory_records import MemoryRecords
 
 
 class MintedTokens:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.now = 1_000.0
-        self.store = TrustStore(directory)
+        self.store = TrustStore(MemoryRecords())
         self.tokens = Tokens(self.store, now=lambda: self.now)
 
     async def make(self, nodes: str = "n1", uses: int = 1, *, replace: bool = False) -> tuple[Token, bytes]:
@@ -26,10 +21,8 @@ class MintedTokens:
 
 
 @pytest.fixture
-async def minted(tmp_path: Path) -> AsyncIterator[MintedTokens]:
-    made = MintedTokens(tmp_path)
-    yield made
-    await made.store.close()
+def minted() -> MintedTokens:
+    return MintedTokens()
 
 
 async def test_a_wrong_secret_and_an_unknown_token_are_refused_with_the_same_words(minted: MintedTokens) -> None:

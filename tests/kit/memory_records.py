@@ -1,0 +1,78 @@
+"""Records in memory: the next hub of a test takes them again, and a test says what the disk takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, TypeVar
+
+from cloud.records.records import read_all
+from common.database_writer import WriteFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cloud.records.records import Body, Change, Changed, Key, Kind
+
+T = TypeVar("T")
+
+
+class MemoryRecords:
+    """The records of one hub after another (`cloud.records.records.Records`).
+
+    Attributes:
+        kept: all that the disk has, as JSON.
+        room: the number of changes that the disk takes before it is full; None: it is not.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Kind, Key], str] = {}
+        self.room: int | None = None
+        self._waiting: dict[tuple[Kind, Key], Change] = {}
+
+    @property
+    def trouble(self) -> str:
+        return "full" if self._waiting else ""
+
+    def take(self, kind: Kind, read: Callable[[Key, Body], T]) -> list[T]:
+        """All records that the disk has: what waits is lost."""
+        self._waiting.clear()
+        found = ((key, json.loads(body)) for (of, key), body in self.kept.items() if of is kind)
+        return read_all(found, read, kind=kind, place="memory")
+
+    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        if all(self._keep(it) for it in changes):
+            loop.call_soon(done.set_result, None)
+        else:
+            loop.call_soon(done.set_exception, WriteFailed("memory", "no space left on device"))
+        return done
+
+    def watch(self, kind: Kind, changed: Changed) -> None:
+        """Nobody else changes them."""
+
+    def put(self, change: Change) -> None:
+        if not self._keep(change):
+            self._waiting[change.kind, change.key] = change
+
+    def retry(self) -> None:
+        """Make room, and write what waits."""
+        self.room = None
+        for change in [*self._waiting.values()]:
+            self._keep(change)
+
+    async def close(self) -> None:
+        self.retry()
+
+    def _keep(self, change: Change) -> bool:
+        if self.room == 0:
+            return False
+        if self.room is not None:
+            self.room -= 1
+        self._waiting.pop((change.kind, change.key), None)
+        if change.body is None:
+            self.kept.pop((change.kind, change.key), None)
+        else:
+            self.kept[change.kind, change.key] = json.dumps(change.body)
+        return True
