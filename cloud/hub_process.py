@@ -110,7 +110,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
     nodes.subscribe(lambda _driver, node: rights.changed(node))
     sync = await opened.enter_async_context(_sync_part(settings, records, rights))
-    claims = Claims(settings.state_dir)
+    claims = Claims(records)
     parts = HubParts(
         settings,
         nodes,
@@ -123,7 +123,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
         segments=segments,
         metrics=metrics,
     )
-    opened.push_async_callback(parts.placement.close)  # and with it the claims
+    opened.push_async_callback(parts.placement.close)
     # No provisioner writes into a directory of manifests.
     cluster = sync.source if settings.kubeconfig is not None else None
     incarnation.look(cluster, claims, settled=parts.reports.look_again)

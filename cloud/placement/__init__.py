@@ -7,9 +7,8 @@ Read in this order:
 * `requests`, `fleet`, `affinity`: names, ids and topologies in a request; the nodes of a driver and their reports; the
   nodes that PersistentVolumes allow.
 * `book`, `claim`: the claims of one driver in memory: one row a name, with one state. Pure.
-* `claims`, `claim_file`: all books, written through; their rows on the disk.
-* `of_node`, `ledger`, `recent`: a node that is forgotten; what the leak audit reads; what pinned creates have made
-  lately.
+* `claims`, `claim_records`: all books, written through; their records.
+* `ledger`, `recent`: what the leak audit reads; what pinned creates have made lately.
 * `placed_call`, `outcome`: the call on its way, and the meaning of its end.
 * `elections`: the nodes that serve drivers whose storage every node reaches.
 * `fan_out`: a call that the hub answers itself, after calls of its own to nodes.

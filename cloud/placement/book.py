@@ -4,7 +4,8 @@
             is also method and id of any other call that changes something (`requests`).
     id      a thing (volume, snapshot, group) at a node. It stands in the claim of the create that made it, or in that
             of the deletion of a thing that no create here made.
-    list    the ids that only a node's list tells, and the kinds that a node has listed
+    list    the ids that only a node's list tells, and the kinds that a node has listed. They are in no record, but for
+            a mark of the node (`Mark`): after a restart of the hub, the nodes are asked again
 
 The states of a claim:
 
@@ -26,8 +27,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from cloud.placement.claim import Attempt, Claim, Id
-from cloud.placement.requests import Thing, about
+from cloud.placement.claim import Attempt, Claim, Id, Mark
+from cloud.placement.requests import LISTED_BY, Thing, about
 
 GONE_S: Final = 3_600.0
 """How long the book has the node of a deleted id. A sidecar that did not get the answer repeats the delete at its next
@@ -39,14 +40,10 @@ a proxy driver can invent any number of them."""
 
 MOST_LISTED_BYTES: Final = 16 * 1_048_576
 """The ids that only the lists of one node tell, of all its drivers together: 70,000 of the longest that CSI allows (128
-bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's disk and memory."""
+bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's memory."""
 
 LISTED_BYTES: Final = 100
-"""The size of an id's row, without the id."""
-
-FORGOTTEN: Final = "forgotten"
-"""In `Book.lists`, instead of a kind: the hub forgot the node, which had things. It ends when the node lists again, or
-when they are given up."""
+"""The size of a listed id, without its text."""
 
 
 class Book:
@@ -56,7 +53,8 @@ class Book:
         claims: by name.
         ids: by thing and node, all that stands in claims.
         listed: by thing and node, when a list told it first.
-        lists: node and kind of each list that a node has sent; also `FORGOTTEN`.
+        lists: node and kind of each list that a node has sent since the hub began.
+        marks: by node.
         open: by node: the number of names with open calls.
     """
 
@@ -65,6 +63,7 @@ class Book:
         self.ids: dict[Thing, dict[str, Id]] = {}
         self.listed: dict[Thing, dict[str, float]] = {}
         self.lists: set[tuple[str, str]] = set()
+        self.marks: dict[str, Mark] = {}
         self.open: dict[str, int] = {}
         self._opened: dict[str, str] = {}
         """The node of each name that `open` counts."""
@@ -73,7 +72,7 @@ class Book:
         self._gone: dict[tuple[Thing, str], float] = {}
         """When each deleted id was deleted, in the order of the records."""
         self._nodes: dict[str, int] = {}
-        """By node: the number of ids in claims and lists, those of deleted things included."""
+        """By node: the number of ids in claims and lists, those of deleted things included, and of `Mark.LISTED`."""
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class Book:
 
     @property
     def nodes(self) -> Iterable[str]:
-        """All nodes with things, also those with deleted ones only. Read it before the next await."""
+        """All nodes that have or had things. Read it before the next await."""
         return self._nodes.keys()
 
     @property
@@ -201,6 +200,30 @@ class Book:
         """Drop the ids that were deleted before a moment. Returns their claims."""
         old = [place for place, at in self._gone.items() if at < before]  # clocks are set back at times
         return [claim for thing, node in old for claim in self.drop(thing, node)]
+
+    # ---- nodes -------------------------------------------------------------------------------------------------------
+
+    def concerns(self, node: str) -> bool:
+        """Whether it has anything of a node."""
+        return node in self._nodes or node in self.open or any(its == node for its, _ in self.lists)
+
+    def forget(self, node: str) -> tuple[list[Claim], bool]:
+        """Drop all of a node but its mark. Its calls count no more.
+
+        Returns:
+            The claims that have changed, and whether the node had things.
+        """
+        ids = {thing: its[node] for thing, its in self.ids.items() if node in its}
+        listed = list(self.listed_by(node))
+        had = bool(listed) or node in self.marks or any(not it.gone for it in ids.values())
+        changed = [claim for thing in ids for claim in self.drop(thing, node)]
+        changed += [self.detach(it) for it in list(self.claims.values()) if it.is_open and it.node == node]
+        for claim in changed:
+            self.index(claim)
+        for thing in listed:
+            self.unlist(thing, node)
+        self.lists = {it for it in self.lists if it[0] != node}
+        return changed, had
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 
@@ -244,17 +267,26 @@ class Book:
         """All that only the lists of a node tell."""
         return (thing for thing, nodes in self.listed.items() if node in nodes)
 
-    def concerns(self, node: str) -> bool:
-        """Whether it has anything of a node."""
-        return (
-            node in self._nodes
-            or node in self.open
-            or any(its == node and kind != FORGOTTEN for its, kind in self.lists)
-        )
+    def mark(self, node: str, mark: Mark | None) -> bool:
+        """Mark a node. Returns whether the mark has changed."""
+        old = self.marks.get(node)
+        _count(self._nodes, node, (mark is Mark.LISTED) - (old is Mark.LISTED))
+        if mark is not None:
+            self.marks[node] = mark
+        else:
+            self.marks.pop(node, None)
+        return mark is not old
+
+    def mark_lists(self, node: str) -> bool:
+        """Mark whether the lists of a node tell ids that no claim has. Returns whether the mark has changed."""
+        if next(self.listed_by(node), None) is not None:
+            return self.mark(node, Mark.LISTED)
+        is_certain = all((node, kind) in self.lists for kind in LISTED_BY)
+        return self.mark(node, None) if is_certain or self.marks.get(node) is not Mark.LISTED else False
 
 
 def _count(counts: dict[str, int], node: str, more: int) -> None:
-    if not node:
+    if not (node and more):
         return
     counts[node] = counts.get(node, 0) + more
     if not counts[node]:

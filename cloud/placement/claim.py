@@ -21,6 +21,15 @@ class State(StrEnum):
     DELETED = "deleted"
 
 
+class Mark(StrEnum):
+    """What the records have of a node itself. Which ids its lists tell, they do not have: the hub asks it again."""
+
+    LISTED = "listed"
+    """Its lists tell ids that no claim has."""
+    FORGOTTEN = "forgotten"
+    """The hub forgot the node, which had things. It ends when the node lists again, or when they are given up."""
+
+
 class Row(NamedTuple):
     """A claim in the records.
 
@@ -121,14 +130,12 @@ class Claim:
         self.sent += 1
         self.doubtful = self.sent
 
-    def row(self, without: str = "") -> Row | None:
-        """The row that the records should have, if they should forget a node; None: none."""
+    def row(self) -> Row | None:
+        """The row that the records should have; None: none."""
         ids = tuple(
-            (*thing, node, its.since, its.gone)
-            for (thing, node), its in self.ids.items()
-            if its.untaken is None and node != without
+            (*thing, node, its.since, its.gone) for (thing, node), its in self.ids.items() if its.untaken is None
         )
-        if self.is_open and self.is_kept and self.node != without:
+        if self.is_open and self.is_kept:
             return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, ids)
         state = State.DELETED if all(gone for *_, gone in ids) else State.MADE
         return Row(state, "", 0.0, 0, "", ids) if ids else None

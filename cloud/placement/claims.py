@@ -1,34 +1,37 @@
-"""The claims: the books of all drivers, written through to the claim file (`claim_file`).
+"""The claims: the books of all drivers, written through to the records (`claim_records`).
 
 One process has the books, in one event loop. So a decision and the change that follows from it without an await between
-are one step: no other call of this hub can come between, and the state directory's lock keeps other hubs out.
+are one step: no other call of this hub can come between, and the records keep other hubs out.
 
 Rules:
 
-* Memory gets each change at once. `write` waits for the disk, and `put` does not.
+* Memory gets each change at once. `write` waits for the records, and `put` does not.
+* A write may leave the first few of its records: each order is such that these alone are safe, and says why.
 * A call that the hub places is in the records before it is sent, and its success before the caller gets it. So a name
   costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the records.
 * A create that the caller pins to a node waits for none. The records get it only if its outcome is in doubt, or if
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
-* A claim that the file has as open is in doubt when the hub starts.
+* A claim that the records have as open is in doubt when the hub starts.
+* Lists are in no record: an id that only a list tells is found again once its node has listed again.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from pathlib import Path
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from cloud.placement.book import FORGOTTEN, GONE_S, MOST_LISTED_BYTES, Book, size_bytes
-from cloud.placement.claim import Attempt, Claim, Id, Place, Row, State
-from cloud.placement.claim_file import ClaimFile
+from cloud.election import Elected
+from cloud.placement.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
+from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
+from cloud.placement.claim_records import changed_claim, changed_election, changed_mark, read_claims, read_elections
 from cloud.placement.ledger import Ledger, read
-from cloud.placement.of_node import OfNode
 from cloud.placement.recent import Recent
 from cloud.placement.requests import LONGEST_CHARS, Thing, deletion_of
-from common.database_writer import RETRY_S
+from cloud.records.records import Change, Records
+from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 
 Untaken = dict[tuple[Thing, str], object]
@@ -47,28 +50,26 @@ class Claims:
 
     Attributes:
         now: seconds since the epoch.
+        elections: the last election of each driver, as it is known to be in the records.
     """
 
-    def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S, now: Callable[[], float] = time.time) -> None:
-        """Read the file.
+    def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
+        """Take the claims and elections out of the records.
 
         Raises:
-            SettingsError: it cannot be used, or a newer hub wrote it.
+            SettingsError: a record cannot be read.
         """
-        self.now = now
-        self._file = ClaimFile(state_dir, retry_s=retry_s)
-        self.elections, self.elect, self.close = self._file.elections, self._file.elect, self._file.close
+        self.now, self._records = now, records
+        self.elections = read_elections(records)
         self._books: dict[str, Book] = {}
-        self._forgets = asyncio.Lock()
+        self._unforgotten: dict[tuple[str, str], set[str]] = {}
+        """By driver and node: the names that an order to forget the node has changed, and the records have not."""
         self._recent = Recent(now())
-        for driver, node, kind, id_, since in self._file.listed:
-            if id_:
-                self._own(driver).list(Thing(kind, id_), node, since)
-            else:
-                self._own(driver).lists.add((node, kind))
-        for (driver, name), row in self._file.claims:
+        claims, marks = read_claims(records)
+        for driver, node, mark in marks:
+            self._own(driver).mark(node, mark)
+        for driver, name, row in claims:
             self._load(self._own(driver), name, row)
-        self._file.listed, self._file.claims = [], []
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,11 @@ class Claims:
 
     def knows(self, node: str, driver: str = "") -> bool:
         """Whether there is anything of a node, or of one driver there."""
-        return any(book.concerns(node) for its, book in self._books.items() if driver in ("", its))
+        return any(
+            book.concerns(node) or (its, node) in self._unforgotten
+            for its, book in self._books.items()
+            if driver in ("", its)
+        )
 
     def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
@@ -95,6 +100,13 @@ class Claims:
     async def ledger(self) -> Ledger:
         """All that this hub knows, read within some turns of the loop."""
         return await read(self._books, self._recent)
+
+    # ---- elections ---------------------------------------------------------------------------------------------------
+
+    async def elect(self, driver: str, new: Elected) -> None:
+        """Record an election. Raises PlacementNotKept if that fails."""
+        await _written(self._records.write([changed_election(driver, new)]))
+        self.elections[driver] = new
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
@@ -175,7 +187,9 @@ class Claims:
             self.end(driver, attempt, in_doubt=True)
         for it in touched:
             book.index(it)
-        return self._after_made(driver, claim, self._write(driver, touched))
+        # The claims that have lost a thing come first: until the last write, the name is open at the node.
+        own = [it for it in touched if it.name == claim.name]
+        return self._after_made(driver, claim, self._write(driver, [*(it for it in touched if it not in own), *own]))
 
     async def _after_made(self, driver: str, claim: Claim, writing: Coroutine[Any, Any, None]) -> None:
         try:
@@ -230,115 +244,116 @@ class Claims:
         Raises:
             PlacementNotKept: the records have the things still.
         """
-        book, now, touched, unlisted = self._own(driver), self.now(), list[Claim](), list[tuple[Thing, str]]()
+        book, now, touched, is_unlisted = self._own(driver), self.now(), list[Claim](), False
         for thing in things:
             its, is_listed = book.ids.get(thing, {}).get(node), node in book.listed.get(thing, ())
             if its is None and not is_listed and (len(thing.id) > LONGEST_CHARS or book.gone_since > now - GONE_S):
                 continue
             is_by_lists = its is None and (is_listed or (node, thing.kind) in book.lists)
-            if book.unlist(thing, node):
-                unlisted.append((thing, node))
+            is_unlisted |= book.unlist(thing, node)
             if settles and is_by_lists and any(book.has(thing, other) for other in book.nodes if other != node):
                 continue
             name, since = (its.name, its.since) if its is not None else (deletion_of(thing), now)
             touched += book.put(name, thing, node, Id(name, since, gone=now))
-        touched += book.purge(now - GONE_S)
-        for claim in touched:
+        for claim in [*touched, *(purged := book.purge(now - GONE_S))]:
             book.index(claim)
-        return self._write(driver, touched, listed=unlisted)
+        for claim in purged:
+            self._put(driver, claim)
+        if is_unlisted and book.mark_lists(node):
+            self._records.put(changed_mark(driver, node, book.marks.get(node)))
+        return self._write(driver, touched)  # in any order: a thing that the records still have is at this node, too
 
-    async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
+    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
 
         Raises:
             ListsTooLarge: see `MOST_LISTED_BYTES`.
-            PlacementNotKept: the list of before stays.
         """
-        await self._file.to_the_end(self._listed(driver, node, kind, things, began))
-
-    async def _listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], began: float) -> None:
         book, now = self._own(driver), self.now()
-        before = {thing: book.listed[thing][node] for thing in book.listed_by(node) if thing.kind == kind}
+        before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
-        new, old = told - before.keys(), before.keys() - told
+        new, old = told - before, before - told
         held = size_bytes(thing for its in self._books.values() for thing in its.listed_by(node))
         size = held - size_bytes(old) + size_bytes(new)
         if size > MOST_LISTED_BYTES:
             raise ListsTooLarge(size)
-        touched = [claim for thing in new for claim in book.revive(thing, node, now)]
-        for claim in touched:
-            book.index(claim)
-        new = {thing for thing in new if book.list(thing, node, now)}
+        revived = [claim for thing in new for claim in book.revive(thing, node, now)]
+        for thing in new:
+            book.list(thing, node, now)
         for thing in old:
             book.unlist(thing, node)
-        marks = book.lists ^ (book.lists - {(node, FORGOTTEN)} | {(node, kind)})
-        book.lists ^= marks
-        try:
-            await self._write(driver, touched, listed=[(thing, node) for thing in new | old], marks=marks)
-        except PlacementNotKept:
-            for thing in new:
-                book.unlist(thing, node)
-            for thing in old:
-                book.list(thing, node, before[thing])
-            book.lists ^= marks
-            for claim in touched:
-                self._put(driver, claim)
-            raise
+        book.lists.add((node, kind))
+        for claim in revived:  # `put`: the next list tells it again
+            book.index(claim)
+            self._put(driver, claim)
+        if book.mark_lists(node):
+            self._records.put(changed_mark(driver, node, book.marks.get(node)))
 
     # ---- everything of a node ----------------------------------------------------------------------------------------
 
-    async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
-        """Remove everything of a node, or of one driver there. What comes meanwhile stays.
+    def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> Coroutine[Any, Any, None]:
+        """Forget everything of a node, or of one driver there, at once. The rest waits for the disk.
 
-        If it had things, the hub notes that (`FORGOTTEN`), unless they are given up: then it drops such a note.
+        If it had things, the hub notes that (`Mark.FORGOTTEN`), unless they are given up: then it drops such a note.
 
         Raises:
-            PlacementNotKept: nothing is removed.
+            PlacementNotKept: the records still have some of it. They lose it as soon as they can be written, or with
+                the next such order.
         """
-        await self._file.to_the_end(self._forget(node, driver, is_given_up=is_given_up))
+        noted, rows, dropped = list[Change](), list[Change](), list[Change]()
+        names: dict[str, set[str]] = {}
+        for its, book in self._books.items():
+            if driver not in ("", its):
+                continue
+            claims, had = book.forget(node)
+            mark = Mark.FORGOTTEN if had and not is_given_up else None
+            book.mark(node, mark)
+            names[its] = {claim.name for claim in claims} | self._unforgotten.setdefault((its, node), set())
+            rows += [self._row(its, name) for name in names[its]]
+            (dropped if mark is None else noted).append(changed_mark(its, node, mark))
+        # A note comes first and goes last: with it, no call takes the node's things for things that nobody has.
+        end = self._records.write([*noted, *rows, *dropped])
+        end.add_done_callback(partial(self._forgot, node, names))
+        return _written(end)
 
-    async def _forget(self, node: str, driver: str, *, is_given_up: bool) -> None:
-        async with self._forgets:
-            books = [(its, book) for its, book in self._books.items() if driver in ("", its)]
-            found = [OfNode(its, book, node, is_given_up=is_given_up) for its, book in books]
-            end = self._file.forget(node, ((it.driver, it.book, it.names, it.is_left) for it in found))
-            for it in found:
-                it.drop_lists()
-            try:
-                await end
-            except PlacementNotKept:
-                for it in found:
-                    it.restore_lists()
-                raise
-            for it in found:
-                it.drop()
-                for name in it.names:  # others may have written them before memory forgot
-                    self._file.put(it.driver, it.book, name)
+    def _forgot(self, node: str, names: Mapping[str, set[str]], end: "asyncio.Future[None]") -> None:
+        is_written = not end.cancelled() and end.exception() is None
+        for driver, its in names.items():
+            left = self._unforgotten.pop((driver, node), set())
+            left = left - its if is_written else left | its
+            if left or not is_written:
+                self._unforgotten[driver, node] = left
+            if not is_written:
+                for name in its:
+                    self._put_name(driver, name)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _own(self, driver: str) -> Book:
         return self._books.setdefault(driver, Book())
 
-    def _write(
-        self,
-        driver: str,
-        claims: Collection[Claim],
-        *,
-        listed: Collection[tuple[Thing, str]] = (),
-        marks: Collection[tuple[str, str]] = (),
-    ) -> Coroutine[Any, Any, None]:
-        """Write now. Returns the wait for the disk."""
-        names = {claim.name for claim in claims}
-        if not (names or listed or marks):
+    def _row(self, driver: str, name: str) -> Change:
+        """The change to the record of a name, as memory has it now."""
+        claim = self.book(driver).claims.get(name)
+        return changed_claim(driver, name, claim.row() if claim is not None else None)
+
+    def _write(self, driver: str, claims: Collection[Claim]) -> Coroutine[Any, Any, None]:
+        """Write claims now, in this order. Returns the wait for the disk."""
+        if not claims:
             return _no_wait()
         for claim in claims:
             claim.writes += 1
-        return _after_write(claims, self._file.write(driver, self._own(driver), names, listed=listed, marks=marks))
+        names = dict.fromkeys(claim.name for claim in claims)
+        return _after_write(claims, _written(self._records.write([self._row(driver, name) for name in names])))
 
     def _put(self, driver: str, claim: Claim) -> None:
         if claim.row() is not None or claim.has_row or claim.writes:
-            self._file.put(driver, self._own(driver), claim.name)
+            self._put_name(driver, claim.name)
+
+    def _put_name(self, driver: str, name: str) -> None:
+        if (claim := self.book(driver).claims.get(name)) is not None:
+            claim.has_row = True
+        self._records.put(self._row(driver, name))
 
     def _load(self, book: Book, name: str, row: Row) -> None:
         claim = book.claims.setdefault(name, Claim(name, row.node, row.since, row.lease_s, row.machine, has_row=True))
@@ -354,10 +369,10 @@ class Claims:
         book.index(claim)
 
 
-async def _after_write(claims: Collection[Claim], end: asyncio.Future[None]) -> None:
+async def _after_write(claims: Collection[Claim], written: Coroutine[Any, Any, None]) -> None:
     has_row = True  # also if the caller leaves: the write goes on
     try:
-        await end
+        await written
     except PlacementNotKept:
         has_row = False
         raise
@@ -365,6 +380,13 @@ async def _after_write(claims: Collection[Claim], end: asyncio.Future[None]) -> 
         for claim in claims:
             claim.writes -= 1
             claim.has_row = claim.has_row or has_row
+
+
+async def _written(end: "asyncio.Future[None]") -> None:
+    try:
+        await asyncio.shield(end)
+    except WriteFailed as error:
+        raise PlacementNotKept(str(error.place), error.why) from error
 
 
 async def _no_wait() -> None:

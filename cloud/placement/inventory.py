@@ -227,7 +227,7 @@ class Inventories:
                 began, at = self._now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
-            await self._claims.listed(driver, node, kind, things, began=began)
+            self._claims.listed(driver, node, kind, things, began=began)
         except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, why)

@@ -159,7 +159,7 @@ class Placement:
             is_given_up: whether nobody wants its things any more (`Claims.forget`).
 
         Raises:
-            PlacementNotKept: the records cannot be written, and the claims stay.
+            PlacementNotKept: the records still have some of it (`Claims.forget`).
         """
         self.inventories.forget(node, driver)
         self._foreign.forget(node, driver)
@@ -167,10 +167,9 @@ class Placement:
         await self.claims.forget(node, driver, is_given_up=is_given_up)
 
     async def close(self) -> None:
-        """Ask no more nodes, and close the records."""
+        """Ask no more nodes."""
         await self.inventories.close()
         await self._pages.close()
-        await self.claims.close()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -64,8 +64,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cloud.placement import page_tokens
-from cloud.placement.book import FORGOTTEN
-from cloud.placement.claim import Claim
+from cloud.placement.claim import Claim, Mark
 from cloud.placement.decisions import Ask, AskAll, Keeping, Mode, Segment, Send, Terms, View
 from cloud.placement.elections import DriverElection
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
@@ -307,7 +306,9 @@ def _why_uncertain(ask: Ask, now: View, silent: Sequence[str]) -> str:
     book, fleet = now.book, now.fleet
     if now.loss:
         return f"has lost others ({now.loss}): see docs/troubleshooting.md#the-hub-has-lost-records"
-    if left := sorted({node for node, kind in book.lists if kind == FORGOTTEN and node not in fleet.members}):
+    if left := sorted(
+        node for node, mark in book.marks.items() if mark is Mark.FORGOTTEN and node not in fleet.members
+    ):
         return (
             f"has forgotten {', '.join(left[:_SHOWN])}, which had volumes or snapshots; csi-bridge forget {left[0]} "
             f"--abandon-volumes gives them up"

@@ -135,7 +135,7 @@ def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshot
     lists = len(cluster.bridge.hub.logged("has listed"))
 
     cluster.bridge.hub.stop()
-    ledger = list(cluster.bridge.hub_state.glob("placement.db*"))
+    ledger = list(cluster.bridge.hub_state.glob("state.db*"))
     assert ledger
     for file in ledger:
         file.unlink()

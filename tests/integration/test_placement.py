@@ -104,12 +104,39 @@ def test_a_name_that_may_be_on_a_node_waits_for_it_whatever_is_asked_and_other_n
     assert site.asked("n2", "CreateVolume") == before + 1
 
 
-def test_a_lost_placement_database_is_made_anew_from_what_the_nodes_list(site: Site, short_dir: Path) -> None:
+def test_what_a_list_alone_told_is_found_again_after_the_hubs_restart_and_is_nowhere_while_its_node_is_away(
+    site: Site,
+) -> None:
+    site.list_volumes("n1", "id-of-warm-n1")
+    site.list_volumes("n2", "id-of-warm-n2", "id-of-static")
+    asked = csi.ControllerExpandVolumeRequest(volume_id="id-of-static")
+
+    def expand() -> Outcome:
+        return site.sidecar.call("ControllerExpandVolume", asked)
+
+    wait_for(lambda: expand().ok, what="n2's list", instead=expand)
+    site.bridge.hub.kill()
+    site.agents["n2"].kill()
+    site.bridge.hub.start()
+    wait_for(lambda: site.create("v", "n1").ok, what="n1")
+    for _ in range(2):
+        for refused in (expand(), site.delete("static")):
+            code, message = refused.refusal
+            assert (code, "n2 cannot be asked for a list" in message) == (Code.UNAVAILABLE, True)
+        site.vendors["n1"].wait_for_call("ListVolumes", 2)
+    site.agents["n2"].start()
+    wait_for(lambda: site.create("w", "n2").ok, what="n2")
+    wait_for(lambda: expand().ok, what="n2's list", instead=expand)
+    assert site.delete("static").ok
+    assert (site.asked("n1", "ControllerExpandVolume"), site.asked("n1", "DeleteVolume")) == (0, 0)
+
+
+def test_a_lost_state_database_is_made_anew_from_what_the_nodes_list(site: Site, short_dir: Path) -> None:
     assert site.create("v", "n2").ok
     site.list_volumes("n1", "id-of-warm-n1")
     site.list_volumes("n2", "id-of-warm-n2", "id-of-v")
     site.bridge.hub.stop()
-    for file in (short_dir / "hub").glob("placement.db*"):
+    for file in (short_dir / "hub").glob("state.db*"):
         file.unlink()
     site.bridge.hub.start()
     refused = []

@@ -67,4 +67,4 @@ def test_a_node_does_not_fill_the_hubs_disk_with_the_ids_of_what_it_made(short_d
         group = csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["v-1"])
         refused = site.call(sidecar, "CreateVolumeGroupSnapshot", group)
         assert (refused.code, "with ids of 58893 characters" in refused.message) == (Code.UNAVAILABLE, True)
-        assert sum(file.stat().st_size for file in (short_dir / "hub").glob("placement.db*")) < 200_000
+        assert sum(file.stat().st_size for file in (short_dir / "hub").glob("state.db*")) < 200_000

@@ -82,4 +82,4 @@ def stored(directory: Path, count: int) -> int:
 
 
 def is_stored(directory: Path, text: str) -> bool:
-    return any(text.encode() in file.read_bytes() for file in (directory / "hub").glob("placement.db*"))
+    return any(text.encode() in file.read_bytes() for file in (directory / "hub").glob("state.db*"))

@@ -57,7 +57,7 @@ class Hub:
             records=self.records,
             incarnation=self.incarnation,
             store=self.store,
-            claims=Claims(directory),
+            claims=Claims(self.records),
             segments=segments,
             metrics=self.metrics,
         )

@@ -17,6 +17,8 @@ from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
+from cloud.records.records import Kind
+from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, DriverMissing, NodeOffline, NodeUnknown, ReportRefused
@@ -32,6 +34,7 @@ from common.reports import (
 )
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
+from tests.kit.state_db import records_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,10 +147,10 @@ class Told:
 
 
 class Disk:
-    """The disk of `placement.db`, which a test fills up or slows down from outside."""
+    """The disk of `state.db`, which a test fills up or slows down from outside."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / "placement.db"
+        self._directory, self._path = directory, directory / "state.db"
         self.is_full = False
 
     def fill(self) -> None:
@@ -172,18 +175,15 @@ class Disk:
 
     def has(self, thing: str) -> bool:
         """Whether a thing of this id is on the disk."""
-        with contextlib.closing(sqlite3.connect(self._path)) as other:
-            in_claims = other.execute("SELECT name FROM claims WHERE ids LIKE ?", (f'%"{thing}"%',)).fetchone()
-            listed = other.execute("SELECT id FROM listed WHERE id = ?", (thing,)).fetchone()
-            return (in_claims or listed) is not None
+        claims = records_in(self._directory, Kind.CLAIM).values()
+        return any(each["id"] == thing for body in claims for each in body.get("ids", ()))
 
     def _change(self, sql: str) -> None:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
             other.execute("PRAGMA synchronous=OFF")
             other.execute("BEGIN IMMEDIATE")
-            for table in ("claims", "listed", "lists", "elections"):
-                for event in ("INSERT", "UPDATE", "DELETE"):
-                    other.execute(sql.format(f"full_{table}_{event}", f"{event} ON {table}"))
+            for event in ("INSERT", "UPDATE", "DELETE"):
+                other.execute(sql.format(f"full_{event}", f"{event} ON records"))
             other.execute("COMMIT")
 
 
@@ -214,7 +214,7 @@ class Placed:
         directory: Path,
         *reports: DriverReport,
         lost: str = "",
-        store: Callable[[], Claims] | None = None,
+        retry_s: float = 60.0,
         most_open: int = MOST_OPEN,
     ) -> None:
         self.reports = {each.node: each for each in reports}
@@ -235,11 +235,12 @@ class Placed:
         self.rules = ElectionRules()
         self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
-        self._open = store or (lambda: Claims(directory, retry_s=60.0, now=lambda: self.now))
+        self._retry_s = retry_s
         self.placement = self._start()
 
     def _start(self) -> Placement:
-        self.store = self._open()
+        self.records = SqliteRecords(self.directory, retry_s=self._retry_s)
+        self.store = Claims(self.records, now=lambda: self.now)
         metrics = Metrics()
         return Placement(
             self,
@@ -257,8 +258,13 @@ class Placed:
 
     async def restart(self) -> None:
         """The hub ends and starts again."""
-        await self.placement.close()
+        await self.close()
         self.placement = self._start()
+
+    async def close(self) -> None:
+        """The hub ends."""
+        await self.placement.close()
+        await self.records.close()
 
     # what is asked of `cloud.edge_nodes.Nodes`
 

@@ -14,7 +14,7 @@ from cli.operator_options import OperatorSettings
 from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Released
 from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
-from cloud.placement.book import FORGOTTEN
+from cloud.placement.claim import Mark
 from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.sync_part import NoSync, SyncPart
@@ -136,8 +136,8 @@ async def test_an_abandoned_node_is_forgotten_last_and_then_nothing_waits_for_it
     assert (await site.own_storage())[0]["is_known"]
     assert (await site.world.forget("n1")).ok
     assert not (await site.own_storage())[0]["is_known"]
-    for left in ({("n1", FORGOTTEN)}, set()):
-        assert claims.book("disk.example").lists == left
+    for left in ({"n1": Mark.FORGOTTEN}, {}):
+        assert claims.book("disk.example").marks == left
         await site.order("abandon", node="n1")
 
 

@@ -106,8 +106,8 @@ TEXTS: dict[CallError, str] = {
     errors.FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"): (
         "DeleteVolume needs the field volume_id, which is empty"
     ),
-    errors.PlacementNotKept("placement.db", "disk full"): (
-        "the hub cannot record which edge node this is on (placement.db: disk full); make room on the disk or "
+    errors.PlacementNotKept("state.db", "disk full"): (
+        "the hub cannot record which edge node this is on (state.db: disk full); make room on the disk or "
         "repair it, and a retry continues"
     ),
     errors.HubUnreachable("wss://hub:7443", SINCE_S): (

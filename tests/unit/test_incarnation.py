@@ -35,7 +35,7 @@ class Hub:
         self.records = SqliteRecords(directory, retry_s=60.0)
         self.incarnation = Incarnation(self.records, now=lambda: now)
         self.incarnation.sign = sign
-        self.claims = Claims(directory)
+        self.claims = Claims(self.records)
 
     def look(self, source: Source | None, *, settled: Callable[[], None] = lambda: None) -> None:
         self.incarnation.look(source, self.claims, settled=settled)
@@ -60,7 +60,6 @@ async def hub(directory: Path, now: float = NOW, sign: bytes = b"") -> AsyncIter
         await opened.incarnation.begin()
         yield opened
     finally:
-        await opened.claims.close()
         await opened.records.close()
 
 
@@ -200,7 +199,6 @@ async def test_a_hub_that_cannot_write_the_mark_of_new_records_does_not_start(tm
     full(tmp_path)
     with pytest.raises(SettingsError, match=r"state\.db: cannot be written: disk is full"):
         await opened.incarnation.begin()
-    await opened.claims.close()
     await opened.records.close()
 
 

@@ -27,7 +27,7 @@ async def placed(tmp_path: Path) -> AsyncIterator[Placing]:
 
     yield make
     for world in made:
-        await world.placement.close()
+        await world.close()
 
 
 @pytest.fixture

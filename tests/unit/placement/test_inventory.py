@@ -158,14 +158,19 @@ async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_
     assert world.places("made") == ["n1"]
 
 
-async def test_a_list_that_cannot_be_written_down_is_taken_the_next_time(world: Placed) -> None:
+async def test_what_a_list_alone_told_is_found_again_once_its_node_has_listed_after_the_hubs_restart(
+    world: Placed,
+) -> None:
     world.vendors["n1"] = lists("a")
-    with world.full_disk():
-        await asked_for(world, "a")
-    assert not world.places("a")
     await asked_for(world, "a")
-    await world.restart()
     assert world.places("a") == ["n1"]
+    await world.restart()
+    world.away = {"n1"}
+    for _ in range(2):
+        assert "n1 cannot be asked for a list" in await refused(world, "a")
+    world.away = set()
+    await asked_for(world, "a")
+    assert (await world.ask("DeleteVolume", delete("a"))).node == "n1"
 
 
 async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world: Placed) -> None:
@@ -213,6 +218,8 @@ async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(
     await asked_for(world, "lv")
     await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
     await world.restart()
+    world.vendors["n1"] = lists()
+    await asked_for(world, "lv")
     expand = csi.ControllerExpandVolumeRequest(volume_id="lv")
     assert (await world.ask("ControllerExpandVolume", expand)).node == "n2"
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"

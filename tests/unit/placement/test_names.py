@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.node_call import Call
-from cloud.placement.claims import Claims
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import (
@@ -259,7 +258,7 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
 async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: Placed) -> None:
     with world.disk.slow():
         other = asyncio.create_task(world.ask("CreateVolume", create("pvc-2", on("n1"))))
-        await until(lambda: not world.store._file._writer._once)  # type: ignore[attr-defined]  # its thread has it
+        await until(lambda: not world.records._writer._once)  # its thread has it
         await settle()
         asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
         await settle()
@@ -478,14 +477,14 @@ async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room(
     placed: Placing, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for that write, and no other call brings the next one."""
-    world = placed(report("n1"), store=lambda: Claims(tmp_path, retry_s=0.001))
+    world = placed(report("n1"), retry_s=0.001)
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     caplog.set_level("INFO")
-    failed = f"cannot write {tmp_path}/placement.db; it is tried again: database or disk is full"
+    failed = f"cannot write {tmp_path}/state.db; it is tried again: database or disk is full"
     with world.full_disk():
         await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
         await until(lambda: failed in caplog.messages)
-    await until(lambda: f"{tmp_path}/placement.db is written again, and nothing is missing in it" in caplog.messages)
+    await until(lambda: f"{tmp_path}/state.db is written again, and nothing is missing in it" in caplog.messages)
     await world.restart()
     assert world.holder() == "n1"
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import sqlite3
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,12 +27,13 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.book import FORGOTTEN, Book
-from cloud.placement.claim import Id
+from cloud.placement.book import Book
+from cloud.placement.claim import Id, Mark
 from cloud.placement.decisions import Mode, Send, View
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.requests import VOLUME, Thing, deletion_of
 from cloud.placement.route import ask_for, route
+from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
 from common.database_writer import WriteFailed
 from common.errors import CODES, CallError, LinkLost, NodeOffline
@@ -55,6 +54,7 @@ from tests.kit.placed_nodes import (
     on,
     report,
 )
+from tests.kit.state_db import records_in
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -293,11 +293,10 @@ class Play:
 
     def lacking(self) -> set[str]:
         """The names of which the hub knows a node that its disk lacks: a pinned call waits for no disk."""
-        with contextlib.closing(sqlite3.connect(self.directory / "placement.db")) as database:
-            rows = database.execute("SELECT name, state, node, ids FROM claims").fetchall()
-        found = {name: {node} if state == "open" else set() for name, state, node, _ in rows}
-        for name, _, _, ids in rows:
-            found[name] |= {node for _, _, node, _, gone in json.loads(ids) if not gone}
+        found = dict[str, set[str]]()
+        for (_, name), body in records_in(self.directory, Kind.CLAIM).items():
+            found[name] = {body["node"]} if body["state"] == "open" else set()
+            found[name] |= {it["node"] for it in body.get("ids", ()) if not it.get("gone")}
         known = {name: set(self.hub.book.holders(f"CreateVolume {name}")) for name in NAMES}
         return {name for name, nodes in known.items() if not nodes <= found.get(f"CreateVolume {name}", set())}
 
@@ -306,7 +305,7 @@ class Play:
         for _ in range(6):
             await settle()
             with contextlib.suppress(WriteFailed):  # the disk may be full
-                await self.hub.store._file._writer.transact(lambda _: None)
+                await self.hub.records.write([])
 
     # ---- what must be so
 
@@ -350,7 +349,7 @@ class Play:
         assert left <= self.orphans, "a volume was made, and nobody was told"
         await self.hub.restart()
         assert not any(self.hub.book.holders(f"CreateVolume {name}") for name in NAMES)
-        await self.hub.placement.close()
+        await self.hub.close()
 
 
 def volume_in(body: bytes | None) -> str:
@@ -584,7 +583,7 @@ def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
     if why == "it is new":
         book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, Id("CreateVolume another", 0.0))
     if why == "it is forgotten":
-        book.lists.add((case.home, FORGOTTEN))
+        book.mark(case.home, Mark.FORGOTTEN)
     now = View(
         nodes,
         members - (home if why == "it is away" else NOWHERE),

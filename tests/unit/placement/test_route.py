@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.placement.book import FORGOTTEN, Book
-from cloud.placement.claim import Id
+from cloud.placement.book import Book
+from cloud.placement.claim import Id, Mark
 from cloud.placement.decisions import AskAll, Keeping, Mode, Segment, Send, View
 from cloud.placement.find import ListsNeeded
 from cloud.placement.fleet import Fleet
@@ -105,7 +105,7 @@ def marked(*, nodes: str = "", forgotten: str = "", open_at: str = "", listed: s
     if nodes:
         found.put("CreateVolume x", Thing(VOLUME, "x"), nodes, Id("CreateVolume x", 0.0))
     if forgotten:
-        found.lists.add((forgotten, FORGOTTEN))
+        found.mark(forgotten, Mark.FORGOTTEN)
     if open_at:
         found.begin("CreateVolume y", open_at, 0.0)
     if listed:

@@ -213,7 +213,7 @@ async def test_an_epoch_grows_although_the_clock_was_set_back_or_the_store_was_l
     empty.placement.elections.want(DRIVER)
     await empty.placement.elections.look()
     assert elected(empty)[1] > FIRST + 1
-    await empty.placement.close()
+    await empty.close()
 
 
 async def test_after_a_loss_nothing_is_changed_until_an_operator_trusts_it(world: Placed) -> None:
