@@ -133,9 +133,7 @@ class Fences:
         try:
             await self._settle_earlier(node)
         except OSError as error:
-            raise OperatorRefused(
-                f"the earlier machine of node {node} is not fenced", f"that cannot be written to the disk: {error}"
-            ) from error
+            raise OperatorRefused(f"the earlier machine of node {node} is not fenced", str(error)) from error
         said = f"the earlier machine of node {node} is fenced: the volumes that it used may be detached"
         return [said, self._uses(sorted(in_use))]
 

@@ -3,7 +3,7 @@
 Read in this order:
 
 * `audit`: the events, as lines of a logger of its own.
-* `trust_store`: tokens, certificates and denials, in memory and on disk.
+* `trust_store`: tokens, certificates and denials, in memory and in the records.
 * `denials`: nodes and certificates that may not connect, by an operator's word.
 * `authorities`: the CAs themselves, and the end of links when one is taken out.
 * `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.

@@ -68,7 +68,7 @@ class Tokens:
 
         Raises:
             OperatorRefused: the pattern can match no node, or there are too many tokens.
-            WriteFailed: the disk does not take it.
+            WriteFailed: it cannot be written.
         """
         if not _PATTERN.fullmatch(nodes):
             raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
@@ -89,7 +89,7 @@ class Tokens:
 
         Raises:
             OperatorRefused: there is no such token.
-            WriteFailed: the disk does not take it, and the token still counts.
+            WriteFailed: that cannot be written, and the token still counts.
         """
         if token not in self._store.tokens:
             raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")

@@ -57,7 +57,7 @@ class Token:
         replace: whether it is for a node that exists, in whose place a machine joins.
         used: how many have.
         revoked_at: the time at which an operator revoked it, or denied its node; 0 before.
-        last_use: the certificate that it was used for last (`Certificate.use`); empty before.
+        last_use: the certificate that it was used for last (`use_of`); empty before.
     """
 
     id: str
@@ -118,11 +118,6 @@ class Certificate:
         when = f"at {timestamp(self.issued_at)}" if self.issued_at else ""
         return f"{when} from {self.address}" if when and self.address else when
 
-    @property
-    def use(self) -> str:
-        """The use of a token for this certificate. A request that is repeated has the same one."""
-        return use_of(self.node, self.generation, self.key)
-
     def voided(self) -> "Certificate":
         """This certificate, when it counts no more."""
         return replace(self, state=State.VOID, pem="")
@@ -133,7 +128,7 @@ Certificates = Mapping[int, Certificate]
 
 
 def use_of(node: str, generation: int, key: str) -> str:
-    """The use of a token for a certificate with this generation and key (fingerprint)."""
+    """The use of a token for a certificate with this generation and key. A repeated request has the same one."""
     return f"{node} {generation} {key}"
 
 
@@ -227,7 +222,7 @@ class TrustStore:
 
     def _used(self, made: Certificate) -> Token:
         token = self.tokens[made.token]
-        return replace(token, used=token.used + 1, last_use=made.use)
+        return replace(token, used=token.used + 1, last_use=use_of(made.node, made.generation, made.key))
 
 
 # -------------------- bodies --------------------

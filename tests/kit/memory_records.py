@@ -1,11 +1,16 @@
-"""Records in memory: the next hub of a test takes them again, and a test says what the disk takes."""
+"""Records in memory: the next hub of a test takes them again, and a test says what the disk takes.
+
+They give each body back as a cluster would.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from typing import TYPE_CHECKING, TypeVar
 
+from cloud.records.objects import place_of, records_in, value_of
 from cloud.records.records import read_all
 from common.database_writer import WriteFailed
 
@@ -15,6 +20,20 @@ if TYPE_CHECKING:
     from cloud.records.records import Body, Change, Changed, Key, Kind
 
 T = TypeVar("T")
+
+
+def as_read_back(change: Change) -> tuple[Kind, Key, Body]:
+    """A record as it is read back from its object. An API server drops a custom resource's fields that are null."""
+    place = place_of(change.kind, change.key)
+    made = copy.deepcopy(place.frame)
+    field = made
+    for part in place.path[:-1]:
+        field = field.setdefault(part, {})
+    assert change.body is not None
+    body = {name: it for name, it in change.body.items() if it is not None or place.resource.namespaced}
+    field[place.path[-1]] = value_of(change.kind, change.key, body)
+    (found,) = records_in(place.resource, json.loads(json.dumps(made)))
+    return found
 
 
 class MemoryRecords:
@@ -74,5 +93,6 @@ class MemoryRecords:
         if change.body is None:
             self.kept.pop((change.kind, change.key), None)
         else:
-            self.kept[change.kind, change.key] = json.dumps(change.body)
+            kind, key, body = as_read_back(change)
+            self.kept[kind, key] = json.dumps(body)
         return True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import re
 
 import pytest
 
-from cloud.records.objects import place_of, records_in, value_of
-from cloud.records.records import Kind
+from cloud.records.objects import place_of
+from cloud.records.records import Change, Kind
+from tests.kit.memory_records import as_read_back
 
 BODIES = {
     (Kind.CLAIM, ("d.example", "CreateVolume größe/\u4e2d")): {
@@ -29,14 +29,9 @@ BODIES = {
 
 @pytest.mark.parametrize(("kind", "key"), BODIES)
 def test_a_record_is_read_back_from_its_object(kind: Kind, key: tuple[str, ...]) -> None:
-    place, body = place_of(kind, key), BODIES[kind, key]
-    made = copy.deepcopy(place.frame)
-    field = made
-    for part in place.path[:-1]:
-        field = field.setdefault(part, {})
-    field[place.path[-1]] = value_of(kind, key, body)
-    assert list(records_in(place.resource, made)) == [(kind, key, body)]
-    assert re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,252}", made["metadata"]["name"])
+    body = BODIES[kind, key]
+    assert as_read_back(Change(kind, key, body)) == (kind, key, body)
+    assert re.fullmatch(r"[a-z0-9][-a-z0-9.]{0,252}", place_of(kind, key).name)
 
 
 def test_records_of_one_node_stand_in_one_object_and_those_of_two_keys_in_two() -> None:
