@@ -77,6 +77,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.ends.follow(), name="certificate ends")
+    tasks.start(incarnation.follow(), name="epochs of the records")
     for listener in listeners:
         await listener.start()
         log.info("listening on %s", listener.address)
@@ -99,7 +100,7 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     records = SqliteRecords(settings.state_dir)
     opened.push_async_callback(records.close)
     incarnation = Incarnation(records)
-    await incarnation.begin()
+    await incarnation.count()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)

@@ -2,8 +2,8 @@
 
 Rules:
 
-* New records get a random id, and each start of a hub a number, its epoch. The id and the epoch are the mark. The
-  records have the epochs of the last starts.
+* New records get a random id, and each start and each hour of a hub a number, the epoch. Both are the mark. The
+  records have the last epochs.
 * The agents are the witnesses: the hub gives each its mark, and the agent shows the last one that it got. A mark of
   another id, or of an epoch that the records do not know, is of records that the hub has lost.
 * New records beside a PersistentVolume of an earlier hub are a loss, too. Until all are read, the loss is possible.
@@ -13,13 +13,14 @@ Rules:
 * A mark is signed with the CA's key, if the hub has it: else a hostile node can invent one (SECURITY.md).
 """
 
+import asyncio
 import hmac
 import logging
 import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cloud.earlier_volumes import find_earlier
 from cloud.placement.claims import Claims
@@ -38,8 +39,10 @@ _KEY: Final = ("incarnation",)
 _MARK: Final = re.compile(r"([0-9a-f]{16}) (\d{1,11}) ([0-9a-f]*)", re.ASCII)
 _UNREAD: Final = "the hub's records are new, and it has not read all PersistentVolumes yet"
 
+_EPOCH_S: Final = 3_600.0
+
 _MOST_EPOCHS: Final = 200
-"""Older ones count as known. So many are 3 KiB."""
+"""Older ones count as known. So many are a week, in 3 KiB."""
 
 
 class _State(NamedTuple):
@@ -61,26 +64,30 @@ class Incarnation:
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
+        if self.loss:
+            log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
 
     @property
     def loss(self) -> str:
         """The loss for which the hub refuses calls; empty: none stands."""
         return self._state.loss or self._unread
 
-    async def begin(self) -> None:
-        """Write the epoch of this start, before any other record. Raises SettingsError if new records cannot be."""
+    async def count(self) -> None:
+        """Write the next epoch; at a start, before any other record. Raises SettingsError if new records cannot be."""
         epochs = self._state.epochs
         raised = max([int(self._now()), *(it + 1 for it in epochs[-1:])])
-        state = self._state._replace(epochs=[*epochs, raised][-_MOST_EPOCHS:])
         try:
-            await self._records.write([_change(state)])
-            self._state = state
+            await self._write(epochs=[*epochs, raised][-_MOST_EPOCHS:])
         except WriteFailed as error:
             if not epochs:
                 raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
-            log.warning("agents may take an older copy of the records for these: this start is not counted: %s", error)
-        if self.loss:
-            log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
+            log.warning("the records get no new epoch, so an older copy may pass for them: %s", error)
+
+    async def follow(self) -> None:
+        """Write an epoch each hour, until cancelled: so a copy that was made while this hub ran is noticed, too."""
+        while True:
+            await asyncio.sleep(_EPOCH_S)
+            await self.count()
 
     def meet(self, node: str, shown: str) -> str:
         """Judge the mark that an agent shows. Returns the one that it gets; empty: it keeps its own."""
@@ -125,14 +132,19 @@ class Incarnation:
         Raises:
             OSError: the records cannot be written, and the loss stands.
         """
-        loss, before = self.loss, self._state
-        trusted = max(int(self._now()), before.epochs[-1], self._heard)
-        settled = before._replace(loss="", checked=True, trusted=trusted)
-        await self._records.write([_change(settled)])
-        if self._state is not before:  # another loss was put meanwhile, and the operator's word settles it, too
-            self._records.put(_change(settled))
-        self._unread, self._state = "", settled
+        loss = self.loss
+        trusted = max(int(self._now()), self._state.epochs[-1], self._heard)
+        await self._write(loss="", checked=True, trusted=trusted)
+        self._unread = ""
         return [loss] if loss else []
+
+    async def _write(self, **changes: Any) -> None:
+        while True:  # a change that was put during the write came after it
+            before, state = self._state, self._state._replace(**changes)
+            await self._records.write([_change(state)])
+            if self._state is before:
+                self._state = state
+                return
 
     def _lose(self, what: str) -> None:
         if not self._state.loss:

@@ -68,7 +68,7 @@ class SqliteRecords:
         except BaseException as error:
             os.close(self._lock_file)
             if isinstance(error, sqlite3.OperationalError | OSError):
-                raise SettingsError("--state-dir", str(state_dir), f"{self._path} cannot be used: {error}") from error
+                raise SettingsError("--state-dir", str(state_dir), f"cannot be written: state.db: {error}") from error
             if isinstance(error, sqlite3.Error | ValueError):
                 raise damaged(str(self._path), str(error)) from error
             raise

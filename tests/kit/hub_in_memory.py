@@ -106,7 +106,7 @@ class Hub:
 @asynccontextmanager
 async def running(world: Hub) -> AsyncIterator[Hub]:
     """End a hub and its links with the block."""
-    await world.incarnation.begin()
+    await world.incarnation.count()
     yield world
     cut(*(link for link in world.links if not link.over))
     await settle()

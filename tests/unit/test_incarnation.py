@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 from contextlib import asynccontextmanager, closing
@@ -57,7 +58,7 @@ class Hub:
 async def hub(directory: Path, now: float = NOW, sign: bytes = b"") -> AsyncIterator[Hub]:
     opened = Hub(directory, now, sign)
     try:
-        await opened.incarnation.begin()
+        await opened.incarnation.count()
         yield opened
     finally:
         await opened.records.close()
@@ -198,7 +199,7 @@ async def test_a_hub_that_cannot_write_the_mark_of_new_records_does_not_start(tm
     opened = Hub(tmp_path)
     full(tmp_path)
     with pytest.raises(SettingsError, match=r"state\.db: cannot be written: disk is full"):
-        await opened.incarnation.begin()
+        await opened.incarnation.count()
     await opened.records.close()
 
 
@@ -238,6 +239,20 @@ async def test_an_agent_that_knows_a_later_start_shows_that_the_records_are_an_o
     async with hub(tmp_path / "copy", NOW + 4) as fourth:
         assert fourth.meet(late) == late
         assert "edge node n1 knows a later state of the hub's records (" in fourth.loss
+
+
+async def test_a_loss_that_an_agent_shows_while_an_epoch_is_written_is_kept_with_it(tmp_path: Path) -> None:
+    async with hub(tmp_path / "other", NOW + 9) as other:
+        mark = other.meet()
+    async with hub(tmp_path / "this") as this:
+        early, counting = this.meet(), asyncio.create_task(this.incarnation.count())
+        await asyncio.sleep(0)
+        this.meet(mark)
+        await counting
+        late = this.incarnation._state.epochs[-1]
+    async with hub(tmp_path / "this", NOW + 99) as again:
+        assert again.loss
+        assert again.incarnation._state.epochs[:2] == [int(early.split()[1]), late]
 
 
 async def test_each_start_has_an_epoch_of_its_own_and_all_are_known_however_many(tmp_path: Path) -> None:
