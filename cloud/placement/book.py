@@ -103,7 +103,7 @@ class Book:
 
     def detach(self, claim: Claim) -> Claim:
         """Put a claim without calls in the place of another one: the ends of its calls count no more."""
-        new = self.claims[claim.name] = Claim(claim.name, ids=claim.ids, has_row=claim.has_row or claim.writes > 0)
+        new = self.claims[claim.name] = Claim(claim.name, ids=claim.ids, has_row=claim.has_row)
         self.index(new)
         return new
 

@@ -92,7 +92,6 @@ class Claim:
         is_kept: whether the records have to show that a call is open.
         is_confirmed: whether they are known to show it.
         has_row: whether the records may have a row of the name.
-        writes: how many writes of the row are under way.
     """
 
     name: str
@@ -108,7 +107,6 @@ class Claim:
     is_kept: bool = False
     is_confirmed: bool = False
     has_row: bool = False
-    writes: int = 0
 
     @property
     def in_doubt(self) -> bool:

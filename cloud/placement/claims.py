@@ -339,15 +339,13 @@ class Claims:
 
     def _write(self, driver: str, claims: Collection[Claim]) -> Coroutine[Any, Any, None]:
         """Write claims now, in this order. Returns the wait for the disk."""
-        if not claims:
-            return _no_wait()
         for claim in claims:
-            claim.writes += 1
+            claim.has_row = True
         names = dict.fromkeys(claim.name for claim in claims)
-        return _after_write(claims, _written(self._records.write([self._row(driver, name) for name in names])))
+        return _written(self._records.write([self._row(driver, name) for name in names]))
 
     def _put(self, driver: str, claim: Claim) -> None:
-        if claim.row() is not None or claim.has_row or claim.writes:
+        if claim.row() is not None or claim.has_row:
             self._put_name(driver, claim.name)
 
     def _put_name(self, driver: str, name: str) -> None:
@@ -369,25 +367,8 @@ class Claims:
         book.index(claim)
 
 
-async def _after_write(claims: Collection[Claim], written: Coroutine[Any, Any, None]) -> None:
-    has_row = True  # also if the caller leaves: the write goes on
-    try:
-        await written
-    except PlacementNotKept:
-        has_row = False
-        raise
-    finally:
-        for claim in claims:
-            claim.writes -= 1
-            claim.has_row = claim.has_row or has_row
-
-
 async def _written(end: "asyncio.Future[None]") -> None:
     try:
         await asyncio.shield(end)
     except WriteFailed as error:
         raise PlacementNotKept(str(error.place), error.why) from error
-
-
-async def _no_wait() -> None:
-    """Nothing is written."""
