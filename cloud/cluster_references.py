@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Kube, KubeError
-from cloud.placement.requests import SNAPSHOT, VOLUME
+from cloud.placement.rules import SNAPSHOT, VOLUME
 from cloud.references import (
     CONTENT,
     GROUP_CONTENT,

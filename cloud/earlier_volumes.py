@@ -9,7 +9,7 @@ from typing import Final
 
 from cloud.kinds.fields import Body
 from cloud.placement.claims import Claims
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from cloud.sources.source import Source
 from common.node_selector import choices
 from common.topology import NODE_SEGMENT

@@ -13,7 +13,7 @@ from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
-from cloud.placement.requests import VOLUME
+from cloud.placement.rules import VOLUME
 from cloud.records.records import Records
 from cloud.refusals import Refusals
 from cloud.store import Store

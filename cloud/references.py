@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, Protocol
 
 from cloud.kinds.fields import Body
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Source
 from common.objects import Ref
 from common.quantity import parse_bytes

@@ -15,7 +15,7 @@ from functools import partial
 from cloud.abandon.own_storage import Handle, own_volumes
 from cloud.edge_nodes import Nodes
 from cloud.placement.placement import Placement
-from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME
+from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME
 from cloud.references import PERSISTENT_VOLUME
 from cloud.sync_part import SyncPart
 from cloud.trust import audit

@@ -37,7 +37,7 @@ from cloud.placement.fleet import Fleet, Member
 from cloud.placement.inventory import Unlisted, each_page
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Placement
-from cloud.placement.requests import LISTED_BY, SNAPSHOT, VOLUME
+from cloud.placement.rules import LISTED_BY, SNAPSHOT, VOLUME
 from cloud.references import References
 from cloud.sync_part import SyncPart
 from common import left_over

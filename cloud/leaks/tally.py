@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from cloud.placement.inventory import Listed
-from cloud.placement.requests import LONGEST_CHARS, Thing
+from cloud.placement.requests import LONGEST_CHARS
+from cloud.placement.rules import Thing
 from cloud.references import Key
 
 MOST_OF_NODE: Final = 1_000

@@ -29,7 +29,8 @@ from cloud.placement.affinity import Fit
 from cloud.placement.claim import Id
 from cloud.placement.fleet import Fleet
 from cloud.placement.ledger import Ledger
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing, about
+from cloud.placement.requests import about
+from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.references import PERSISTENT_VOLUME, UID_CHARS, Key, Reference, References
 from common.left_over import LeftOver
 from common.operator_orders import Leak

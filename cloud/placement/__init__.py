@@ -4,8 +4,8 @@ Read in this order:
 
 * `placement`: the steps of a call.
 * `decisions`, `route`, `find`: the decision; the node of a call, and the node of an id, as tables of rules. Pure.
-* `requests`, `fleet`, `affinity`: names, ids and topologies in a request; the nodes of a driver and their reports; the
-  nodes that PersistentVolumes allow.
+* `rules`, `requests`, `fleet`, `affinity`: the fields of calls; names, ids and topologies in a request; the nodes of a
+  driver and their reports; the nodes that PersistentVolumes allow.
 * `book`, `claim`: the claims of one driver in memory: one row a name, with one state. Pure.
 * `claims`, `claim_records`: all books, written through; their records.
 * `ledger`, `recent`: what the leak audit reads; what pinned creates have made lately.

@@ -28,7 +28,8 @@ from itertools import islice
 from typing import Final
 
 from cloud.placement.claim import Attempt, Claim, Id, Mark
-from cloud.placement.requests import LISTED_BY, Thing, about
+from cloud.placement.requests import about
+from cloud.placement.rules import LISTED_BY, Thing
 
 GONE_S: Final = 3_600.0
 """How long the book has the node of a deleted id. A sidecar that did not get the answer repeats the delete at its next

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from cloud.placement.requests import Thing
+from cloud.placement.rules import Thing
 
 Place = tuple[str, Thing, str]
 """Driver, thing and node."""

@@ -29,7 +29,8 @@ from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
 from cloud.placement.claim_records import changed_claim, changed_election, changed_mark, read_claims, read_elections
 from cloud.placement.ledger import Ledger, read
 from cloud.placement.recent import Recent
-from cloud.placement.requests import LONGEST_CHARS, Thing, deletion_of
+from cloud.placement.requests import LONGEST_CHARS, deletion_of
+from cloud.placement.rules import Thing
 from cloud.records.records import Change, Records
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept

@@ -9,7 +9,8 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.book import Book
 from cloud.placement.elections import DriverElection
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import NOTHING_ASKED, Thing, Whereabouts
+from cloud.placement.requests import NOTHING_ASKED, Whereabouts
+from cloud.placement.rules import Thing
 
 MOST_OPEN: Final = 20_000
 """The default of `--max-open-creates`: twice the volumes of a large driver, all of them in doubt at once. With the

@@ -26,7 +26,7 @@ from typing import Final
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.decisions import Ask, View
 from cloud.placement.fleet import Member
-from cloud.placement.requests import LISTED_BY, VOLUME, Thing
+from cloud.placement.rules import LISTED_BY, VOLUME, Thing
 from common.errors import CallError, IdConflict, KnowledgeLost, NoPlace, NoRoute, SeveralNodes
 
 _SHOWN: Final = 10

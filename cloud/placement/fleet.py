@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cloud.edge_nodes import Nodes
 from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
-from cloud.placement.requests import LISTINGS
+from cloud.placement.rules import LISTINGS
 from cloud.report_judge import announces_topology, topology_of
 from common.csi.csi_pb2 import (
     ControllerGetCapabilitiesResponse,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cloud.placement.book import Book
-from cloud.placement.requests import Thing
+from cloud.placement.rules import Thing
 from common.errors import AnswerRefused, ForeignId
 from common.logs import of_peer
 from common.metrics import Metrics

@@ -21,7 +21,8 @@ from cloud.node_call import Call
 from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.question import CallNode, ask
-from cloud.placement.requests import LISTINGS, LONGEST_CHARS, SNAPSHOT, VOLUME, Thing
+from cloud.placement.requests import LONGEST_CHARS
+from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
 from common.errors import CallError
 

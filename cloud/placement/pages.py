@@ -28,7 +28,7 @@ from cloud.placement.fan_out import Answer
 from cloud.placement.inventory import MOST_PAGES, Unlisted, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
 from cloud.placement.question import CallNode, ask
-from cloud.placement.requests import LISTINGS, Thing
+from cloud.placement.rules import LISTINGS, Thing
 from cloud.placement.segment import placed_answer
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS

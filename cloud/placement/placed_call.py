@@ -26,7 +26,8 @@ from cloud.placement.claim import Attempt
 from cloud.placement.claims import Claims, Untaken
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
 from cloud.placement.foreign_ids import ForeignIds
-from cloud.placement.requests import LONGEST_CHARS, Thing, made, settled_with
+from cloud.placement.requests import LONGEST_CHARS, made, settled_with
+from cloud.placement.rules import Thing
 from cloud.placement.segment import placed_answer, terms_of, without_topology
 from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline, stopped
 from common.status import Origin, Status

@@ -33,8 +33,8 @@ from cloud.placement.inventory import Inventories
 from cloud.placement.offers import Offers
 from cloud.placement.pages import Pages
 from cloud.placement.placed_call import PlacedCall, Way
-from cloud.placement.requests import LISTINGS, Thing
 from cloud.placement.route import ask_for, is_local, route
+from cloud.placement.rules import LISTINGS, Thing
 from common.errors import CapabilityMissing, NameElsewhere
 from common.metrics import Metrics
 from common.reports import DriverReport

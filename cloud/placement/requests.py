@@ -1,203 +1,24 @@
-"""A request's facts: the fields of a CSI request that name its node, and the ids in a create's answer. Pure.
-
-    CreateVolume          its name; the source's id; the requested topology
-    DeleteVolume, …       the id
-    ControllerPublish…    the id and the vendor's node id
-    List…                 nothing: it concerns every node
-
-CSI spec, "RPC Interface"; docs/csi-contract.md#which-field-of-a-call-names-the-node.
-"""
+"""A request's facts: what `rules` name in a CSI request, and the ids in a create's answer. Pure."""
 
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
-from common.csi.csi_pb2 import ControllerServiceCapability, TopologyRequirement, VolumeCapability
+from cloud.placement.rules import RULES, Rule, Thing
+from common.csi.csi_pb2 import TopologyRequirement, VolumeCapability
 from common.csi.methods import METHODS
-
-_CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController/", "/csi.v1.SnapshotMetadata/"
-
-VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
 
 LONGEST_CHARS: Final = 1_024
 """A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
 some vendors use more."""
 
-GET_CAPACITY: Final = _CONTROLLER + "GetCapacity"
-
-LISTED_BY: Final = {
-    VOLUME: ControllerServiceCapability.RPC.LIST_VOLUMES,
-    SNAPSHOT: ControllerServiceCapability.RPC.LIST_SNAPSHOTS,
-}
-"""The capability to list things, by kind."""
-
 _OF_ONE_NODE: Final = frozenset(
     {VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER, VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER}
 )
 """The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows."""
-
-
-class Listing(NamedTuple):
-    """A method that lists all that a driver has of a kind, page by page.
-
-    Attributes:
-        kind: the kind of things.
-        capability: the capability without which a driver does not serve it.
-        id_of: the id in an entry.
-    """
-
-    kind: str
-    capability: int
-    id_of: Callable[[Any], str]
-
-
-LISTINGS: Final[Mapping[str, Listing]] = {
-    _CONTROLLER + "ListVolumes": Listing(VOLUME, LISTED_BY[VOLUME], operator.attrgetter("volume.volume_id")),
-    _CONTROLLER + "ListSnapshots": Listing(SNAPSHOT, LISTED_BY[SNAPSHOT], operator.attrgetter("snapshot.snapshot_id")),
-    _CONTROLLER + "ControllerListVolumeHealth": Listing(
-        VOLUME, ControllerServiceCapability.RPC.LIST_VOLUME_HEALTH, operator.attrgetter("volume_id")
-    ),
-}
-"""Requests and answers have the same fields for their pages."""
-
-
-class Thing(NamedTuple):
-    """A volume, a snapshot or a group of snapshots.
-
-    Attributes:
-        kind: `VOLUME`, `SNAPSHOT` or `GROUP`.
-        id: the vendor's.
-    """
-
-    kind: str
-    id: str
-
-    def __str__(self) -> str:
-        """`volume vol-1`, for messages."""
-        return f"{self.kind} {self.id}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The fields of a method's request and answer that placement reads. Fields are dotted paths.
-
-    Attributes:
-        about: the things of the request, which all have to be on one node: kind and field.
-        parts: the members of these things, on the same node: kind and field.
-        optional: whether the request may be about nothing, because its things are a source or a filter.
-        name: the name of a create, which is its idempotency key
-            (docs/csi-contract.md#when-two-calls-are-one-operation); empty if the method makes nothing.
-        makes: the things in the answer of a create: kind and field.
-        ends: the things that do not exist after a success: kind and field of the request.
-        wants: the requested topology: a TopologyRequirement or a Topology.
-        placed: the messages in the answer that have a field `accessible_topology`.
-        needs: the capabilities without which a driver refuses the call, each with the field that must be set for that;
-            empty: always. Deletions and unpublications have none, because the node must always get them.
-        changes: whether the method changes a thing without making or ending one.
-    """
-
-    about: tuple[tuple[str, str], ...] = ()
-    parts: tuple[tuple[str, str], ...] = ()
-    optional: bool = False
-    name: str = ""
-    makes: tuple[tuple[str, str], ...] = ()
-    ends: tuple[tuple[str, str], ...] = ()
-    wants: str = ""
-    placed: tuple[str, ...] = ()
-    needs: tuple[tuple[str, str], ...] = ()
-    changes: bool = False
-
-
-_CONTROLLER_SERVICE = ("CONTROLLER_SERVICE", "")
-_GROUPS = (("GROUP_CONTROLLER_SERVICE", ""), ("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", ""))
-_METADATA_SERVICE = (("SNAPSHOT_METADATA_SERVICE", ""),)
-
-
-RULES: Final[Mapping[str, Rule]] = {
-    _CONTROLLER + "CreateVolume": Rule(
-        about=(
-            (VOLUME, "volume_content_source.volume.volume_id"),
-            (SNAPSHOT, "volume_content_source.snapshot.snapshot_id"),
-        ),
-        optional=True,
-        name="name",
-        makes=((VOLUME, "volume.volume_id"),),
-        wants="accessibility_requirements",
-        placed=("volume",),
-        needs=(
-            _CONTROLLER_SERVICE,
-            ("CREATE_DELETE_VOLUME", ""),
-            ("CLONE_VOLUME", "volume_content_source.volume"),
-            ("CREATE_DELETE_SNAPSHOT", "volume_content_source.snapshot"),
-            ("MODIFY_VOLUME", "mutable_parameters"),
-        ),
-    ),
-    _CONTROLLER + "DeleteVolume": Rule(about=((VOLUME, "volume_id"),), ends=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ControllerPublishVolume": Rule(
-        about=((VOLUME, "volume_id"),),
-        needs=(_CONTROLLER_SERVICE, ("PUBLISH_UNPUBLISH_VOLUME", ""), ("PUBLISH_READONLY", "readonly")),
-        changes=True,
-    ),
-    _CONTROLLER + "ControllerUnpublishVolume": Rule(about=((VOLUME, "volume_id"),), changes=True),
-    _CONTROLLER + "ValidateVolumeCapabilities": Rule(about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE,)),
-    _CONTROLLER + "ControllerExpandVolume": Rule(
-        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("EXPAND_VOLUME", "")), changes=True
-    ),
-    _CONTROLLER + "ControllerModifyVolume": Rule(
-        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("MODIFY_VOLUME", "")), changes=True
-    ),
-    _CONTROLLER + "ControllerGetVolume": Rule(
-        about=((VOLUME, "volume_id"),), placed=("volume",), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME", ""))
-    ),
-    _CONTROLLER + "ControllerGetVolumeHealth": Rule(
-        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME_HEALTH", ""))
-    ),
-    _CONTROLLER + "CreateSnapshot": Rule(
-        about=((VOLUME, "source_volume_id"),),
-        name="name",
-        makes=((SNAPSHOT, "snapshot.snapshot_id"),),
-        wants="accessibility_requirements",
-        placed=("snapshot",),
-        needs=(_CONTROLLER_SERVICE, ("CREATE_DELETE_SNAPSHOT", "")),
-    ),
-    _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), ends=((SNAPSHOT, "snapshot_id"),)),
-    _CONTROLLER + "GetSnapshot": Rule(
-        about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",), needs=(_CONTROLLER_SERVICE, ("GET_SNAPSHOT", ""))
-    ),
-    _CONTROLLER + "ListSnapshots": Rule(
-        about=((SNAPSHOT, "snapshot_id"), (VOLUME, "source_volume_id")), optional=True, placed=("entries.snapshot",)
-    ),
-    _CONTROLLER + "ListVolumes": Rule(placed=("entries.volume",)),
-    _CONTROLLER + "ControllerListVolumeHealth": Rule(),
-    GET_CAPACITY: Rule(wants="accessible_topology", needs=(_CONTROLLER_SERVICE, ("GET_CAPACITY", ""))),
-    _GROUP + "CreateVolumeGroupSnapshot": Rule(
-        about=((VOLUME, "source_volume_ids"),),
-        name="name",
-        makes=((GROUP, "group_snapshot.group_snapshot_id"), (SNAPSHOT, "group_snapshot.snapshots.snapshot_id")),
-        placed=("group_snapshot.snapshots",),
-        needs=_GROUPS,
-    ),
-    _GROUP + "DeleteVolumeGroupSnapshot": Rule(
-        about=((GROUP, "group_snapshot_id"),),
-        parts=((SNAPSHOT, "snapshot_ids"),),
-        ends=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids")),
-    ),
-    _GROUP + "GetVolumeGroupSnapshot": Rule(
-        about=((GROUP, "group_snapshot_id"),),
-        parts=((SNAPSHOT, "snapshot_ids"),),
-        placed=("group_snapshot.snapshots",),
-        needs=_GROUPS,
-    ),
-    _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),), needs=_METADATA_SERVICE),
-    _METADATA + "GetMetadataDelta": Rule(
-        about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id")), needs=_METADATA_SERVICE
-    ),
-}
-"""The rule of each method that names something. A method without a rule concerns every node."""
 
 
 _AT: Final = " to node "
@@ -244,18 +65,6 @@ class Whereabouts(NamedTuple):
 
 NOTHING_ASKED: Final = Whereabouts()
 """The facts of a request that names nothing, or that the hub does not read."""
-
-
-def changes(method: str) -> bool:
-    """Whether a success makes something or ends it."""
-    rule = RULES.get(method)
-    return rule is not None and bool(rule.name or rule.ends)
-
-
-def has_key(method: str) -> bool:
-    """Whether a call has a name or a key: whether it changes something at the vendor."""
-    rule = RULES.get(method)
-    return rule is not None and bool(rule.name or rule.ends or rule.changes)
 
 
 def read(method: str, request: bytes) -> Whereabouts:

@@ -69,16 +69,8 @@ from cloud.placement.decisions import Ask, AskAll, Keeping, Mode, Segment, Send,
 from cloud.placement.elections import DriverElection
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import (
-    GET_CAPACITY,
-    LISTINGS,
-    LONGEST_CHARS,
-    NOTHING_ASKED,
-    changes,
-    has_key,
-    needs,
-    read,
-)
+from cloud.placement.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
+from cloud.placement.rules import GET_CAPACITY, LISTINGS, changes, has_key
 from common.errors import (
     CapabilityMissing,
     FieldMissing,

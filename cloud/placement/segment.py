@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from cloud.placement.decisions import Segment, Send
-from cloud.placement.requests import RULES
+from cloud.placement.rules import RULES
 from common.csi.csi_pb2 import CreateVolumeResponse, Volume
 from common.csi.methods import METHODS
 

@@ -16,7 +16,7 @@ from cloud.placement.decisions import MOST_OPEN, Mode
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Objects

@@ -15,7 +15,7 @@ from cloud.abandon.cluster_release import GOES, ClusterRelease, NodeInTheWay, Re
 from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
 from cloud.placement.claim import Mark
-from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.sources.source import Item, Objects
 from cloud.sync_part import NoSync, SyncPart
 from cloud.unique_segments import UniqueSegments, unique_keys

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.incarnation import Incarnation
 from cloud.placement.claims import Claims
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Objects
 from common.database_writer import WriteFailed

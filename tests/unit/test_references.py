@@ -9,7 +9,7 @@ import pytest
 
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import KubeError
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.references import Reference, SourceReferences
 from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp

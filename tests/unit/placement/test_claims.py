@@ -17,7 +17,7 @@ from cloud.placement.book import LISTED_BYTES
 from cloud.placement.claim import Mark
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
-from cloud.placement.requests import GROUP, SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from common.database_writer import WriteFailed

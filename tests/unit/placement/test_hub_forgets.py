@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cloud.placement.decisions import Mode
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from common.messages import Kind
 from common.reports import encode_reports
 from common.status import Code, Status

@@ -9,7 +9,7 @@ import pytest
 
 from cloud.placement import inventory
 from cloud.placement.decisions import Mode
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status

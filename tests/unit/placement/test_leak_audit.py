@@ -11,7 +11,7 @@ import pytest
 from cloud.leaks import leak_audit, tally
 from cloud.leaks.leak_audit import LeakAudit
 from cloud.placement.decisions import Mode
-from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.references import CONTENT, PERSISTENT_VOLUME, Reference, References
 from cloud.sync.fact_kinds import Fact
 from cloud.sync_part import SyncPart

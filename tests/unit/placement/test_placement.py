@@ -6,7 +6,7 @@ import pytest
 
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
-from cloud.placement.requests import SNAPSHOT, Thing
+from cloud.placement.rules import SNAPSHOT, Thing
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
 from common.errors import (

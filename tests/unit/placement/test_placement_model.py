@@ -31,8 +31,9 @@ from cloud.placement.book import Book
 from cloud.placement.claim import Id, Mark
 from cloud.placement.decisions import Mode, Send, View
 from cloud.placement.find import ListsNeeded, find_thing
-from cloud.placement.requests import VOLUME, Thing, deletion_of
+from cloud.placement.requests import deletion_of
 from cloud.placement.route import ask_for, route
+from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
 from common.database_writer import WriteFailed

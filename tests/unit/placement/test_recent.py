@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cloud.placement import recent as module
 from cloud.placement.recent import KEPT_S, Recent
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 
 if TYPE_CHECKING:
     import pytest

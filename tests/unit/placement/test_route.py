@@ -12,8 +12,8 @@ from cloud.placement.claim import Id, Mark
 from cloud.placement.decisions import AskAll, Keeping, Mode, Segment, Send, View
 from cloud.placement.find import ListsNeeded
 from cloud.placement.fleet import Fleet
-from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.route import ask_for, route
+from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import NameElsewhere
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, RPC, affinity, create, delete, fleet, on, report

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
-from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.rules import VOLUME, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
 from common.reports import CONTROLLER_GET_CAPABILITIES
