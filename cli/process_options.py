@@ -250,7 +250,7 @@ HUB_OPTIONS = Options(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
         default="8MiB",
-        help="Room in the hub's records for one node's facts: the state of the node, its pods and claims.",
+        help="Room in the hub's memory and records for one node's facts: the state of the node, its pods and claims.",
     ),
     _tuning(
         "--audit-grace",

@@ -20,7 +20,7 @@ from typing import Any
 from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body
 from cloud.sources.source import Source
-from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.sync.fact_table import FactTable
 from common.node_selector import choices, selects
 from common.pages.hub import VolumeStatus
@@ -46,6 +46,8 @@ class _Use:
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
     unknown: bool = False
+    untold: bool = False
+    """A pod's node has not told of the pod."""
     attached: bool = False
     error: str = ""
 
@@ -78,8 +80,10 @@ def report(source: Source, facts: FactTable, placed: Placed) -> Iterator[VolumeS
         uses = _joined(wanted.get((claim.get("namespace", ""), claim.get("name", "")), ()), attached.get(ref.name, ()))
         claim_name = f"{claim['namespace']}/{claim['name']}" if claim else ""
         volume = _volume(csi["volumeHandle"], csi["driver"], ref.name, claim_name)
+        users = facts.users(name_in_use(*key))
         for node in sorted(uses):
             use = uses[node]
+            use.unknown |= use.untold and node in users  # it is away since the hub's start
             yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)
         if not uses:
             phase = str((body.get("status") or {}).get("phase") or "known").lower()
@@ -114,6 +118,7 @@ def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
         known.pods += use.pods
         known.mounted |= use.mounted
         known.unknown |= use.unknown
+        known.untold |= use.untold
         known.attached |= use.attached
         known.error = known.error or shorten(use.error, _ERROR_CHARS)
     return found
@@ -146,13 +151,15 @@ def _wanted(source: Source, facts: FactTable) -> Mapping[tuple[str, str], list[t
         if not claims:
             continue
         node = pods.node_of(body)
-        told = _told(body, facts.of(node).get(ref), claims)
+        fact = facts.of(node).get(ref)
+        told = _told(body, fact, claims)
         for name, claim in claims.items():
             state, why = told[name].state, told[name].reason
             use = _Use(
                 pods=[f"{ref.namespace}/{ref.name}"],
                 mounted=state is VolumeState.MOUNTED,
                 unknown=state is VolumeState.UNKNOWN,
+                untold=fact is None,
                 error="" if state is VolumeState.MOUNTED else why,
             )
             found[ref.namespace, claim].append((node, use))

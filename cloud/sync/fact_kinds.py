@@ -25,6 +25,9 @@ NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
+FACT_KINDS: Final = (NODE_KINDS | CLUSTER_KINDS | NAMESPACED_KINDS).keys() - {"Event"}
+"""All kinds but Events, which are no state."""
+
 IN_USE_PREFIX: Final = "kubernetes.io/csi/"
 """Begins the name of each CSI volume in `volumesInUse`."""
 

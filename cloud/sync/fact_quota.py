@@ -1,4 +1,4 @@
-"""A fact quota: the room that each node's facts may take in the hub's records, and in its memory.
+"""A fact quota: the room that each node's facts may take in the hub's memory and records.
 
 Rules:
 

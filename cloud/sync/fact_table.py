@@ -2,7 +2,9 @@
 
 Rules:
 
-* A fact is in the records before it counts and before the hub acknowledges it, so it outlives the hub.
+* A recorded fact is in the records before it counts and before the hub acknowledges it. A node that comes back sends
+  all facts again that the hub lacks. So the records are for nodes that are away while the hub starts: their volumes
+  must stay theirs.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are for people. The newest ones of all nodes are in memory alone.
 * What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
@@ -21,7 +23,7 @@ Records:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import chain
 from typing import Final
 from weakref import WeakValueDictionary
@@ -31,11 +33,14 @@ from cloud.kinds.kind_rules import pick
 from cloud.node_rights import NodeRights
 from cloud.records.records import Change, Key, Kind, Records
 from cloud.sources.manifests.binding import ClaimStatus, Told
-from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
+from cloud.sync.fact_kinds import FACT_KINDS, IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, FactQuota
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
 from common.objects import Ref, Stamp, encode_body
+
+GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND})
+"""The kinds that keep a volume from other nodes. They are always recorded."""
 
 MOST_FACTS: Final = 10_000
 """Of one node: each is a claim or a pod."""
@@ -59,13 +64,26 @@ class FactTable:
         events: the newest Events by node and name, the oldest first.
     """
 
-    def __init__(self, records: Records, rights: NodeRights, *, quota_bytes: int = FACT_QUOTA_BYTES) -> None:
-        """Read all facts. `rights` say which of them the hub believes.
+    def __init__(
+        self,
+        records: Records,
+        rights: NodeRights,
+        *,
+        recorded: Container[str] = FACT_KINDS,
+        quota_bytes: int = FACT_QUOTA_BYTES,
+    ) -> None:
+        """Read all recorded facts.
+
+        Args:
+            records: has them.
+            rights: which facts the hub believes.
+            recorded: the kinds of facts that are recorded.
+            quota_bytes: the room of one node's facts.
 
         Raises:
             SettingsError: the records are damaged.
         """
-        self._records, self._rights = records, rights
+        self._records, self._rights, self._recorded = records, rights, recorded
         self._quota = FactQuota(quota_bytes)
         self._trouble = ""
         """Why the last fact could not be written; empty if it was."""
@@ -182,7 +200,8 @@ class FactTable:
                 return
             size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
-            await self._grow(_change(node, ref, fact))
+            if ref.kind in self._recorded:
+                await self._grow(_change(node, ref, fact))
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
@@ -191,7 +210,7 @@ class FactTable:
     async def remove(self, node: str, ref: Ref) -> None:
         """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):
-            await self._records.write([Change(Kind.FACT, _key(node, ref), None)])
+            await self._records.write(self._removed(node, ref))
             self._quota.remove(node, ref)
             self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
 
@@ -235,7 +254,7 @@ class FactTable:
     async def _void(self, node: str, *more: Change) -> None:
         # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
         # restart, the guard holds back what it does not know any more.
-        await self._records.write([*(Change(Kind.FACT, _key(node, ref), None) for ref in self.of(node)), *more])
+        await self._records.write([*self._removed(node, *self.of(node)), *more])
         self._quota.forget(node)
         for key in [key for key in self.events if key[0] == node]:
             del self.events[key]
@@ -248,6 +267,9 @@ class FactTable:
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
         await (self._grow(change) if earlier_use else self._records.write([change]))
         self._note_machine(node, instance, earlier_use)
+
+    def _removed(self, node: str, *refs: Ref) -> list[Change]:
+        return [Change(Kind.FACT, _key(node, ref), None) for ref in refs if ref.kind in self._recorded]
 
     async def _grow(self, change: Change) -> None:
         try:

@@ -50,7 +50,7 @@ class FactSink:
         """A kubelet serves the node. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact. Returns True once it is in the records; False: it does not count, and is kept if it has room.
+        """Keep a fact. Returns True once it is stored; False: it does not count, and is kept if it has room.
 
         Raises:
             ValueError: the fact is not this node's to tell, makes no sense, or has no room in the node's quota.

@@ -1,11 +1,12 @@
-"""The written facts: stores the nodes' facts in the hub's records and writes them to Kubernetes.
+"""The written facts: stores the nodes' facts and writes them to Kubernetes.
 
 A fact is an object as an agent reports it: its Node, its CSINode, the status of a claim or a pod, or an Event.
 
 Rules:
 
-* The hub acknowledges a fact when the fact is in the records, so none is lost while the API server is away. After a
-  start, the hub compares all stored facts with Kubernetes and writes those that differ.
+* The hub acknowledges a fact when it is stored. The agent keeps its facts, and sends a restarted hub those that it
+  lacks, so none is lost while the API server is away. After its start, the hub compares all stored facts with
+  Kubernetes and writes those that differ.
 * The hub acknowledges a Node fact only when the Node in Kubernetes has all volumes of the fact's `volumesInUse`. The
   agent stages a volume for the first time only then, because the attach-detach controller must see it there first
   (docs/csi-contract.md#volumesinuse-comes-before-staging). Meanwhile the node's later facts wait, because the hub

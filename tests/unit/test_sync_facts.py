@@ -15,7 +15,7 @@ from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
-from cloud.sync.fact_table import FactTable
+from cloud.sync.fact_table import GUARDED_KINDS, FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
@@ -104,7 +104,7 @@ class Tables:
         self.directory = directory
         self.records = SqliteRecords(directory)
 
-    async def __call__(self, **limits: int) -> FactTable:
+    async def __call__(self, **limits: Any) -> FactTable:
         """What the next hub finds."""
         await self.records.close()
         self.records = SqliteRecords(self.directory)
@@ -195,6 +195,17 @@ async def test_it_is_all_there_after_a_restart(tables: Tables) -> None:
         CLAIM: (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}, "conditions": []}),)
     }
     assert again.told().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
+
+
+async def test_what_keeps_a_volume_from_other_nodes_is_recorded_also_if_the_rest_is_not(tables: Tables) -> None:
+    to = sink(await tables(recorded=GUARDED_KINDS))
+    claimed = obj(sole_use("d.example", "h"), {"spec": {"driver": "d.example", "volumeHandle": "h"}})
+    for told in (csi_node("n1", "7"), NODE_FACT, claim("2Gi"), pod_fact(MOUNTED)):
+        await to.store("n1", told)
+    table = await tables(recorded=GUARDED_KINDS)
+    await table.put("n1", claimed.ref, Fact(claimed.stamp, claimed.read()))
+    await sink(table).drop("n1", CLAIM, "")
+    assert (await tables(recorded=GUARDED_KINDS)).of("n1").keys() == {NODE, claimed.ref}
 
 
 async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(tables: Tables) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.sources.source import Objects
-from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
 from common.pages.hub import VolumeStatus
@@ -16,7 +16,7 @@ from common.pod_fact import MOUNTED, RELEASED
 from tests.kit.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 CLAIMED = (claim("data", volume="v"), volume("v", claim="default/data"))
 
@@ -28,10 +28,13 @@ def source(*objects: Any) -> Objects:
 
 
 class Facts:
-    """What each node told of its pods."""
+    """What each node told of its pods, and the nodes that list each volume as in use."""
 
-    def __init__(self, **told: Mapping[Ref, Fact]) -> None:
-        self._told = told
+    def __init__(self, in_use: Collection[str] = (), **told: Mapping[Ref, Fact]) -> None:
+        self._in_use, self._told = in_use, told
+
+    def users(self, volume: str) -> Collection[str]:
+        return self._in_use if volume == name_in_use(DRIVER, "h-v") else ()
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         return self._told.get(node, {})
@@ -137,6 +140,13 @@ def test_a_volume_is_waited_for_until_the_node_tells_of_the_pod_itself() -> None
     assert lines(objects) == [("v", "n1", "waiting", "")]
     of_another = Facts(n1=told(objects, "web", "True", uid="another"))
     assert lines(objects, of_another) == [("v", "n1", "waiting", "")]
+
+
+def test_a_node_that_is_away_since_the_hubs_start_may_have_mounted_what_it_lists_as_in_use() -> None:
+    objects = source(pod("web", claims=("data",)), *CLAIMED)
+    assert lines(objects, Facts(in_use=["n1"])) == [("v", "n1", "unknown", "")]
+    stages = told(objects, "web", "False", ("data", "waiting"))
+    assert lines(objects, Facts(in_use=["n1"], n1=stages)) == [("v", "n1", "waiting", "")]
 
 
 @pytest.mark.parametrize(

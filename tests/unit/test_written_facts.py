@@ -13,7 +13,7 @@ from cloud.kube import KubeError
 from cloud.mounts import no_mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
-from cloud.sync.fact_table import FactTable
+from cloud.sync.fact_table import GUARDED_KINDS, FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
@@ -132,7 +132,7 @@ class WritingHub:
         self.facts.begin()
 
     def make(self) -> WrittenFacts:
-        self.table = table = FactTable(self.records, TRUSTING)
+        self.table = table = FactTable(self.records, TRUSTING, recorded=GUARDED_KINDS)
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
         return WrittenFacts(
@@ -200,10 +200,13 @@ async def test_anything_else_is_acknowledged_when_it_is_kept(hub: WritingHub, re
     await hub.settle()
 
 
-async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(hub: WritingHub) -> None:
+async def test_of_a_node_that_is_away_its_node_is_looked_at_after_a_start(hub: WritingHub) -> None:
     await hub.has_written(*BODIES)
     await hub.restart()
-    assert sorted(ref.kind for ref, _ in await hub.settle()) == ["CSINode", "Node", "PersistentVolumeClaim", "Pod"]
+    assert await hub.settle() == [(NODE, True)]
+    assert hub.facts.stamps("n1").keys() == {NODE}, "the node sends the others again"
+    await hub.has_written(CSI_NODE, CLAIM, POD)
+    assert hub.facts.stamps("n1").keys() == BODIES.keys() - {EVENT}
 
 
 async def test_what_a_node_tells_no_more_is_written_as_nothing(hub: WritingHub) -> None:
