@@ -93,7 +93,6 @@ async def following(
         cluster.subscribe(changed)
         rights.changed = facts.judge_again
         tasks.start(cluster.run(), name="cluster")
-        facts.begin()
         sync = SyncServer(closures, facts)
         policies = PolicyProblems(cluster, mounts, table.users)
         parts: tuple[Part, ...] = (cluster, table, facts, hearts, closures, sync, policies, events, problems)

@@ -4,9 +4,8 @@ A fact is an object as an agent reports it: its Node, its CSINode, the status of
 
 Rules:
 
-* The hub acknowledges a fact when it is stored. The agent keeps its facts, and sends a restarted hub those that it
-  lacks, so none is lost while the API server is away. After its start, the hub compares all stored facts with
-  Kubernetes and writes those that differ.
+* The hub acknowledges a fact when it is stored. The agent keeps its facts, and sends a restarted hub its Node and all
+  facts that the hub lacks, so none is lost while the API server is away. The hub writes each if Kubernetes differs.
 * The hub acknowledges a Node fact only when the Node in Kubernetes has all volumes of the fact's `volumesInUse`. The
   agent stages a volume for the first time only then, because the attach-detach controller must see it there first
   (docs/csi-contract.md#volumesinuse-comes-before-staging). Meanwhile the node's later facts wait, because the hub
@@ -100,12 +99,6 @@ class WrittenFacts:
         self._queues: dict[str, WriteQueue[Key]] = {
             kind: WriteQueue(self._write, pause=pause, later=later) for kind in writers
         }
-
-    def begin(self) -> None:
-        """Queue all stored facts: an earlier run may not have written them."""
-        for node in self._files.nodes():
-            for ref in self._files.of(node):
-                self._told((node, ref))
 
     def judge_again(self, node: str) -> None:
         """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""

@@ -129,7 +129,6 @@ class WritingHub:
         await self.records.close()
         self.records = SqliteRecords(self.directory)
         self.facts = self.make()
-        self.facts.begin()
 
     def make(self) -> WrittenFacts:
         self.table = table = FactTable(self.records, TRUSTING, recorded=GUARDED_KINDS)
@@ -200,12 +199,13 @@ async def test_anything_else_is_acknowledged_when_it_is_kept(hub: WritingHub, re
     await hub.settle()
 
 
-async def test_of_a_node_that_is_away_its_node_is_looked_at_after_a_start(hub: WritingHub) -> None:
+async def test_after_a_start_nothing_is_written_before_its_node_tells_it_again(hub: WritingHub) -> None:
     await hub.has_written(*BODIES)
     await hub.restart()
-    assert await hub.settle() == [(NODE, True)]
-    assert hub.facts.stamps("n1").keys() == {NODE}, "the node sends the others again"
-    await hub.has_written(CSI_NODE, CLAIM, POD)
+    hub.in_use.lose("n1")
+    assert await hub.settle() == []
+    assert (set(hub.table.of("n1")), dict(hub.facts.stamps("n1"))) == ({NODE}, {})
+    await hub.has_written(NODE, CSI_NODE, CLAIM, POD)
     assert hub.facts.stamps("n1").keys() == BODIES.keys() - {EVENT}
 
 
