@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
 
 from cloud.records.objects import place_of, records_in, value_of
 from cloud.records.records import read_all
@@ -19,7 +23,28 @@ if TYPE_CHECKING:
 
     from cloud.records.records import Body, Change, Changed, Key, Kind
 
+CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
+
 T = TypeVar("T")
+
+
+@cache
+def _schemas() -> dict[str, Any]:
+    """By kind of custom resource."""
+    found = [it["spec"] for it in yaml.safe_load_all(CRDS.read_text())]
+    return {it["names"]["kind"]: it["versions"][0]["schema"]["openAPIV3Schema"] for it in found}
+
+
+def _check(value: Any, schema: dict[str, Any], where: str) -> None:
+    """Check that a schema has all fields of a value: the API server drops others."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            known = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+            assert known is not None, f"{CRDS} has no field {where}.{name}"
+            _check(inner, known, f"{where}.{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            _check(inner, schema["items"], f"{where}[]")
 
 
 def as_read_back(change: Change) -> tuple[Kind, Key, Body]:
@@ -32,7 +57,12 @@ def as_read_back(change: Change) -> tuple[Kind, Key, Body]:
     assert change.body is not None
     body = {name: it for name, it in change.body.items() if it is not None or place.resource.namespaced}
     field[place.path[-1]] = value_of(change.kind, change.key, body)
-    (found,) = records_in(place.resource, json.loads(json.dumps(made)))
+    made = json.loads(json.dumps(made))
+    if not place.resource.namespaced:
+        schema = _schemas()[place.resource.kind]
+        for part in ("spec", "status"):
+            _check(made.get(part), schema["properties"].get(part, {}), part)
+    (found,) = records_in(place.resource, made)
     return found
 
 

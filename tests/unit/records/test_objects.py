@@ -17,7 +17,7 @@ BODIES = {
     },
     (Kind.TOKEN, ("5f",)): {"secret_hash": "aa", "made_at": 1.5, "drivers": ["a_b.csi"]},
     (Kind.DENIAL, ("node", "n1")): {"at": 1.0, "why": "stolen_keys"},
-    (Kind.NODE, ("n1",)): {"drivers": [{"answers": {"/csi.v1.Node/NodeGetInfo": {"code": 0}}}], "not_after": 2.0},
+    (Kind.NODE, ("n1",)): {"drivers": [{"answers": {"/csi.v1.Node/NodeGetInfo": {"code": 0}}}], "certificate_end": 2.0},
     (Kind.SEGMENTS, ("n1",)): {"segments": [{"key": "a.example/b_c", "value": "x_Y", "drivers": ["d"]}]},
     (Kind.CERTIFICATES, ("Node_1",)): {"certificates": [{"issued_at": 1.0, "pem": "-----BEGIN"}]},
     (Kind.FENCE, ("n1",)): {"in_use": ["pv_1"], "mark": "m"},
