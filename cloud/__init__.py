@@ -26,13 +26,13 @@ The hub:
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
 * `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
+* `node_records`: what the hub still knows of a node after a restart.
 * `node_rights`: what the hub believes a node of its drivers, and which volumes it may get.
 * `node_calls`: counts of each node's calls, for people.
 * `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `placement`, `election`: the node for each call; the node that serves a driver of many nodes.
 * `records`: what the hub must still know after it was killed.
 * `incarnation`, `earlier_volumes`: notices that records were lost, until an operator settles it.
-* `store`: the nodes on disk.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.

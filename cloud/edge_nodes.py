@@ -14,21 +14,28 @@ Rules:
 * A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
   counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
 * Near the limit of calls on a link, a driver with many of them leaves the last places to the node's other drivers.
+* A node's first report of a driver counts once it is written, and is written again until then: a hub that forgot the
+  node would take another one for the only one that runs the driver. Everything else about nodes is written soon.
 * A report that cannot be read changes nothing, for this node or for any other.
 """
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from cloud.election import Seat
 from cloud.node_call import Call, Caller, NodeCall
+from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
+from cloud.records.records import Kind, Records
 from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
-from cloud.store import Store, StoredNode
 from cloud.visit import Visit
+from common.database_writer import RETRY_S
 from common.enrolment import generation_of, rights_in
 from common.errors import (
     Draining,
@@ -75,9 +82,6 @@ _ASKED_S = 30.0
 LONGEST_LEASE_S = 86_400
 """The longest `--controller-lease`."""
 
-_SHOWN_CHARS = 100
-"""An agent's words about its software are cut here."""
-
 _MOST_REFUSED = 20
 """Refused drivers that are remembered of a node, apart from drivers that counted before, and drivers with too long
 answers that are shown. A hostile node can invent thousands."""
@@ -92,7 +96,10 @@ class _Node:
     """A node.
 
     Attributes:
-        stored: the part of it that is on disk.
+        stored: its record.
+        unwritten: the drivers in `stored` whose first report is not written yet, so that it does not count.
+        write: the newest write of such reports.
+        trouble: why the last one failed; empty if it did not.
         visit: the link that takes new calls; None while it is away.
         earlier: the link beside which that one came, until it ends.
         rights: the drivers that the certificate of the last link names; none: every driver.
@@ -106,6 +113,9 @@ class _Node:
 
     stored: StoredNode
     left: tuple[float, float]
+    unwritten: set[str] = field(default_factory=set)
+    write: asyncio.Future[None] | None = None
+    trouble: str = ""
     has_shut_down: bool = False
     visit: Visit | None = None
     earlier: Visit | None = None
@@ -127,13 +137,13 @@ class Nodes:
 
     def __init__(
         self,
-        store: Store,
+        records: Records,
         judge: ReportJudge,
         *,
         max_nodes: int,
     ) -> None:
         """With `max_nodes` known nodes, a new one is refused; a known one never is."""
-        self._store = store
+        self._records = records
         self._subscribers: list[Callable[[str, str], None]] = []
         self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
@@ -141,11 +151,10 @@ class Nodes:
         self._connected = 0
         self._began = _now()
         started = time.time()
-        for stored in store.nodes():
+        for stored in records.take(Kind.NODE, read_node):
             node = self._nodes[stored.name] = _Node(stored, _now())
             if stored.connected:  # the hub was killed; the time is stored, so that it stays if the hub is killed again
-                node.stored = replace(stored, connected=False, since=started)
-                store.save(node.stored)
+                self._put(node, connected=False, since=started)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
         self._judge = judge
@@ -175,23 +184,29 @@ class Nodes:
         node = self._nodes.get(hello.name)
         if node is None:
             self._check_room(hello.name)
-            node = self._nodes[hello.name] = _Node(
-                StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()), _now()
-            )
+            node = self._nodes[hello.name] = _Node(StoredNode(hello.name), _now())
         if (live := node.visit or node.earlier) is not None:
             self._check_machine(node, live, hello, link)
         old = node.visit
         if old is not None and hello.boot == node.stored.boot and _comes_beside(old, hello, link):
             self._take_beside(node, old, link)
+            self._put(node, certificate_end=link.peer_identity.not_after)
             self._take_rights(node, link)
             return None
         if old is not None:
             self._replace(node, old, hello)
-        node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
         node.visit = Visit(link, time.monotonic())
         node.conflict = ""
         self._connected += 1
-        self._store.save(node.stored)
+        self._put(
+            node,
+            instance=hello.instance,
+            boot=hello.boot,
+            since=time.time(),
+            connected=True,
+            software=hello.software[:SHOWN_CHARS],
+            certificate_end=link.peer_identity.not_after,
+        )
         self._take_rights(node, link)
         return old.link if old is not None else None
 
@@ -209,16 +224,18 @@ class Nodes:
             return False
         self._end(node, visit)
         node.replaced_soon = 0
-        node.stored = replace(node.stored, since=visit.ended, connected=False)
-        self._store.save(node.stored)
+        self._put(node, since=visit.ended, connected=False)
         return True
 
-    def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """Store the reports of a node's agent about its drivers. Reports about other nodes are dropped.
+    async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
+        """Take the reports of a node's agent about its drivers. Reports about other nodes are dropped.
 
         A driver that the agent does not mention stays known: a restarted agent has not asked its drivers yet, and a
         call must not go to another node because this node's driver is away. A driver's earlier answers stay, too, such
         as its node's topology while its node plugin is away.
+
+        Returns when they count, or when the first attempt to write those of new drivers has failed: the next ones of
+        the agent wait for that. They go on if the caller leaves.
 
         Raises:
             ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
@@ -231,7 +248,8 @@ class Nodes:
         if node.visit is not None:
             node.visit.gone = (node.visit.gone | node.visit.told.keys()) - told.keys()
             node.visit.told, node.visit.untaken = told, ""
-        self._take(node, told)
+        if (written := self._take(node, told)) is not None:
+            await asyncio.wait([written])
 
     def not_taken(self, name: str, why: str) -> bool:
         """Note why the hub could not take a report of a node's agent. Returns False if it knows that already."""
@@ -263,8 +281,8 @@ class Nodes:
                 if self.not_taken(node.stored.name, str(error)):
                     log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
 
-    def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> None:
-        """Judge a node's new reports, and its earlier ones of other drivers."""
+    def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> asyncio.Future[None] | None:
+        """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
         refused = {
@@ -280,16 +298,55 @@ class Nodes:
             )
         refused = _shortened(refused, old.keys())
         before, node.refused = node.refused, refused
+        claims = [self._judge.accept(report) for driver, report in new.items() if driver not in refused]
+        node.unwritten |= (first := new.keys() - old.keys())
+        if any(claims) and not first:  # before the report
+            self._records.put(self._judge.segments.record(name))
         if new != old:
-            node.stored = replace(node.stored, reports=tuple(new.values()))
-            self._store.save(node.stored)
+            is_other = {it: new[it].answers for it in new} != {it: old[it].answers for it in old}
+            self._put(node, write=is_other and not first, reports=tuple(new.values()))
+        written = self._write(node) if first else None
         for driver, report in new.items():
-            if driver not in refused:
-                self._judge.accept(report)
             if report != old.get(driver) or refused.get(driver) != before.get(driver):
-                self._by_driver.setdefault(driver, set()).add(name)
-                self._changed(driver, name)
+                self._count(node, driver)
         self._judge.note(name, before, refused)
+        return written
+
+    def _write(self, node: _Node) -> asyncio.Future[None]:
+        """Write a node's first reports of drivers. They count once they are written."""
+        # First the segments: without its report, a segment is only kept from other nodes.
+        changes = self._judge.segments.record(node.stored.name), record_of(node.stored)
+        node.write = self._records.write(change for change in changes if change.body is not None)
+        node.write.add_done_callback(partial(self._written, node))
+        return node.write
+
+    def _written(self, node: _Node, write: asyncio.Future[None]) -> None:
+        error = write.exception()
+        if node.write is not write or self._nodes.get(node.stored.name) is not node:  # a newer one decides
+            return
+        if error is not None:
+            node.trouble = str(error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._write_again, node, write)
+            return
+        written, node.unwritten, node.trouble = node.unwritten, set(), ""
+        for driver in sorted(written):
+            self._count(node, driver)
+
+    def _write_again(self, node: _Node, failed: asyncio.Future[None]) -> None:
+        if node.write is failed and node.unwritten:
+            self._write(node)
+
+    def _count(self, node: _Node, driver: str) -> None:
+        """Let a node's newest report of a driver count, once it is written."""
+        if driver not in node.unwritten:
+            self._by_driver.setdefault(driver, set()).add(node.stored.name)
+            self._changed(driver, node.stored.name)
+
+    def _put(self, node: _Node, *, write: bool = True, **changed: Any) -> None:
+        """Change a node, and write its record soon."""
+        node.stored = replace(node.stored, **changed)
+        if write:
+            self._records.put(record_of(node.stored))
 
     def forget(self, name: str, driver: str = "") -> None:
         """Forget a node that is gone for good, or one driver of it, at an operator's word.
@@ -301,34 +358,35 @@ class Nodes:
             f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
         )
         node = self._nodes.get(name)
-        if node is None:
+        if node is not None:
+            self._forget(node, driver, what)
+        elif not self._judge.segments.forget(name, driver):
             raise OperatorRefused(what, "the hub knows no such node")
+        self._judge_again([each for each in self._nodes.values() if each.refused])
+
+    def _forget(self, node: _Node, driver: str, what: str) -> None:
+        name = node.stored.name
         known = {report.driver: report for report in node.stored.reports}
-        if not driver:
-            self._forget_node(node, what)
-        elif driver not in known:
+        if not driver and (node.visit is not None or node.earlier is not None):
+            raise OperatorRefused(what, "it is connected; stop its agent first")
+        if driver and driver not in known:
             raise OperatorRefused(what, "it has never reported such a driver")
-        elif node.visit is not None and driver in node.visit.told and driver not in node.refused:
+        if node.visit is not None and driver in node.visit.told and driver not in node.refused:
             raise OperatorRefused(
                 what,
                 "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
                 "that node, and take its socket from the agent's --driver if it is named there",
             )
+        self._judge.segments.forget(name, driver)  # first: the hub's next start gives back those that a report has
+        if driver:
+            node.unwritten.discard(driver)
+            self._put(node, reports=tuple(report for report in node.stored.reports if report.driver != driver))
         else:
-            kept = tuple(report for report in node.stored.reports if report.driver != driver)
-            node.stored = replace(node.stored, reports=kept)
-            self._store.save(node.stored)
-        self._judge.segments.forget(name, driver)
+            del self._nodes[name]
+            self._records.put(record_of(node.stored)._replace(body=None))
         for gone in [driver] if driver else known:
-            self._by_driver[gone].discard(name)
+            self._by_driver.get(gone, set()).discard(name)
             self._changed(gone, name)
-        self._judge_again([each for each in self._nodes.values() if each.refused])
-
-    def _forget_node(self, node: _Node, what: str) -> None:
-        if node.visit is not None or node.earlier is not None:
-            raise OperatorRefused(what, "it is connected; stop its agent first")
-        del self._nodes[node.stored.name]
-        self._store.forget(node.stored.name)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -345,16 +403,16 @@ class Nodes:
         return sorted(driver for driver, nodes in self._by_driver.items() if nodes)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """The report of a driver by a node; None if there is none."""
+        """The report of a driver by a node; None if there is none that counts."""
         node = self._nodes.get(name)
-        if node is None:
+        if node is None or driver in node.unwritten:
             return None
         return next((report for report in node.stored.reports if report.driver == driver), None)
 
     def reported(self, name: str) -> Mapping[str, Mapping[str, str]]:
         """The drivers of a node whose reports count, with the topology that Kubernetes is told."""
         node = self._nodes.get(name)
-        counted = (report for report in node.stored.reports if report.driver not in node.refused) if node else ()
+        counted = (it for it in _counted(node) if it.driver not in node.refused) if node else ()
         return {report.driver: told_topology(report) for report in counted}
 
     def rights(self, name: str) -> tuple[str, ...]:
@@ -443,7 +501,7 @@ class Nodes:
             if node is None:  # forgotten since the first one was asked for
                 continue
             link = node.visit.link if node.visit is not None else None
-            reports = node.stored.reports
+            reports = _counted(node)
             drivers = [report.driver for report in reports]
             yield NodeStatus(
                 node=name,
@@ -452,7 +510,7 @@ class Nodes:
                 address=link.peer_identity.address if link is not None else "",
                 instance=node.stored.instance,
                 boot=node.stored.boot,
-                software=link.peer.software[:_SHOWN_CHARS] if link is not None else "",
+                software=link.peer.software[:SHOWN_CHARS] if link is not None else "",
                 drivers=drivers,
                 rights=list(node.rights),
                 refused={driver: refused.why for driver, refused in node.refused.items()},
@@ -604,7 +662,7 @@ def _unfit(node: _Node, visit: Visit, driver: str) -> str:
     if driver in visit.gone:
         return "reports the driver no more"
     told = visit.told.get(driver)
-    return f"has lost the driver: {told.away[:_SHOWN_CHARS]}" if told is not None and told.away else ""
+    return f"has lost the driver: {told.away[:SHOWN_CHARS]}" if told is not None and told.away else ""
 
 
 def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
@@ -613,6 +671,10 @@ def _comes_beside(live: Visit, hello: Hello, link: Link) -> bool:
     With the same certificate it may be a copy of the agent, which must not take calls unseen.
     """
     return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
+
+
+def _counted(node: _Node) -> list[DriverReport]:
+    return [report for report in node.stored.reports if report.driver not in node.unwritten]
 
 
 def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
@@ -629,6 +691,12 @@ def _problems(node: _Node) -> list[str]:
     untaken = [f"the newest report of edge node {name} does not count: {visit.untaken}"] if visit.untaken else []
     bare = (driver for driver, report in visit.told.items() if not report.answers)
     said = (f"edge node {name} says: {problem}" for problem in visit.problems)
+    if node.trouble and node.unwritten:
+        drivers = ", ".join(islice(sorted(node.unwritten), _MOST_REFUSED))
+        untaken.append(
+            f"the hub cannot store that edge node {name} has {drivers}, so the node gets no calls of it until the hub "
+            f"can: {node.trouble}"
+        )
     return [*untaken, *(_too_long(driver, name) for driver in islice(bare, _MOST_REFUSED)), *said]
 
 

@@ -16,7 +16,6 @@ from cloud.placement.placement import Placement
 from cloud.placement.rules import VOLUME
 from cloud.records.records import Records
 from cloud.refusals import Refusals
-from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
 from cloud.trust_part import TrustPart
@@ -45,7 +44,6 @@ class HubPages:
         *,
         records: Records,
         incarnation: Incarnation,
-        store: Store,
         calls: NodeCalls,
         refusals: Refusals,
         fences: Fences,
@@ -60,7 +58,6 @@ class HubPages:
         self._trust = trust
         self._records = records
         self._incarnation = incarnation
-        self._store = store
         self._calls = calls
         self._refusals = refusals
         self._fences, self._guard = fences, guard
@@ -90,7 +87,7 @@ class HubPages:
             max_nodes=self._nodes.max_nodes,
             has_source=self._part.source is not None,
             lost=[loss] if (loss := self._incarnation.loss) else [],
-            trouble=self._records.trouble or self._store.trouble,
+            trouble=self._records.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._hub.proxy_drivers()),
             elections=self._placement.elections.describe(),

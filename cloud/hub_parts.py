@@ -21,7 +21,6 @@ from cloud.placement.placement import Placement
 from cloud.records.records import Records
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
-from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
@@ -54,7 +53,6 @@ class HubParts:
         *,
         records: Records,
         incarnation: Incarnation,
-        store: Store,
         claims: Claims,
         segments: UniqueSegments,
         metrics: Metrics,
@@ -63,7 +61,7 @@ class HubParts:
         self.placement = Placement(
             self.nodes,
             claims,
-            offers=Offers(store, metrics),
+            offers=Offers(records, metrics),
             metrics=metrics,
             loss=lambda: incarnation.loss,
             owners=segments.owners,
@@ -127,7 +125,6 @@ class HubParts:
             trust,
             records=records,
             incarnation=incarnation,
-            store=store,
             calls=calls,
             refusals=refusals,
             fences=self.fences,

@@ -22,7 +22,6 @@ from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
-from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
@@ -101,13 +100,11 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     opened.push_async_callback(records.close)
     incarnation = Incarnation(records)
     await incarnation.count()
-    store = Store(settings.state_dir)
-    opened.push_async_callback(store.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     metrics = Metrics()
     trust = TrustPart(settings, records, metrics)
-    segments = UniqueSegments(store, settings.unique_topology)
-    nodes = Nodes(store, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
+    segments = UniqueSegments(records, settings.unique_topology)
+    nodes = Nodes(records, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
     nodes.subscribe(lambda _driver, node: rights.changed(node))
     sync = await opened.enter_async_context(_sync_part(settings, records, rights))
@@ -119,7 +116,6 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
         trust,
         records=records,
         incarnation=incarnation,
-        store=store,
         claims=claims,
         segments=segments,
         metrics=metrics,

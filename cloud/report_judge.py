@@ -75,9 +75,9 @@ class ReportJudge:
         why = self.segments.why_not(report.node, topology_of(report), known)
         return Refused(Cause.SEGMENT, why) if why else None
 
-    def accept(self, report: DriverReport) -> None:
-        """Give the node the unique segments of a report that counts."""
-        self.segments.claim(report.node, report.driver, topology_of(report))
+    def accept(self, report: DriverReport) -> bool:
+        """Give the node the unique segments of a report that counts. Returns whether that is one more to be written."""
+        return self.segments.claim(report.node, report.driver, topology_of(report))
 
     def note(self, node: str, before: Mapping[str, Refused], now: Mapping[str, Refused]) -> None:
         """Tell of a node's refused reports, by driver, as far as they have changed."""

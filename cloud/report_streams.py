@@ -55,7 +55,7 @@ class ReportStreams:
                 if is_problems(message):
                     self._nodes.tell_problems(node, decode_problems(message))
                 else:
-                    self._nodes.report(node, await _read_reports(message))
+                    await self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
                 self._not_taken(node, str(error))
             self._problems_changed(node)  # also of an older agent, which tells none

@@ -7,6 +7,8 @@ Rules:
 * The bridge's own segment belongs to the node of its name (`common.topology`).
 * Of the other keys, an operator lists those that are unique (`--unique-topology`). A node keeps a segment that it no
   longer reports: PersistentVolumes may name it.
+* A node's segments are one record, which is written no later than the report that has them. A node keeps its
+  segments also if the hub knows it by them alone, after a restore of objects without status.
 * A node's name counts as its `kubernetes.io/hostname` (`cloud.placement.affinity`). So this segment belongs to the node
   of that name, if the hub knows one.
 * If several stored nodes report a segment when its key becomes unique, nobody knows the first one. Then the segment is
@@ -17,7 +19,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cloud.store import Store, StoredSegment
+from cloud.records.records import Body, Change, Key, Kind, Records
 from common.topology import NODE_SEGMENT, is_label_key, is_label_value
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -49,16 +51,18 @@ class UniqueKeys:
 class UniqueSegments:
     """The owner of each unique segment."""
 
-    def __init__(self, store: Store, unique: UniqueKeys) -> None:
-        """The segments of the store, with these keys."""
-        self._store, self._keys = store, frozenset(unique.keys) - {NODE_SEGMENT}
+    def __init__(self, records: Records, unique: UniqueKeys) -> None:
+        """The segments of the records, with these keys."""
+        self._records, self._keys = records, frozenset(unique.keys) - {NODE_SEGMENT}
         self._owners: dict[Segment, str] = {}
         self._of: dict[str, dict[Segment, set[str]]] = {}
         """By node: its segments, and the drivers that report each."""
         self._disputed: dict[Segment, dict[str, set[str]]] = {}
         """The segments without a first node: the nodes that report each, and their drivers."""
-        for key, value, driver, node in store.segments():
-            self._put((key, value), node, driver)
+        for node, segments in records.take(Kind.SEGMENTS, _read):
+            for segment, drivers in segments:
+                for driver in drivers:
+                    self._give(segment, node, driver)
 
     def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
         """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""
@@ -105,15 +109,26 @@ class UniqueSegments:
             found.add(self.owner(NODE_SEGMENT, term[NODE_SEGMENT], ()))
         return found - {""}
 
-    def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
-        """Give a node those of these segments that are unique. `why_not` has allowed it."""
-        for segment in self._unique(segments):
-            if driver not in self._of.get(node, {}).get(segment, ()):
-                self._put(segment, node, driver)
-                self._store.save_segment(StoredSegment(*segment, driver, node))
+    def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> bool:
+        """Give a node those of these segments that are unique. `why_not` has allowed it.
+
+        Returns whether its record is another one now. The caller writes it.
+        """
+        new = [it for it in self._unique(segments) if driver not in self._of.get(node, {}).get(it, ())]
+        for segment in new:
+            self._give(segment, node, driver)
+        return bool(new)
+
+    def record(self, node: str) -> Change:
+        """The record of a node's segments as they are."""
+        segments = [
+            {"key": key, "value": value, "drivers": sorted(drivers)}
+            for (key, value), drivers in self._of.get(node, {}).items()
+        ]
+        return Change(Kind.SEGMENTS, (node,), {"segments": segments} if segments else None)
 
     def adopt(self, reported: Iterable[tuple[str, str, Mapping[str, str]]]) -> None:
-        """Find the owners of segments that stored reports have and the store has not.
+        """Find the owners of segments that stored reports have and the records of segments have not.
 
         Args:
             reported: node, driver and topology of each report.
@@ -126,21 +141,22 @@ class UniqueSegments:
         for segment, nodes in found.items():
             self._settle(segment, nodes)
 
-    def forget(self, node: str, driver: str = "") -> None:
-        """Take all segments from a node, or those that it has for one driver."""
+    def forget(self, node: str, driver: str = "") -> bool:
+        """Take all segments from a node, or those that it has for one driver. Returns False if it has none."""
+        before = self.record(node)
         for segment, drivers in list(self._of.get(node, {}).items()):
-            for gone in [driver] if driver else list(drivers):
-                if gone in drivers:
-                    drivers.discard(gone)
-                    self._store.drop_segment(StoredSegment(*segment, gone, node))
+            drivers.difference_update([driver] if driver else list(drivers))
             if not drivers:
                 del self._of[node][segment], self._owners[segment]
+        if (left := self.record(node)) != before:
+            self._records.put(left)
         for segment, nodes in list(self._disputed.items()):
             drivers = nodes.get(node, set())
             drivers.difference_update([driver] if driver else list(drivers))
             if node in nodes and not drivers:
                 del self._disputed[segment], nodes[node]
                 self._settle(segment, nodes)
+        return left != before
 
     def _settle(self, segment: Segment, nodes: dict[str, set[str]]) -> None:
         """Give a segment to one of the nodes that report it, or note that it is disputed."""
@@ -150,7 +166,8 @@ class UniqueSegments:
                 self._disputed[segment] = nodes
             return
         for driver in nodes[right]:
-            self.claim(right, driver, dict([segment]))
+            self._give(segment, right, driver)
+        self._records.put(self.record(right))
 
     def _owner(self, segment: Segment, known: Container[str]) -> str:
         """The node that has a segment; empty: none."""
@@ -160,7 +177,7 @@ class UniqueSegments:
     def _unique(self, segments: Mapping[str, str]) -> Collection[Segment]:
         return [segment for segment in segments.items() if segment[0] in self._keys]
 
-    def _put(self, segment: Segment, node: str, driver: str) -> None:
+    def _give(self, segment: Segment, node: str, driver: str) -> None:
         self._owners[segment] = node
         self._of.setdefault(node, {}).setdefault(segment, set()).add(driver)
 
@@ -171,6 +188,11 @@ def unique_keys(text: str) -> UniqueKeys:
     if wrong := [key for key in keys if not is_label_key(key)]:
         raise ValueError(f"{wrong[0]!r} is not the key of a label")
     return UniqueKeys(keys)
+
+
+def _read(key: Key, body: Body) -> tuple[str, list[tuple[Segment, list[str]]]]:
+    (node,) = key
+    return node, [((it["key"], it["value"]), list(it["drivers"])) for it in body["segments"]]
 
 
 def _shown(segment: Segment) -> str:

@@ -88,7 +88,7 @@ class DriverReport:
 
 def encode_reports(reports: Iterable[DriverReport]) -> bytes:
     """All drivers of a node, or one driver for a proxy, as JSON."""
-    return json.dumps([_to_json(report) for report in reports], separators=(",", ":"), sort_keys=True).encode()
+    return json.dumps([report_to_json(report) for report in reports], separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode_reports(data: bytes) -> list[DriverReport]:
@@ -98,7 +98,7 @@ def decode_reports(data: bytes) -> list[DriverReport]:
         ValueError: the data is something else; the message says so in words.
     """
     try:
-        return [_from_json(item) for item in json.loads(data)]
+        return [report_from_json(item) for item in json.loads(data)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
 
@@ -166,7 +166,8 @@ def is_node_only(capabilities: Answer | None) -> bool:
     return all(it.service.type != PluginCapability.Service.CONTROLLER_SERVICE for it in said)
 
 
-def _to_json(report: DriverReport) -> dict[str, Any]:
+def report_to_json(report: DriverReport) -> dict[str, Any]:
+    """A report as JSON. Its answers are the vendor's bytes, in base64."""
     answers = {
         method: {"code": answer.code, "message": answer.message, "body": base64.b64encode(answer.body).decode()}
         for method, answer in report.answers.items()
@@ -175,7 +176,8 @@ def _to_json(report: DriverReport) -> dict[str, Any]:
     return {"driver": report.driver, "node": report.node, "answers": answers, **away}
 
 
-def _from_json(item: dict[str, Any]) -> DriverReport:
+def report_from_json(item: dict[str, Any]) -> DriverReport:
+    """The report that `report_to_json` has returned. Raises ValueError, TypeError, KeyError or AttributeError."""
     answers = {
         _text(method): Answer(_code(answer["code"]), _text(answer["message"]), base64.b64decode(answer["body"]))
         for method, answer in item["answers"].items()

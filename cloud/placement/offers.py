@@ -1,6 +1,7 @@
 """The offers: the answers that sidecars get about each driver, and the nodes whose driver lacks a part of them.
 
-An offer outlives the hub, because a tie of votes keeps the earlier one (`capabilities`).
+An offer outlives the hub, because a tie of votes keeps the earlier one (`capabilities`). It does not follow from the
+reports that the hub has: they do not tell which of two answers was offered first.
 """
 
 import hashlib
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cloud.placement.capabilities import has_topology, lacking, voted
-from cloud.store import Store
+from cloud.records.records import Body, Change, Key, Kind, Records
 from common.logs import of_peer
 from common.metrics import Metrics
-from common.reports import NODE_GET_INFO, DriverReport
+from common.reports import NODE_GET_INFO, DriverReport, report_from_json, report_to_json
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
@@ -54,9 +55,9 @@ class Ballot:
 class Offers:
     """The offers of all drivers."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
-        self._store, self._metrics = store, metrics
-        self._earlier = dict(store.offers())
+    def __init__(self, records: Records, metrics: Metrics) -> None:
+        self._records, self._metrics = records, metrics
+        self._earlier = dict(records.take(Kind.OFFER, _read))
         self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}
 
     def vote(self, driver: str, ballots: Collection[Ballot]) -> Offer | None:
@@ -73,7 +74,8 @@ class Offers:
             report = earlier
         else:
             self._earlier[driver] = report
-            self._store.save_offer(driver, report)
+            told = report_to_json(report)
+            self._records.put(Change(Kind.OFFER, (driver,), {"node": told["node"], "answers": told["answers"]}))
         missing = {digest: lacking(one, report) for digest, one in reports.items()}
         found = {ballot.report.node: missing[ballot.digest] for ballot in ballots if missing[ballot.digest]}
         self._note(driver, found)
@@ -83,7 +85,7 @@ class Offers:
         """Forget the offer of a driver that no node has any more."""
         self._lacking.pop(driver, None)
         if self._earlier.pop(driver, None) is not None:
-            self._store.save_offer(driver, None)
+            self._records.put(Change(Kind.OFFER, (driver,), None))
 
     def _note(self, driver: str, found: Mapping[str, frozenset[str]]) -> None:
         before = self._lacking.get(driver, {})
@@ -100,3 +102,8 @@ def ballot_of(report: DriverReport) -> Ballot:
     """The vote of a node with this report."""
     told = [(method, it.code, it.message, it.body) for method, it in report.answers.items() if method != NODE_GET_INFO]
     return Ballot(report, hashlib.sha256(ascii(sorted(told)).encode()).digest())
+
+
+def _read(key: Key, body: Body) -> tuple[str, DriverReport]:
+    (driver,) = key
+    return driver, report_from_json({**body, "driver": driver})

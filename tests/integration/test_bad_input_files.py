@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from cloud.records.records import Kind
 from common.status import Code
 from tests.kit import prefork
 from tests.kit.bridge import Member
 from tests.kit.certificates import Authority
+from tests.kit.operator import hub_state
 from tests.kit.other_user import NOBODY_ELSE, as_user
 from tests.kit.ports import free_ports
 from tests.kit.processes import listens_on
 from tests.kit.sidecar import Sidecar
 from tests.kit.small_disk import small_disk
+from tests.kit.state_db import records_in
 from tests.kit.stranger import Stranger, hello
 from tests.kit.waiting import wait_for
 
@@ -238,33 +241,30 @@ def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridg
     with small_disk(short_dir / "small", "size=1m") as state:
         hub = bridge.start_hub(f"--state-dir={state}")
         ballast = fill(state)
-        for number in range(10):  # all of them have room once the ballast is gone
-            with Stranger(hub.address) as agent:
-                agent.greet(hello("edge", f"lost-{number}", software="x" * 60_000))
-                agent.report(f"lost-{number}", "d.example", padding=20_000)
-        hub.wait_logged("cannot write ")
-        ballast.unlink()
         with Stranger(hub.address) as agent:
-            agent.greet(hello("edge", "kept"))
-            hub.wait_logged("edge kept is connected")
-        hub.wait_logged("edge kept is gone")
-        with closing(sqlite3.connect(state / "hub.db")) as database:  # while the hub runs: its end writes all once more
-            select = "SELECT name FROM nodes"
-            wait_for(lambda: ("kept",) in database.execute(select).fetchall(), what="row of the later node")
+            agent.greet(hello("edge", "n1"))
+            agent.report("n1", "d.example", padding=20_000)
+            wait_for(
+                lambda: any(
+                    "the hub cannot store that edge node n1 has d.example" in problem
+                    for node in hub_state(hub.uds)["nodes"]
+                    for problem in node["problems"]
+                ),
+                what="node that has no calls",
+            )
+            hub.wait_logged("cannot write ")
+            assert hub_state(hub.uds)["trouble"]
+            assert hub_state(hub.uds)["nodes"][0]["drivers"] == []
+            ballast.unlink()
+            wait_for(lambda: hub_state(hub.uds)["nodes"][0]["drivers"] == ["d.example"], what="driver that counts")
+            # While the hub runs: its end writes all once more.
+            wait_for(lambda: records_in(state, Kind.NODE)[("n1",)]["connected"], what="whole record")
+        assert [it["driver"] for it in records_in(state, Kind.NODE)[("n1",)]["drivers"]] == ["d.example"]
         hub.stop()
         assert hub.process.exit_status == 0
 
 
 # -------------------- files of the state directory --------------------
-
-
-@pytest.mark.parametrize("content", [b"no database at all" * 100, b""], ids=["garbage", "empty"])
-def test_a_corrupt_database_leaves_the_hub_serving(short_dir: Path, tmp_path: Path, content: bytes) -> None:
-    (short_dir / "state").mkdir()
-    (short_dir / "state" / "hub.db").write_bytes(content)
-    with Serving(HUB, short_dir, tmp_path) as hub, Stranger(hub.socket) as operator:
-        operator.greet(hello("operator", "o"))
-        assert bool(hub.logged("is damaged")) is bool(content)
 
 
 def test_a_second_hub_on_one_state_directory_is_refused_and_the_first_says_that_no_agent_can_reach_it(
@@ -279,7 +279,7 @@ def test_a_second_hub_on_one_state_directory_is_refused_and_the_first_says_that_
 
 def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> None:
     (short_dir / "state").mkdir()
-    path = short_dir / "state" / "hub.db"
+    path = short_dir / "state" / "state.db"
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version=7")
     assert refusal_of(HUB, short_dir) == (

@@ -6,12 +6,12 @@ Each call is made twice: its message must be the same (docs/csi-contract.md#an-e
 
 import re
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
 
+from cloud.records.records import Kind
 from common.csi.csi_pb2 import (
     ControllerExpandVolumeRequest,
     CreateVolumeResponse,
@@ -19,7 +19,6 @@ from common.csi.csi_pb2 import (
     ListVolumesRequest,
     Volume,
 )
-from common.database import connect_to_read
 from common.status import Code
 from common.topology import NODE_SEGMENT
 from tests.integration.conftest import Routed, build
@@ -31,6 +30,7 @@ from tests.kit.operator import by_hand, hub_state
 from tests.kit.requests import create, create_at, create_of_bytes
 from tests.kit.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
 from tests.kit.spoken_node import Site, report
+from tests.kit.state_db import records_in
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
@@ -160,9 +160,8 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
         r"and at the network between it and the hub",
         message,
     )
-    with closing(connect_to_read(routed.bridge.hub.uds.parent / "hub/hub.db")) as database:
-        connected = "SELECT connected FROM nodes"
-        wait_for(lambda: database.execute(connected).fetchall() == [(0,)], what="node that left in hub.db")
+    state = routed.bridge.hub.uds.parent / "hub"
+    wait_for(lambda: not records_in(state, Kind.NODE)[("n1",)]["connected"], what="node that left in state.db")
     routed.bridge.hub.kill()
     routed.bridge.wait_linked(routed.proxy, linked=False)
     routed.bridge.hub.start()
@@ -173,7 +172,6 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
 def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_restart(
     routed: Routed, name: str
 ) -> None:
-    wait_for(lambda: _is_stored(routed), what="report of n1 on the hub's disk")
     routed.bridge.hub.kill()
     routed.agent.kill()
     routed.bridge.wait_linked(routed.proxy, linked=False)
@@ -267,7 +265,6 @@ def test_a_hub_that_lost_what_it_knew_guesses_no_node_until_an_operator_says_tha
         wait_for(lambda: not routed.sidecar.call("GetCapacity").ok, what="second candidate")
         n2.kill()
         hub.stop()
-        (state / "hub.db").unlink(missing_ok=True)
         (state / "state.db").unlink()
         told = set()
         for _ in range(2):  # the loss outlives a restart
@@ -549,12 +546,6 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
             expected = (Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details")
             assert [(status.code, status.message) for status in told] == [expected] * 2, where
             assert "RuntimeError: the password is swordfish" in caplog.text
-
-
-def _is_stored(routed: Routed) -> bool:
-    """Whether the hub has written down that n1 runs the driver: no call waits for this."""
-    with closing(connect_to_read(routed.bridge.hub.uds.parent / "hub/hub.db")) as database:
-        return any(b"vendor.test" in reports for (reports,) in database.execute("SELECT reports FROM nodes"))
 
 
 def test_a_list_of_all_nodes_is_whole_or_refused_and_a_token_that_no_list_has_is_aborted(

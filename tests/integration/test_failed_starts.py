@@ -16,7 +16,7 @@ import pytest
 
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cloud import csi_proxy_driver, hub_process
-from cloud.store import Store
+from cloud.records.sqlite import SqliteRecords
 from common.errors import SettingsError
 from edge import agent
 
@@ -59,8 +59,7 @@ async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, take
     with pytest.raises(SettingsError, match="kubeconfig" if what == "manifests" else f"--{what}"):
         await hub_process.run(HUB_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
-    store = Store(short_dir / "state")  # whose lock is free
-    await store.close()
+    await SqliteRecords(short_dir / "state").close()  # whose lock is free
 
 
 @pytest.mark.parametrize("what", ["endpoint", "http"])

@@ -10,9 +10,7 @@ from cloud.edge_nodes import Nodes
 from cloud.hub_parts import HubParts
 from cloud.incarnation import Incarnation
 from cloud.placement.claims import Claims
-from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
-from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust_part import TrustPart
 from cloud.unique_segments import UniqueSegments
@@ -24,6 +22,7 @@ from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport, encode_reports
 from common.version import introduce
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -44,19 +43,17 @@ class Hub:
     def __init__(self, directory: Path, part: SyncPart | None = None) -> None:
         texts = {"state_dir": str(directory), "max_nodes": "3"}
         self.settings = HUB_OPTIONS.read(texts)
-        self.records = SqliteRecords(directory)
+        self.records, self.metrics = MemoryRecords(), Metrics()
         self.incarnation = Incarnation(self.records)
-        self.store, self.metrics = Store(directory), Metrics()
         self.trust = TrustPart(self.settings, self.records, self.metrics)
-        segments = UniqueSegments(self.store, self.settings.unique_topology)
+        segments = UniqueSegments(self.records, self.settings.unique_topology)
         parts = HubParts(
             self.settings,
-            Nodes(self.store, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
+            Nodes(self.records, ReportJudge(segments, self.metrics), max_nodes=self.settings.max_nodes),
             part or SyncPart(),
             self.trust,
             records=self.records,
             incarnation=self.incarnation,
-            store=self.store,
             claims=Claims(self.records),
             segments=segments,
             metrics=self.metrics,
@@ -111,8 +108,6 @@ async def running(world: Hub) -> AsyncIterator[Hub]:
     cut(*(link for link in world.links if not link.over))
     await settle()
     await world.placement.close()
-    await world.store.close()
-    await world.records.close()
 
 
 def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:

@@ -72,11 +72,13 @@ class MemoryRecords:
     Attributes:
         kept: all that the disk has, as JSON.
         room: the number of changes that the disk takes before it is full; None: it is not.
+        held: the writes that wait for `end_writes`, with their ends; None: no write waits.
     """
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Kind, Key], str] = {}
         self.room: int | None = None
+        self.held: list[tuple[asyncio.Future[None], list[Change]]] | None = None
         self._waiting: dict[tuple[Kind, Key], Change] = {}
 
     @property
@@ -90,13 +92,19 @@ class MemoryRecords:
         return read_all(found, read, kind=kind, place="memory")
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        if all(self._keep(it) for it in changes):
-            loop.call_soon(done.set_result, None)
+        done = asyncio.get_running_loop().create_future()
+        if self.held is not None:
+            self.held.append((done, list(changes)))
         else:
-            loop.call_soon(done.set_exception, WriteFailed("memory", "no space left on device"))
+            self._end(done, changes)
         return done
+
+    def end_writes(self) -> None:
+        """End the writes that are held."""
+        assert self.held is not None
+        held, self.held = self.held, []
+        for done, changes in held:
+            self._end(done, changes)
 
     def watch(self, kind: Kind, changed: Changed) -> None:
         """Nobody else changes them."""
@@ -113,6 +121,12 @@ class MemoryRecords:
 
     async def close(self) -> None:
         self.retry()
+
+    def _end(self, done: asyncio.Future[None], changes: Iterable[Change]) -> None:
+        if all(self._keep(it) for it in changes):
+            done.get_loop().call_soon(done.set_result, None)
+        else:
+            done.get_loop().call_soon(done.set_exception, WriteFailed("memory", "no space left on device"))
 
     def _keep(self, change: Change) -> bool:
         if self.room == 0:

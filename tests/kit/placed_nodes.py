@@ -34,6 +34,7 @@ from common.reports import (
 )
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.state_db import records_in
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Placed:
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
-        self.offers = StoredOffers()
+        self.offers = MemoryRecords()
         self.refused: dict[str, str] = {}
         self.unfit: dict[str, str] = {}
         self.left_at: dict[str, float] = {}
@@ -432,27 +433,12 @@ class Reported:
 def fleet(*reports: DriverReport) -> Fleet:
     """The nodes that have reported a driver, all connected; there were no offers before."""
     nodes = Reported({each.node: each for each in reports})
-    return Fleets(nodes, Offers(StoredOffers(), Metrics())).of(DRIVER)
+    return Fleets(nodes, Offers(MemoryRecords(), Metrics())).of(DRIVER)
 
 
 def record(claims: Claims, driver: str, node: str, thing: Thing, name: str) -> None:
     """A node has made a thing under a name, and nobody has taken the answer of this pinned create."""
     claims.release(driver, claims.keep(driver, node, name, [thing]), is_taken=False)
-
-
-class StoredOffers:
-    """A disk for offers (`cloud.store.Store`)."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, DriverReport] = {}
-
-    def offers(self) -> dict[str, DriverReport]:
-        return dict(self.kept)
-
-    def save_offer(self, driver: str, offer: DriverReport | None) -> None:
-        self.kept.pop(driver, None)
-        if offer is not None:
-            self.kept[driver] = offer
 
 
 class Asked:

@@ -27,14 +27,13 @@ from common.operator_orders import Abandon, Done, NodeStorage
 from tests.kit.fake_api import FakeApi
 from tests.kit.hub_in_memory import Hub, report, running
 from tests.kit.linked import cut
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.placed_nodes import record
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from cloud.store import StoredSegment
 
 
 class Facts(NoSync):
@@ -77,7 +76,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     source.update({}, ready=True)
     async with running(Hub(tmp_path, SyncPart(source=source, sync=facts))) as world:
         await world.edge()
-        world.nodes.report("n1", [report()])
+        await world.nodes.report("n1", [report()])
         cut(world.links[-1])
         await settle()
         yield Site(world, source, facts)
@@ -173,20 +172,9 @@ def test_the_command_shows_changes_and_gives_up_three_minutes_after_the_last_one
 _HOST = "topology.disk.example/host"
 
 
-class NoStore:
-    def segments(self) -> list[StoredSegment]:
-        return []
-
-    def save_segment(self, segment: StoredSegment) -> None:
-        pass
-
-    def drop_segment(self, segment: StoredSegment) -> None:
-        pass
-
-
 def owner(driver: str, key: str, value: str) -> str:
     """Of a hub where n1 has reported the unique segment h1, and n2 the segment h2."""
-    segments = UniqueSegments(NoStore(), unique_keys(f"{_HOST},kubernetes.io/hostname"))
+    segments = UniqueSegments(MemoryRecords(), unique_keys(f"{_HOST},kubernetes.io/hostname"))
     segments.claim("n1", "d", {_HOST: "h1"})
     segments.claim("n2", "d", {_HOST: "h2"})
     segments.claim("n1", "d", {"kubernetes.io/hostname": "stranger"})  # which the hub does not know

@@ -98,19 +98,19 @@ async def test_a_node_whose_drain_is_over_has_shut_down_and_is_not_only_away(wor
 
 async def test_a_node_whose_driver_is_away_cannot_serve_and_can_when_that_is_back(world: Known) -> None:
     await came(world)
-    world.nodes.report("n1", [replace(report(), away="no such socket" + "x" * 1_000)])
+    await world.nodes.report("n1", [replace(report(), away="no such socket" + "x" * 1_000)])
     assert seat(world).unfit.startswith("has lost the driver: no such socket")
     assert len(seat(world).unfit) < 200
     assert seat(world).away_since is None
-    world.nodes.report("n1", [report()])
+    await world.nodes.report("n1", [report()])
     assert seat(world) == Seat()
 
 
 async def test_a_node_that_reports_the_driver_no_more_cannot_serve(world: Known) -> None:
     await came(world)
-    world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
+    await world.nodes.report("n1", [DriverReport("other.example", "n1", report().answers)])
     assert seat(world) == Seat("reports the driver no more")
-    world.nodes.report("n1", [])
+    await world.nodes.report("n1", [])
     assert seat(world) == Seat("reports the driver no more")
 
 

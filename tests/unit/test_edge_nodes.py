@@ -11,8 +11,10 @@ import pytest
 
 from cloud.edge_nodes import Nodes
 from cloud.node_call import Call, Reply
+from cloud.node_records import read_node
+from cloud.records.records import Kind
+from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
-from cloud.store import Store
 from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
@@ -31,19 +33,23 @@ from common.metrics import Metrics
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
+from tests.kit import spoken_node
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.placed_nodes import Told
 from tests.kit.shown_peer import ShownPeer
-from tests.kit.waiting import settle
+from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from cloud.records.records import Records
     from common.link import Link, Stream
     from common.pages.hub import NodeStatus
 
 DRIVER = "d.example"
+HOST = "topology.d.example/host"
 CREATE = "/csi.v1.Controller/CreateVolume"
 
 
@@ -82,14 +88,14 @@ class Asked(Told):
 
 
 class Known:
-    """A hub's nodes, its store, and what was told of changes."""
+    """A hub's nodes, its records, and what was told of changes."""
 
-    def __init__(self, directory: Path, *, max_nodes: int = 100) -> None:
+    def __init__(self, directory: Path, *, max_nodes: int = 100, records: Records | None = None) -> None:
         self.directory = directory
-        self.store = Store(directory)
+        self.records = records or SqliteRecords(directory)
         self.changes: list[str] = []
-        judge = ReportJudge(UniqueSegments(self.store, UniqueKeys()), Metrics())
-        self.nodes = Nodes(self.store, judge, max_nodes=max_nodes)
+        judge = ReportJudge(UniqueSegments(self.records, UniqueKeys((HOST,))), Metrics())
+        self.nodes = Nodes(self.records, judge, max_nodes=max_nodes)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
         self._ends: list[Link] = []
         self._closed = False
@@ -120,7 +126,7 @@ class Known:
         """Node n1, connected, with the driver."""
         links = await self.links(serve, **limits)
         self.nodes.connect(hello(), links[0])
-        self.nodes.report("n1", [report()])
+        await self.nodes.report("n1", [report()])
         return links
 
     async def come(self, said: Hello, *, key: str = "k-1", serial: int = 1) -> Link:
@@ -152,13 +158,13 @@ class Known:
         return Known(self.directory)
 
     async def close(self) -> None:
-        """End the links, and the store. Idempotent."""
+        """End the links, and the records. Idempotent."""
         if self._closed:
             return
         self._closed = True
         cut(*(link for link in self._ends if not link.over))
         await settle()
-        await self.store.close()
+        await self.records.close()
 
     @property
     def since(self) -> float:
@@ -436,11 +442,11 @@ async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(wor
 async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: Known) -> None:
     await world.connected()
     whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
-    world.nodes.report("n1", [whole])
+    await world.nodes.report("n1", [whole])
     world.changes.clear()
-    world.nodes.report("n1", [report()])
+    await world.nodes.report("n1", [report()])
     assert (world.nodes.find_report(DRIVER, "n1"), world.changes) == (whole, [])
-    world.nodes.report("n1", [report(version=b"2")])
+    await world.nodes.report("n1", [report(version=b"2")])
     assert world.nodes.find_report(DRIVER, "n1") == replace(
         whole, answers={**whole.answers, **report(version=b"2").answers}
     )
@@ -448,7 +454,7 @@ async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_a
 
 async def test_what_a_node_says_of_other_nodes_is_dropped(world: Known) -> None:
     await world.connected()
-    world.nodes.report("n1", [report(), report("e.example", node="n2")])
+    await world.nodes.report("n1", [report(), report("e.example", node="n2")])
     assert world.described().drivers == [DRIVER]
     assert not world.nodes.with_driver("e.example")
 
@@ -457,9 +463,9 @@ async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_s
     """A driver stays known that is not mentioned any more, so new names could pile up for ever."""
     await world.connected()
     large = b"x" * (MAX_REPORT_BYTES // 2)
-    world.nodes.report("n1", [report("e.example", version=large)])
+    await world.nodes.report("n1", [report("e.example", version=large)])
     with pytest.raises(ValueError, match=r"3 drivers .* and 262144 is the limit; .*csi-bridge forget n1 DRIVER"):
-        world.nodes.report("n1", [report("f.example", version=large)])
+        await world.nodes.report("n1", [report("f.example", version=large)])
     assert world.described().drivers == [DRIVER, "e.example"]
     assert world.changes == [DRIVER, "e.example"]
 
@@ -468,12 +474,12 @@ async def test_a_driver_that_describes_itself_at_too_great_length_is_a_problem_o
     world: Known,
 ) -> None:
     await world.connected()
-    world.nodes.report("n1", [DriverReport(DRIVER, "n1", {}), report("e.example")])
+    await world.nodes.report("n1", [DriverReport(DRIVER, "n1", {}), report("e.example")])
     (problem,) = world.described().problems
     assert problem.startswith(f"driver {DRIVER} on edge node n1 describes itself in more than 65536 bytes, ")
-    world.nodes.report("n1", [DriverReport(f"{number}.example", "n1", {}) for number in range(50)])
+    await world.nodes.report("n1", [DriverReport(f"{number}.example", "n1", {}) for number in range(50)])
     assert len(world.described().problems) == 20
-    world.nodes.report("n1", [report()])
+    await world.nodes.report("n1", [report()])
     assert world.described().problems == []
 
 
@@ -481,13 +487,112 @@ async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the
     world: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = await world.come(hello())
-    world.nodes.report("n1", [report(), report("e.example")])
-    world.nodes.report("n1", [report()])
+    await world.nodes.report("n1", [report(), report("e.example")])
+    await world.nodes.report("n1", [report()])
     assert world.described().unreported == []
     monkeypatch.setattr("cloud.edge_nodes._ASKED_S", 0.0)
     assert world.described().unreported == ["e.example"]
     world.nodes.disconnect("n1", link)
     assert world.described().unreported == []
+
+
+# -------------------- the first report of a driver --------------------
+
+
+class Kept(Known):
+    """The same with records in memory, whose writes wait, with node n1, which is connected."""
+
+    def __init__(self, directory: Path, records: MemoryRecords) -> None:
+        super().__init__(directory, records=records)
+        self.memory = records
+
+    def tell(self, *reports: DriverReport) -> asyncio.Task[None]:
+        """The agent of n1 reports."""
+        return asyncio.create_task(self.nodes.report("n1", reports))  # type: ignore[arg-type]  # a coroutine
+
+    def counted(self) -> list[str]:
+        """The drivers of n1 that count, by each of the questions that placement asks."""
+        return [it for it in self.nodes.drivers() if self.nodes.knows("n1", it) and it in self.nodes.reported("n1")]
+
+    def written(self) -> list[str]:
+        """The drivers of n1 that another hub would find."""
+        return [it.driver for node in self.memory.take(Kind.NODE, read_node) for it in node.reports]
+
+    async def end_writes(self, *, full: bool = False) -> None:
+        """End the writes of drivers' first reports, on a disk that is full or has room."""
+        self.memory.room = 0 if full else None
+        self.memory.end_writes()
+        await settle()
+        if full:
+            await until(lambda: self.memory.held, "further attempt")
+
+
+@pytest.fixture
+async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
+    monkeypatch.setattr("cloud.edge_nodes.RETRY_S", 0.0)
+    kept = Kept(tmp_path, MemoryRecords())
+    await kept.come(hello())
+    kept.memory.held = []
+    yield kept
+    await kept.close()
+
+
+async def test_a_driver_counts_once_its_first_report_is_written_and_its_later_reports_at_once(kept: Kept) -> None:
+    first = kept.tell(spoken_node.report(DRIVER, "n1", segments={HOST: "h1"}))
+    await settle()
+    assert (kept.counted(), kept.described().drivers, kept.changes, first.done()) == ([], [], [], False)
+    with pytest.raises(DriverMissing):
+        kept.ask()
+    ((_, changes),) = kept.memory.held or ()
+    assert [change.kind for change in changes] == [Kind.SEGMENTS, Kind.NODE]
+    await kept.end_writes()
+    assert (kept.counted(), kept.written(), kept.changes, first.done()) == ([DRIVER], [DRIVER], [DRIVER], True)
+    await kept.nodes.report("n1", [report(version=b"2")])
+    assert (kept.described().versions, kept.changes) == ({DRIVER: "2"}, [DRIVER] * 2)
+
+
+async def test_a_full_disk_refuses_new_drivers_says_so_and_takes_them_as_they_were_told_last_once_it_has_room(
+    kept: Kept,
+) -> None:
+    told = kept.tell(report())
+    await settle()
+    await kept.end_writes()
+    for version in (b"1", b"2"):
+        told = kept.tell(report(version=version), report("e.example", version=version))
+        await settle()
+        await kept.end_writes(full=True)
+        await told
+    assert (kept.counted(), kept.written()) == ([DRIVER], [DRIVER])
+    assert kept.nodes.find_report(DRIVER, "n1") == report(version=b"2")
+    (problem,) = kept.described().problems
+    assert problem == (
+        "the hub cannot store that edge node n1 has e.example, so the node gets no calls of it until the hub can: "
+        "memory cannot be written: no space left on device"
+    )
+    await kept.end_writes()
+    assert (kept.counted(), kept.written()) == ([DRIVER, "e.example"], [DRIVER, "e.example"])
+    assert kept.nodes.find_report("e.example", "n1") == report("e.example", version=b"2")
+    assert kept.described().problems == []
+
+
+async def test_the_first_report_of_a_node_that_has_left_meanwhile_counts_and_that_of_a_forgotten_one_does_not(
+    kept: Kept,
+) -> None:
+    for forgets in (False, True):
+        told = kept.tell(report("e.example" if forgets else DRIVER))
+        await settle()
+        told.cancel()  # with its link
+        node = kept.nodes._nodes["n1"]
+        assert node.visit is not None
+        kept.nodes.disconnect("n1", node.visit.link)
+        if forgets:
+            kept.nodes.forget("n1")
+        await kept.end_writes(full=not forgets)
+        await kept.end_writes()
+        assert (kept.counted(), kept.nodes.is_connected("n1")) == ([] if forgets else [DRIVER], False)
+        if not forgets:
+            await kept.come(hello())
+    assert kept.nodes.known == 0
 
 
 # -------------------- forgetting --------------------
@@ -510,7 +615,7 @@ async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_a
     world: Known,
 ) -> None:
     await world.connected()
-    world.nodes.report("n1", [report("e.example")])
+    await world.nodes.report("n1", [report("e.example")])
     world.nodes.forget("n1", DRIVER)
     for again in (world, restarted := await world.restart()):
         assert again.described().drivers == ["e.example"]
@@ -583,7 +688,7 @@ async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: 
 
 async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_the_node(world: Known) -> None:
     await world.connected(never_ends, max_streams=8)
-    world.nodes.report("n1", [report(), report("other.example")])
+    await world.nodes.report("n1", [report(), report("other.example")])
     asked = [world.ask() for _ in range(6)]
     with pytest.raises(Overloaded, match=r"the driver \S+ on edge node n1 has 6 calls under way"):
         world.ask()

@@ -9,8 +9,9 @@ import pytest
 
 from cloud.edge_nodes import Nodes
 from cloud.node_call import Call
+from cloud.records.records import Change, Kind
+from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
-from cloud.store import Store
 from cloud.trust.audit import Event
 from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
 from common.errors import DriverMissing, OperatorRefused, ReportRefused
@@ -43,11 +44,11 @@ class ReportedNodes:
 
     def __init__(self, directory: Path, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> None:
         self._directory = directory
-        self.store, self.metrics = Store(directory), Metrics()
+        self.records, self.metrics = SqliteRecords(directory), Metrics()
         self.changes: list[str] = []
-        segments = UniqueSegments(self.store, UniqueKeys(keys))
+        segments = UniqueSegments(self.records, UniqueKeys(keys))
         judge = ReportJudge(segments, self.metrics)
-        self.nodes = Nodes(self.store, judge, max_nodes=10)
+        self.nodes = Nodes(self.records, judge, max_nodes=10)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
         self._links: dict[str, tuple[Link, Link]] = {}
         self._closed = False
@@ -59,7 +60,7 @@ class ReportedNodes:
         await settle()
         self.nodes.connect(introduce("edge", node, instance=f"i-{node}", boot=1), self._links[node][0])
         if reports:
-            self.nodes.report(node, reports)
+            await self.nodes.report(node, reports)
 
     async def leave(self, node: str) -> None:
         """A node's link ends."""
@@ -88,7 +89,7 @@ class ReportedNodes:
             await self.leave(node)
         if not self._closed:
             self._closed = True
-            await self.store.close()
+            await self.records.close()
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ async def test_a_report_of_a_drivers_name_alone_counts(hub: ReportedNodes) -> No
 async def test_a_report_with_a_driver_that_has_no_usable_name_is_not_taken(hub: ReportedNodes, name: str) -> None:
     await hub.come("n1", report(DRIVER, "n1"))
     with pytest.raises(ValueError, match="a driver's name in it is no name"):
-        hub.nodes.report("n1", [DriverReport(name, "n1", {}), report(OTHER, "n1")])
+        await hub.nodes.report("n1", [DriverReport(name, "n1", {}), report(OTHER, "n1")])
     assert hub.described("n1").drivers == [DRIVER]
 
 
@@ -147,7 +148,7 @@ async def test_a_driver_that_the_certificate_does_not_name_is_refused(hub: Repor
 async def test_a_node_has_only_its_own_node_segment_even_if_no_other_node_is_known(hub: ReportedNodes) -> None:
     await hub.come("n1", report(DRIVER, "n1", segments={NODE_SEGMENT: "n7"}))
     assert hub.refused("n1") == {DRIVER: belongs_to("n7", "csi-bridge.io/node=n7")}
-    hub.nodes.report("n1", [report(DRIVER, "n1", segments={NODE_SEGMENT: "n1"})])
+    await hub.nodes.report("n1", [report(DRIVER, "n1", segments={NODE_SEGMENT: "n1"})])
     assert hub.refused("n1") == {}
 
 
@@ -171,10 +172,25 @@ async def test_a_unique_segment_belongs_to_its_first_node_for_every_driver(hub: 
 
 async def test_a_node_keeps_a_segment_that_it_no_longer_reports_also_after_a_restart(hub: ReportedNodes) -> None:
     await hub.come("n1", report(DRIVER, "n1", segments=H1))
-    hub.nodes.report("n1", [report(DRIVER, "n1", segments=H2)])
+    await hub.nodes.report("n1", [report(DRIVER, "n1", segments=H2)])
     again = await hub.restart()
     await again.come("n2", report(DRIVER, "n2", segments=H1))
     assert again.refused("n2") == {DRIVER: belongs_to("n1", f"{HOST}=h1")}
+    await again.close()
+
+
+@pytest.mark.parametrize("missing", [Kind.NODE, Kind.SEGMENTS])
+async def test_a_segment_stays_with_its_node_if_one_of_two_records_is_missing_until_an_operator_forgets_the_node(
+    hub: ReportedNodes, missing: Kind
+) -> None:
+    await hub.come("n1", report(DRIVER, "n1", segments=H1))
+    await hub.leave("n1")
+    await hub.records.write([Change(missing, ("n1",), None)])
+    again = await hub.restart()
+    await again.come("n2", report(DRIVER, "n2", segments=H1))
+    assert again.refused("n2") == {DRIVER: belongs_to("n1", f"{HOST}=h1")}
+    again.nodes.forget("n1")
+    assert again.refused("n2") == {}
     await again.close()
 
 
@@ -182,14 +198,14 @@ async def test_the_name_of_a_node_counts_as_its_hostname(hub: ReportedNodes) -> 
     await hub.come("n2")
     await hub.come("n1", report(DRIVER, "n1", segments={HOSTNAME: "n2"}))
     assert hub.refused("n1") == {DRIVER: belongs_to("n2", "kubernetes.io/hostname=n2")}
-    hub.nodes.report("n1", [report(DRIVER, "n1", segments={HOSTNAME: "web-7"})])
+    await hub.nodes.report("n1", [report(DRIVER, "n1", segments={HOSTNAME: "web-7"})])
     assert hub.refused("n1") == {}
 
 
 async def test_a_node_cannot_have_unique_segments_without_end(hub: ReportedNodes) -> None:
     await hub.come("n1")
     for number in range(300):
-        hub.nodes.report("n1", [report(DRIVER, "n1", segments={HOST: f"h{number}"})])
+        await hub.nodes.report("n1", [report(DRIVER, "n1", segments={HOST: f"h{number}"})])
     assert hub.refused("n1") == {DRIVER: "it has had 256 unique segments; run csi-bridge forget n1 if that is no fault"}
     await hub.come("n2", report(DRIVER, "n2", segments={HOST: "h256"}))
     assert hub.refused("n2") == {}
@@ -207,14 +223,14 @@ async def test_a_refused_driver_that_counted_before_is_a_candidate_without_calls
     await hub.come("n1", report(DRIVER, "n1", segments=H1))
     await hub.come("n2", report(DRIVER, "n2", segments=H2))
     hub.changes.clear()
-    hub.nodes.report("n2", [report(DRIVER, "n2", segments=H1)])
+    await hub.nodes.report("n2", [report(DRIVER, "n2", segments=H1)])
     assert sorted(hub.nodes.with_driver(DRIVER)) == ["n1", "n2"]
     assert hub.nodes.find_report(DRIVER, "n2") == report(DRIVER, "n2", segments=H2)
     assert hub.nodes.why_refused(DRIVER, "n2") == belongs_to("n1", f"{HOST}=h1")
     assert hub.changes == [DRIVER]
     with pytest.raises(ReportRefused):
         hub.nodes.check("n2", DRIVER)
-    hub.nodes.report("n2", [report(DRIVER, "n2", segments=H2)])
+    await hub.nodes.report("n2", [report(DRIVER, "n2", segments=H2)])
     hub.nodes.check("n2", DRIVER)
     assert hub.changes == [DRIVER, DRIVER]
 
@@ -319,7 +335,7 @@ async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_
     caplog.set_level(logging.INFO)
     await hub.come("n1", report(DRIVER, "n1", name=OTHER))
     for _ in range(3):
-        hub.nodes.report("n1", [report(DRIVER, "n1", name=OTHER)])
+        await hub.nodes.report("n1", [report(DRIVER, "n1", name=OTHER)])
     why = "the plugin there calls itself 'e.example'; look at the agent's log"
     logged = [record for record in caplog.records if record.name == "csi_bridge.hub.nodes"]
     assert [record.getMessage() for record in logged] == [
@@ -327,7 +343,7 @@ async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_
     ]
     assert audit_lines == [(Event.REPORT, "n1", "", {"driver": DRIVER, "refused": "name", "why": why})]
     assert (hub.conflicts("name"), hub.conflicts("segment")) == (1, 0)
-    hub.nodes.report("n1", [report(DRIVER, "n1")])
+    await hub.nodes.report("n1", [report(DRIVER, "n1")])
     assert "the report of driver d.example on edge node n1 is no longer refused" in caplog.messages
     assert audit_lines[1:] == [(Event.REPORT, "n1", "", {"driver": DRIVER})]
 
@@ -335,7 +351,7 @@ async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_
 async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(hub: ReportedNodes) -> None:
     await hub.come("n1", report(DRIVER, "n1"))
     lies = [report(f"d{number}.example", "n1", name=OTHER) for number in range(100)]
-    hub.nodes.report("n1", [*lies, report(DRIVER, "n1", name=OTHER)])
+    await hub.nodes.report("n1", [*lies, report(DRIVER, "n1", name=OTHER)])
     assert len(hub.refused("n1")) == 21
     assert DRIVER in hub.refused("n1")
     with pytest.raises(DriverMissing):
