@@ -81,7 +81,7 @@ async def test_a_segment_may_be_that_of_a_node_which_has_not_told_its_own_yet(pl
         await world.ask("GetCapacity", request({"zone": "b"}))
 
 
-async def test_lost_reports_may_have_been_of_the_largest_node(placed: Placing) -> None:
+async def test_lost_records_may_have_been_of_the_largest_node(placed: Placing) -> None:
     world = placed(report("n1"), lost="state.db was gone")
     with pytest.raises(KnowledgeLost):
         await free(world)

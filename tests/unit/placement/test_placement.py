@@ -372,7 +372,7 @@ async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing
     assert (await world.ask("CreateVolume", create("pvc-2", {"zone": "a"}), mode=Mode.AUTO)).node == "n1"
 
 
-# -------------------- losses --------------------
+# -------------------- lost records --------------------
 
 
 async def test_a_loss_makes_a_create_wait_unless_one_node_alone_is_allowed(placed: Placing) -> None:
