@@ -54,7 +54,8 @@ class Book:
         claims: by name.
         ids: by thing and node, all that stands in claims.
         listed: by thing and node, when a list told it first.
-        lists: node and kind of each list that a node has sent since the hub began.
+        lists: by node and kind: when the last list that the node has sent since the hub began was asked for, in seconds
+            of the monotonic clock.
         marks: by node.
         open: by node: the number of names with open calls.
     """
@@ -63,7 +64,7 @@ class Book:
         self.claims: dict[str, Claim] = {}
         self.ids: dict[Thing, dict[str, Id]] = {}
         self.listed: dict[Thing, dict[str, float]] = {}
-        self.lists: set[tuple[str, str]] = set()
+        self.lists: dict[tuple[str, str], float] = {}
         self.marks: dict[str, Mark] = {}
         self.open: dict[str, int] = {}
         self._opened: dict[str, str] = {}
@@ -223,7 +224,7 @@ class Book:
             self.index(claim)
         for thing in listed:
             self.unlist(thing, node)
-        self.lists = {it for it in self.lists if it[0] != node}
+        self.lists = {it: at for it, at in self.lists.items() if it[0] != node}
         return changed, had
 
     # ---- lists -------------------------------------------------------------------------------------------------------

@@ -264,8 +264,10 @@ class Claims:
             self._records.put(changed_mark(driver, node, book.marks.get(node)))
         return self._write(driver, touched)  # in any order: a thing that the records still have is at this node, too
 
-    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
+    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float, at: float) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
+
+        `at` is the same moment on the monotonic clock (`Book.lists`).
 
         Raises:
             ListsTooLarge: see `MOST_LISTED_BYTES`.
@@ -283,7 +285,7 @@ class Claims:
             book.list(thing, node, now)
         for thing in old:
             book.unlist(thing, node)
-        book.lists.add((node, kind))
+        book.lists[node, kind] = at
         for claim in revived:  # `put`: the next list tells it again
             book.index(claim)
             self._put(driver, claim)

@@ -161,8 +161,6 @@ class Inventories:
         """When a node was asked last, in seconds of the monotonic clock."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._listed: dict[_Key, float] = {}
-        """When the last complete list of a node began, in seconds of the monotonic clock."""
         self._sought: dict[str, dict[Thing, float]] = {}
         """By driver: the things that are sought, and since when, the oldest first."""
 
@@ -171,8 +169,8 @@ class Inventories:
         since = self._sought.get(driver, {}).get(thing)
         if since is None or self._monotonic() - since >= _SOUGHT_S:
             return frozenset()
-        began = ((node, at) for (its, node, kind), at in self._listed.items() if (its, kind) == (driver, thing.kind))
-        return {node for node, at in began if at >= since}
+        lists = self._claims.book(driver).lists
+        return {node for (node, kind), at in lists.items() if kind == thing.kind and at >= since}
 
     def sent(self, driver: str, things: Iterable[Thing]) -> None:
         """Seek these things no more: their deletion is sent. A retry begins anew."""
@@ -204,7 +202,6 @@ class Inventories:
         """Drop the questions to a node, or about one driver there."""
         for key in [key for key in self._asked if key[1] == node and driver in ("", key[0])]:
             del self._asked[key]
-            self._listed.pop(key, None)
             if key in self._tasks:
                 self._tasks[key].cancel()
 
@@ -228,10 +225,9 @@ class Inventories:
                 began, at = self._now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
-            self._claims.listed(driver, node, kind, things, began=began)
+            self._claims.listed(driver, node, kind, things, began=began, at=at)
         except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, why)
         else:
-            self._listed[driver, node, kind] = at
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

@@ -537,7 +537,7 @@ def known(case: Case, thing: Thing) -> Book:
         elif not has and node in case.deleted:
             book.put(deletion_of(thing), thing, node, Id(deletion_of(thing), 0.0, gone=1.0))
         elif node in case.listed:
-            book.lists.add((node, VOLUME))
+            book.lists[node, VOLUME] = 0.0
             if has and not (node == case.home and case.stale):
                 book.list(thing, node, 0.0)
     return book
@@ -580,7 +580,7 @@ def test_a_deletion_goes_to_another_node_only_if_no_node_has_the_volume(
     unable = home if why == "it cannot list" else NOWHERE
     nodes = fleet(*(told(it, own=case.own, hides=it in case.hides, lists=it not in unable) for it in sorted(members)))
     book = Book()
-    book.lists = {(node, VOLUME) for node in earlier | fresh}
+    book.lists = {(node, VOLUME): 0.0 for node in earlier | fresh}
     if why == "it is new":
         book.put("CreateVolume another", Thing(VOLUME, "another"), case.home, Id("CreateVolume another", 0.0))
     if why == "it is forgotten":
