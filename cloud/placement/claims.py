@@ -261,7 +261,7 @@ class Claims:
         for claim in purged:
             self._put(driver, claim)
         if is_unlisted and book.mark_lists(node):
-            self._records.put(changed_mark(driver, node, book.marks.get(node)))
+            self._put_mark(driver, node)
         return self._write(driver, touched)  # in any order: a thing that the records still have is at this node, too
 
     def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float, at: float) -> None:
@@ -290,7 +290,7 @@ class Claims:
             book.index(claim)
             self._put(driver, claim)
         if book.mark_lists(node):
-            self._records.put(changed_mark(driver, node, book.marks.get(node)))
+            self._put_mark(driver, node)
 
     # ---- everything of a node ----------------------------------------------------------------------------------------
 
@@ -327,6 +327,7 @@ class Claims:
             if left or not is_written:
                 self._unforgotten[driver, node] = left
             if not is_written:
+                self._put_mark(driver, node)
                 for name in its:
                     self._put_name(driver, name)
 
@@ -355,6 +356,9 @@ class Claims:
         if (claim := self.book(driver).claims.get(name)) is not None:
             claim.has_row = True
         self._records.put(self._row(driver, name))
+
+    def _put_mark(self, driver: str, node: str) -> None:
+        self._records.put(changed_mark(driver, node, self.book(driver).marks.get(node)))
 
     def _load(self, book: Book, name: str, row: Row) -> None:
         claim = book.claims.setdefault(name, Claim(name, row.node, row.since, row.lease_s, row.machine, has_row=True))

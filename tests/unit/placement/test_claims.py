@@ -235,6 +235,7 @@ def test_memory_is_what_the_records_have_and_after_a_failed_write_they_hold_each
             assert known(overlap.claims.book(D)) == known(later.book(D))
             assert overlap.claims.book(D).open == later.book(D).open
         assert holders(overlap.claims.book(D)) <= holders(later.book(D))
+        assert overlap.claims.book(D).marks == later.book(D).marks
         await close(later)
 
     memory = Path("/dev/shm")
