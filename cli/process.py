@@ -17,7 +17,7 @@ from typing import TypeVar
 import uvloop
 
 from common import logs
-from common.errors import SettingsError
+from common.errors import LeadershipLost, SettingsError
 from common.settings import INSECURE, ProcessSettings, describe
 from common.tcp import overlook_lost_handshakes
 from common.version import SOFTWARE
@@ -55,6 +55,9 @@ def run(
     except SettingsError as error:
         log.error("%s cannot start: %s", name, named(error))  # noqa: TRY400  # the operator's mistake, not a bug
         sys.exit(2)
+    except LeadershipLost as error:
+        log.error("%s ends: %s", name, error)  # noqa: TRY400  # no bug
+        sys.exit(1)
     except asyncio.CancelledError:
         log.warning("%s was stopped before it had drained", name)
         sys.exit(1)

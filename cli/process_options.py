@@ -173,6 +173,36 @@ HUB_OPTIONS = Options(
         "in-cluster for the ServiceAccount of the hub's pod.",
     ),
     option(
+        "--leader-election",
+        "--leader-elect",
+        type=click.BOOL,
+        help="Changes nothing: with --kubeconfig, one hub of a cluster works at a time, the holder of the Lease "
+        "csi-bridge-hub. The others wait.",
+    ),
+    option(
+        "--leader-election-namespace",
+        type=TEXT,
+        help="Namespace of that Lease. Unset: that of the hub's pod, or default outside of a pod.",
+    ),
+    _tuning(
+        "--leader-election-lease-duration",
+        type=_TIME,
+        default="15s",
+        help="Time without a renewal after which a waiting hub takes the Lease.",
+    ),
+    _tuning(
+        "--leader-election-renew-deadline",
+        type=_TIME,
+        default="10s",
+        help="Time without a renewal after which the hub that holds the Lease ends.",
+    ),
+    _tuning(
+        "--leader-election-retry-period",
+        type=duration_type("100ms", "24h"),
+        default="5s",
+        help="Time between two renewals. A waiting hub, and one whose renewal has failed, try each second.",
+    ),
+    option(
         "--node-labels",
         type=Text(labels, "KEY=VALUE,..."),
         default=f"{EDGE}={AGENT}",

@@ -40,10 +40,10 @@ _METRICS = """\
 ## Metrics
 
 A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
-client. `/healthz` and `/readyz` answer 200 while the process lives, except `/readyz` of a proxy driver, which answers
-503 with the reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and `csi-bridge
-status`. The `kubelet_volume_stats_…` are an agent's on a node without a kubelet: [usage for dashboards and
-alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
+client. `/healthz` and `/readyz` answer 200 while the process lives. `/readyz` answers 503 with the reason while a proxy
+driver does not know its driver, and while a hub waits for its Lease. For the state of links see
+`csi_bridge_connected_nodes` and `csi-bridge status`. The `kubelet_volume_stats_…` are an agent's on a node without a
+kubelet: [usage for dashboards and alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
 """
 
 _SHARED = {

@@ -133,7 +133,11 @@ def _unreported(drivers: Iterable[str], visit: Visit | None) -> list[str]:
 
 
 class Nodes:
-    """All edge nodes that the hub knows, connected or not."""
+    """All edge nodes that the hub knows, connected or not.
+
+    Attributes:
+        leads: whether the hub may still call them.
+    """
 
     def __init__(
         self,
@@ -143,6 +147,7 @@ class Nodes:
         max_nodes: int,
     ) -> None:
         """With `max_nodes` known nodes, a new one is refused; a known one never is."""
+        self.leads: Callable[[], bool] = lambda: True
         self._records = records
         self._subscribers: list[Callable[[str, str], None]] = []
         self.max_nodes = max_nodes
@@ -550,6 +555,8 @@ class Nodes:
         self._reach(name, driver)
 
     def _reach(self, name: str, driver: str) -> Visit:
+        if not self.leads():
+            raise Draining("hub")
         node = self._nodes.get(name)
         if node is None:
             raise NodeUnknown(name)

@@ -86,6 +86,7 @@ class HubPages:
             connected=self._nodes.connected,
             max_nodes=self._nodes.max_nodes,
             has_source=self._part.source is not None,
+            epoch=self._part.epoch,
             lost=[loss] if (loss := self._incarnation.loss) else [],
             trouble=self._records.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],

@@ -6,6 +6,7 @@ import logging
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING
 
 from cloud.admission import Role
 from cloud.csi_proxy_driver import Serving
@@ -15,6 +16,7 @@ from cloud.hub_parts import HubParts
 from cloud.hub_settings import HubSettings
 from cloud.incarnation import SIGNED, Incarnation
 from cloud.join_part import JoinPart
+from cloud.leadership import Leadership
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
 from cloud.placement.claims import Claims
@@ -37,6 +39,9 @@ from common.tasks import supervised
 from common.tls import TlsIdentity
 from common.version import SOFTWARE, introduce
 
+if TYPE_CHECKING:
+    from cloud.hub_lease import HubLease
+
 log = logging.getLogger("csi_bridge.hub")
 
 _OWN_DESCRIPTORS = 256
@@ -53,12 +58,37 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
         SettingsError: a socket, a file or the state directory cannot be used.
     """
     async with AsyncExitStack() as opened:  # which closes all that was opened, also if the next thing cannot be
-        await _run(settings, stopping, opened)
+        tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
+        records = SqliteRecords(settings.state_dir)
+        last = await opened.enter_async_context(AsyncExitStack())
+        last.push_async_callback(records.close)
+        lease = _lease(settings, records)
+        metrics = Metrics()
+        if settings.http is not None:
+            ready = lease.ready if lease is not None else lambda: (True, "")
+            http = HttpEndpoint(settings.http, metrics=metrics, ready=ready)
+            opened.push_async_callback(asyncio.to_thread, http.close)
+        leadership = None
+        if lease is not None:
+            metrics.show_leader(lambda: lease.ready()[0])
+            leadership = await opened.enter_async_context(lease.held(stopping))
+            if leadership is None:
+                return
+            opened.push_async_callback(last.aclose)  # before the Lease is released
+        await _run(settings, stopping, opened, tls=tls, records=records, metrics=metrics, leadership=leadership)
 
 
-async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExitStack) -> None:
-    tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
-    trust, parts, incarnation = await _open(settings, opened)
+async def _run(
+    settings: HubSettings,
+    stopping: asyncio.Event,
+    opened: AsyncExitStack,
+    *,
+    tls: TlsIdentity | None,
+    records: Records,
+    metrics: Metrics,
+    leadership: Leadership | None,
+) -> None:
+    trust, parts, incarnation = await _open(settings, opened, records, metrics, leadership)
     join = None
     if settings.tls_cert is not None:
         join = JoinPart(settings, trust, knows=parts.nodes.knows, turned_away=parts.hub.failed)
@@ -95,19 +125,24 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     await _drain(parts.hub, served, settings.drain_timeout_s)
 
 
-async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPart, HubParts, Incarnation]:
-    records = SqliteRecords(settings.state_dir)
-    opened.push_async_callback(records.close)
+async def _open(
+    settings: HubSettings,
+    opened: AsyncExitStack,
+    records: Records,
+    metrics: Metrics,
+    leadership: Leadership | None,
+) -> tuple[TrustPart, HubParts, Incarnation]:
     incarnation = Incarnation(records)
     await incarnation.count()
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
-    metrics = Metrics()
     trust = TrustPart(settings, records, metrics)
     segments = UniqueSegments(records, settings.unique_topology)
     nodes = Nodes(records, ReportJudge(segments, metrics), max_nodes=settings.max_nodes)
     rights = NodeRights(nodes.reported, nodes.rights, nodes.owner)
     nodes.subscribe(lambda _driver, node: rights.changed(node))
-    sync = await opened.enter_async_context(_sync_part(settings, records, rights))
+    if leadership is not None:
+        nodes.leads = leadership.holds
+    sync = await opened.enter_async_context(_sync_part(settings, records, rights, leadership))
     claims = Claims(records)
     parts = HubParts(
         settings,
@@ -124,9 +159,6 @@ async def _open(settings: HubSettings, opened: AsyncExitStack) -> tuple[TrustPar
     # No provisioner writes into a directory of manifests.
     cluster = sync.source if settings.kubeconfig is not None else None
     incarnation.look(cluster, claims, settled=parts.reports.look_again)
-    if settings.http is not None:
-        http = HttpEndpoint(settings.http, metrics=metrics, ready=lambda: (True, ""))
-        opened.push_async_callback(asyncio.to_thread, http.close)
     return trust, parts, incarnation
 
 
@@ -165,7 +197,21 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
         parts.hub.end_expired()
 
 
-def _sync_part(settings: HubSettings, records: Records, rights: NodeRights) -> AbstractAsyncContextManager[SyncPart]:
+def _lease(settings: HubSettings, records: SqliteRecords) -> "HubLease | None":
+    """The Lease of the cluster that the settings name; None without a cluster."""
+    if settings.kubeconfig is None:
+        return None
+    try:  # here, because the library is large, and may be missing where nobody needs it
+        from cloud.hub_lease import HubLease  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        why = f"needs the package {error.name}: install csi-bridge[cloud]"
+        raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
+    return HubLease(settings, records.place)
+
+
+def _sync_part(
+    settings: HubSettings, records: Records, rights: NodeRights, leadership: Leadership | None
+) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
         return reading(
@@ -178,11 +224,8 @@ def _sync_part(settings: HubSettings, records: Records, rights: NodeRights) -> A
         )
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
-    try:  # here, because the library is large, and may be missing where nobody needs it
-        from cloud.kubernetes_part import following  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        why = f"needs the package {error.name}: install csi-bridge[cloud]"
-        raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
+    from cloud.kubernetes_part import following  # noqa: PLC0415  # as in `_lease`
+
     labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
     return following(
         settings.kubeconfig,
@@ -191,6 +234,7 @@ def _sync_part(settings: HubSettings, records: Records, rights: NodeRights) -> A
         labels=labels,
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,
+        leadership=leadership,
     )
 
 

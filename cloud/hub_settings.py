@@ -13,6 +13,9 @@ from common.errors import SettingsError
 from common.parsers import HostPort
 from common.settings import ProcessSettings
 
+_JITTER = 1.2
+"""client-go's JitterFactor: its pauses between tries grow by up to this."""
+
 LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
 
@@ -31,6 +34,11 @@ class HubSettings(ProcessSettings):
     require_rights: bool
     manifests: Path | None
     kubeconfig: str | None
+    leader_election: bool
+    leader_election_lease_duration_s: float
+    leader_election_renew_deadline_s: float
+    leader_election_retry_period_s: float
+    leader_election_namespace: str | None
     node_labels: Labels
     register_with_taints: Taints
     max_connections: int
@@ -68,6 +76,7 @@ class HubSettings(ProcessSettings):
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)
+        self._check_election()
         self._check_served()
         self._check_labels()
         if self.uds_group is not None and not self.uds_allow_uid:
@@ -81,6 +90,16 @@ class HubSettings(ProcessSettings):
         return ElectionRules(
             patterns_of(driver, self.candidates), patterns_of(driver, self.prefer), self.takeover_after_s
         )
+
+    def _check_election(self) -> None:
+        """Check the times as client-go does."""
+        deadline_s = self.leader_election_renew_deadline_s
+        if self.leader_election_lease_duration_s <= deadline_s:
+            why = "must be longer than --leader-election-renew-deadline"
+            raise SettingsError("--leader-election-lease-duration", f"{self.leader_election_lease_duration_s:g}s", why)
+        if deadline_s <= _JITTER * self.leader_election_retry_period_s:
+            why = f"must be longer than {_JITTER} times --leader-election-retry-period"
+            raise SettingsError("--leader-election-renew-deadline", f"{deadline_s:g}s", why)
 
     def _check_served(self) -> None:
         names, sockets = set(), {self.uds}

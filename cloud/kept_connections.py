@@ -13,7 +13,7 @@ Rules:
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 from urllib.parse import urlsplit
 
@@ -23,16 +23,27 @@ _IDLE_S: Final = 20.0
 """Longer than the pause between two renewals of one Lease. An API server closes a connection after 90 s."""
 
 
+NOT_LEADING: Final = "this hub is not the leader any more"
+
+
 class KeptConnections:
     """The connections to one server."""
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None, *, server_name: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        tls: ssl.SSLContext | None,
+        *,
+        server_name: str | None = None,
+        may_ask: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Have no connection yet.
 
         Args:
             url: the server's, `https://10.0.0.1:6443`.
             tls: the context for https.
             server_name: the name in the server's certificate; None: the one in the URL.
+            may_ask: whether a request may still be sent. It is asked last of all: a connection may take a while.
         """
         parts = urlsplit(url)
         self._host, self._path = parts.netloc.rpartition("@")[2], parts.path
@@ -41,6 +52,7 @@ class KeptConnections:
         self._server_name = (server_name or self._address[0]) if self._tls is not None else None
         self._idle: list[_Connection] = []  # the one that was used last is the last
         self._closed = False
+        self._may_ask = may_ask
 
     async def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """Send a request, and return the answer. A cancelled request ends its connection.
@@ -59,6 +71,8 @@ class KeptConnections:
         connection = self._take() or await self._open()
         keep = False
         try:
+            if not self._may_ask():
+                raise ConnectionAbortedError(NOT_LEADING)
             answer = await connection.ask(request)
             keep = answer.keeps_connection and headers.get("Connection") != "close" and not self._closed
         finally:

@@ -28,7 +28,7 @@ import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
-from cloud.kept_connections import KeptConnections
+from cloud.kept_connections import NOT_LEADING, KeptConnections
 from cloud.kube_credentials import Credentials, loaded, unusable
 from common.errors import BridgeError, SettingsError
 from common.version import SOFTWARE
@@ -158,8 +158,10 @@ class Page:
 class Kube:
     """A client of one API server. Use `connect`."""
 
-    def __init__(self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None) -> None:
-        self._client, self._credentials, self._kept = client, credentials, kept
+    def __init__(
+        self, client: ApiClient, credentials: Credentials, kept: KeptConnections | None, may_ask: Callable[[], bool]
+    ) -> None:
+        self._client, self._credentials, self._kept, self._may_ask = client, credentials, kept, may_ask
 
     async def version(self) -> tuple[int, int]:
         """Return the API server's version, such as 1 and 36. Raises KubeError."""
@@ -355,6 +357,8 @@ class Kube:
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
+        if not self._may_ask():
+            raise KubeError(what, 0, "", NOT_LEADING)
         try:
             yield
         except TimeoutError as error:
@@ -364,12 +368,15 @@ class Kube:
 
 
 @asynccontextmanager
-async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic) -> AsyncIterator[Kube]:
+async def connect(
+    kubeconfig: str, *, now: Callable[[], float] = time.monotonic, may_ask: Callable[[], bool] = lambda: True
+) -> AsyncIterator[Kube]:
     """A client of the API server that a kubeconfig names. It connects at its first request.
 
     Args:
         kubeconfig: a file, or `cloud.kube_credentials.IN_CLUSTER`.
         now: seconds of a clock that never goes back.
+        may_ask: whether a request may still be made.
 
     Raises:
         SettingsError: the file cannot be used, or there is no service account here.
@@ -395,9 +402,14 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
     credentials = Credentials(kubeconfig, client, now)
     kept = None
     if not (settings.proxy or getproxies_environment()):
-        kept = KeptConnections(settings.host, client.rest_client.ssl_context, server_name=settings.tls_server_name)
+        kept = KeptConnections(
+            settings.host,
+            client.rest_client.ssl_context,
+            server_name=settings.tls_server_name,
+            may_ask=may_ask,
+        )
     try:
-        yield Kube(client, credentials, kept)
+        yield Kube(client, credentials, kept, may_ask)
     finally:
         if kept is not None:
             kept.close()
@@ -421,14 +433,15 @@ async def refuse_older(api: Kube, kubeconfig: str) -> None:
         )
 
 
-async def may(api: Kube, verb: str, resource: str, namespace: str = "") -> bool:
+async def may(api: Kube, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
     """Whether the account may do something, by a SelfSubjectAccessReview, which every user may make.
 
     `resource` is as for `kubectl auth can-i`: `pods/status`, `leases.coordination.k8s.io`. Raises KubeError.
     """
-    name, _, subresource = resource.partition("/")
-    plural, _, group = name.partition(".")
-    wanted = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
+    whole, _, subresource = resource.partition("/")
+    plural, _, group = whole.partition(".")
+    of = {"group": group, "resource": plural, "subresource": subresource}
+    wanted = {**of, "verb": verb, "namespace": namespace, "name": name}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect, refuse_older
+from cloud.leadership import Leadership
 from cloud.mounts import Mounts
 from cloud.node_rights import NodeRights
 from cloud.policy_problems import PolicyProblems
@@ -43,6 +44,7 @@ async def following(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Body] = (),
     fact_quota_bytes: int = FACT_QUOTA_BYTES,
+    leadership: Leadership | None = None,
 ) -> AsyncIterator[SyncPart]:
     """Follow an API server, and write to it, until the block ends.
 
@@ -53,12 +55,13 @@ async def following(
         labels: of each Node that the hub makes.
         taints: of each such Node.
         fact_quota_bytes: the room of one node's facts.
+        leadership: when it ends, nothing is read or written any more.
 
     Raises:
         SettingsError: the kubeconfig cannot be used, the records are damaged, or Kubernetes is too old.
     """
     async with (
-        connect(kubeconfig) as kube,
+        connect(kubeconfig, may_ask=leadership.holds if leadership is not None else lambda: True) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):
         await refuse_older(kube, kubeconfig)
@@ -110,6 +113,7 @@ async def following(
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,
                 tell_problems=problems.begin,
+                epoch=leadership.epoch if leadership is not None else 0,
             )
         finally:
             await problems.close()

@@ -3,6 +3,7 @@
     BridgeError
     ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
     │   └── NewerState           a newer program wrote a file of the state directory
+    ├── LeadershipLost         this hub has lost the Lease of its cluster: the process ends (exit code 1)
     ├── ProtocolError
     │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
     │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
@@ -63,6 +64,10 @@ class NewerState(SettingsError):
             f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, "
             f"or see docs/recovery.md#going-back-a-version",
         )
+
+
+class LeadershipLost(BridgeError):
+    """This hub could not renew the Lease of its cluster in time, or another hub has it. The process must end."""
 
 
 class ProtocolError(BridgeError):

@@ -201,7 +201,8 @@ class Metrics:
         self._served = Gauge(
             "csi_bridge_election_served", "Whether the elected node serves the driver now: 1 or 0.", "driver_name"
         )
-        self.gauges = (connected, in_flight, self._ends, self._epochs, self._served)
+        self._leads = Gauge("csi_bridge_hub_leader", "Whether this hub holds the Lease of its cluster: 1 or 0.")
+        self.gauges = (connected, in_flight, self._ends, self._epochs, self._served, self._leads)
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call; an empty `driver` is one that the call never got as far as (`unknown-driver`)."""
@@ -225,6 +226,10 @@ class Metrics:
     def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
         """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
         self._ends.read_from(end, certificate)
+
+    def show_leader(self, leads: Callable[[], bool]) -> None:
+        """Show whether this hub works. A thread calls `leads` at each scrape."""
+        self._leads.read_from(leads)
 
     def show_election(self, driver: str, epoch: Callable[[], float], served: Callable[[], bool]) -> None:
         """Show the election of a driver. A thread calls both at each scrape."""

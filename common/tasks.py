@@ -5,6 +5,8 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
+from common.errors import LeadershipLost
+
 log = logging.getLogger("csi_bridge.tasks")
 
 
@@ -38,7 +40,8 @@ class Tasks:
         if error is None:
             log.info("task %s ended", task.get_name())
             return
-        log.error("task %s failed", task.get_name(), exc_info=error)
+        is_bug = not isinstance(error, LeadershipLost)
+        log.error("task %s failed: %s", task.get_name(), error, exc_info=error if is_bug else None)
         if self.failure is None and self._owner is not None:
             self.failure = error
             self._owner.cancel()

@@ -32,14 +32,25 @@ _SIMILAR = 0.8
 
 
 async def examine(
-    kubeconfig: str, nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, as_hub: bool, limit_s: float
+    kubeconfig: str,
+    nodes: Sequence[NodeStatus],
+    proxies: Mapping[str, str],
+    *,
+    as_hub: bool,
+    limit_s: float,
+    lease_in: str | None = None,
 ) -> list[Result]:
-    """Check a cluster for the hub's nodes and proxy drivers (placement by name); `as_hub`: by the hub's kubeconfig."""
+    """Check a cluster for the hub's nodes and proxy drivers (placement by name).
+
+    `as_hub`: by the hub's kubeconfig. `lease_in` is its --leader-election-namespace.
+    """
     try:  # here, because the library is large, and is missing where nobody needs it
+        from cloud.hub_lease import lease_namespace
         from cloud.kube import connect
 
+        namespace = lease_namespace(lease_in) if as_hub else ""
         async with connect(kubeconfig) as kube:
-            return await perform(checks_of(kube, nodes, proxies, as_hub=as_hub), limit_s=limit_s)
+            return await perform(checks_of(kube, nodes, proxies, lease_in=namespace), limit_s=limit_s)
     except ModuleNotFoundError as error:
         what = f"the cluster is not looked at: no package {error.name} is here"
         return [("Kubernetes", warning(what, "install csi-bridge[cloud]"))]
@@ -47,8 +58,8 @@ async def examine(
         return [("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, as_hub: bool) -> list[Check]:
-    """The checks of a cluster."""
+def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, str], *, lease_in: str) -> list[Check]:
+    """The checks of a cluster; with those of the hub's permissions, if `lease_in` is the namespace of its Lease."""
     drivers = sorted({driver for node in nodes for driver in node.drivers})
     looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
 
@@ -92,7 +103,7 @@ def checks_of(kube: "Kube", nodes: Sequence[NodeStatus], proxies: Mapping[str, s
         return check_classes(provisioners, {*drivers, *proxies}, await names("CSIDriver"))
 
     return [
-        *([permissions.check(kube, permissions.HUB, permissions.HUBS_LEASES)] if as_hub else []),
+        *([permissions.check(kube, permissions.HUB, lease_in)] if lease_in else []),
         Check("policies", policies, API_SERVER),
         Check("CSIDriver", csi_drivers, API_SERVER),
         Check("CSINode", csi_nodes, API_SERVER),

@@ -48,14 +48,20 @@ async def examine(question: Question) -> Report:
     usual = [Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)]
     for at in [question.hub] if question.hub is not None else usual:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
-    told = state.hub.settings.get("kubeconfig", [None])[0] if state is not None else None
+    settings = state.hub.settings if state is not None else {}
+    told = settings.get("kubeconfig", [None])[0]
     sockets = question.endpoint or _there(_USUAL_DRIVER)
     if kubeconfig := question.kubeconfig or told:
         as_hub = kubeconfig == told
         nodes = state.nodes if state is not None else []
         drivers = {it.driver: it.placement for it in state.hub.drivers} if state is not None else {}
         found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
-            kubeconfig, nodes, drivers, as_hub=as_hub, limit_s=limit_s
+            kubeconfig,
+            nodes,
+            drivers,
+            as_hub=as_hub,
+            limit_s=limit_s,
+            lease_in=settings.get("leader_election_namespace", [None])[0],
         )
     for socket in sockets:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.doctor.finding import API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
+from cloud.leadership import NAME as HUB_LEASE
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token and the name of its namespace."""
 
 HUB: Final = "the hub"
-HUBS_LEASES: Final = "kube-node-lease"
-"""The namespace of the Leases that the hub writes: the nodes' heartbeats. A sidecar writes in its own namespace."""
+_HEARTBEATS: Final = "kube-node-lease"
+"""The namespace of the Leases of the nodes' heartbeats. All other Leases are in the process's own namespace."""
 
 _HUBS_ROLES = "apply my-cluster/cloud again, which has the roles of deploy/cloud/base/hub-rbac.yaml"
 _ROLES = (
@@ -33,11 +34,16 @@ _ROLES = (
 
 
 class Rule(NamedTuple):
-    """Some verbs, the resources that they are needed for, and the feature that needs them; empty: every volume does."""
+    """Some verbs, the resources that they are needed for, and the feature that needs them; empty: every volume does.
+
+    `namespace` is that of Leases, if it is not the process's own; `name` that of the one object.
+    """
 
     verbs: str
     resources: str
     only_for: str = ""
+    namespace: str = ""
+    name: str = ""
 
 
 _NO_KUBELET, _TOPOLOGY = "nodes without a kubelet", "drivers with topology or local placement"
@@ -51,7 +57,9 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
     HUB: (
         Rule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
         Rule("list watch", "csidrivers.storage.k8s.io storageclasses.storage.k8s.io volumeattachments.storage.k8s.io"),
-        Rule("get create patch", "nodes csinodes.storage.k8s.io leases.coordination.k8s.io", _NO_KUBELET),
+        Rule("get create patch", "leases.coordination.k8s.io", name=HUB_LEASE),
+        Rule("get create patch", "nodes csinodes.storage.k8s.io", _NO_KUBELET),
+        Rule("get create patch", "leases.coordination.k8s.io", _NO_KUBELET, _HEARTBEATS),
         Rule("get delete", "pods", _NO_KUBELET),
         Rule("get", "persistentvolumeclaims", _NO_KUBELET),
         Rule("patch", "nodes/status pods/status persistentvolumeclaims/status", _NO_KUBELET),
@@ -117,7 +125,7 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
 
 
 def check(kube: "Kube", process: str, namespace: str) -> Check:
-    """The check whether the account of `kube` has all that a process needs. `namespace` is that of its Leases."""
+    """The check whether the account of `kube` has all that a process needs. `namespace` is that of its own Lease."""
 
     async def permissions() -> Finding:
         from cloud.kube import may
@@ -126,7 +134,10 @@ def check(kube: "Kube", process: str, namespace: str) -> Check:
             (rule, it, verb) for rule in NEEDED[process] for it in rule.resources.split() for verb in rule.verbs.split()
         ]
         allowed = await asyncio.gather(
-            *(may(kube, verb, one, namespace if one.startswith("leases.") else "") for _, one, verb in asked)
+            *(
+                may(kube, verb, one, (rule.namespace or namespace) if one.startswith("leases.") else "", rule.name)
+                for rule, one, verb in asked
+            )
         )
         return _verdict(process, [one for one, is_allowed in zip(asked, allowed, strict=True) if not is_allowed])
 

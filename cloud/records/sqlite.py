@@ -12,8 +12,10 @@ Rules:
 import asyncio
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -37,6 +39,9 @@ SCHEMA: Final = Schema(
 
 LEAST_FREE_BYTES: Final = 16 * 1_048_576
 """The room on the disk that writes which `grow` leave to all others."""
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_PLACE_CHARS: Final = 16
 
 _PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?)"
 _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
@@ -73,6 +78,16 @@ class SqliteRecords:
                 raise damaged(str(self._path), str(error)) from error
             raise
         self._writer = DatabaseWriter(self._path, database, retry_s=retry_s, least_free_bytes=LEAST_FREE_BYTES)
+
+    @property
+    def place(self) -> str:
+        """Names the locked directory, for as long as this machine runs. A copy of it has another name."""
+        found = os.fstat(self._lock_file)
+        try:
+            boot = _BOOT_ID.read_text()
+        except OSError:
+            boot = secrets.token_hex()
+        return sha256(f"{boot} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:_PLACE_CHARS]
 
     @property
     def trouble(self) -> str:

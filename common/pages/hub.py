@@ -103,6 +103,7 @@ class HubStatus:
         connected: how many of them are connected.
         max_nodes: how many the hub may know (`--max-nodes`).
         has_source: whether the hub gets objects from Kubernetes or from manifests.
+        epoch: the number of its leadership, which grows with each hub that takes the Lease; 0: it follows no cluster.
         lost: the records that the hub has lost, a sentence each. `csi-bridge trust` settles them.
         trouble: why the hub cannot write its records; empty if it can.
         problems: problems with objects, manifests and the API server, a sentence each.
@@ -118,6 +119,7 @@ class HubStatus:
     connected: int
     max_nodes: int
     has_source: bool
+    epoch: int = 0
     lost: list[str] = field(default_factory=list)
     trouble: str = ""
     problems: list[str] = field(default_factory=list)

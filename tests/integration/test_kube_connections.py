@@ -19,7 +19,9 @@ from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
 from common.errors import SettingsError
 from tests.kit.certificates import Authority
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.trusting import TRUSTING
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     import socket
@@ -167,6 +169,24 @@ async def test_a_certificate_that_kubectl_trusts_is_trusted_on_every_python(kind
         assert not await kube.get(RESOURCES["Node"], "n1")
 
 
+async def test_a_hub_that_is_not_the_leader_any_more_sends_nothing(tmp_path: Path) -> None:
+    heard = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read())
+        writer.close()
+
+    leads = [False, True, False]  # a read; a change, before and after its connection is made
+    async with (
+        api_server(tmp_path, serve) as kubeconfig,
+        connect(kubeconfig, may_ask=lambda: leads.pop(0)) as kube,
+    ):
+        for ask in (kube.get(RESOURCES["Node"], "n1"), kube.patch(RESOURCES["Node"], "n1", {})):
+            with pytest.raises(KubeError, match="this hub is not the leader any more"):
+                await ask
+        await until(lambda: heard == [b""], what="end of the connection")
+
+
 async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path) -> None:
     away = answering(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
     async with api_server(tmp_path, away) as kubeconfig, connect(kubeconfig) as kube:
@@ -185,7 +205,7 @@ async def test_a_hub_refuses_a_kubernetes_that_is_too_old_and_one_that_tells_no_
     refused = pytest.raises(SettingsError, match=r"Kubernetes is 1.17 there; 1.18 is the oldest supported")
     async with api_server(tmp_path, server) as kubeconfig:
         with refused if is_refused else contextlib.nullcontext():
-            async with following(kubeconfig, tmp_path / "state", TRUSTING):
+            async with following(kubeconfig, MemoryRecords(), TRUSTING):
                 pass
 
 
@@ -210,7 +230,7 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
 
     async with api_server(tmp_path, serve) as kubeconfig:
         for turns in range(0, _LAST_TURN, 10):
-            async with following(kubeconfig, tmp_path / "state", TRUSTING):
+            async with following(kubeconfig, MemoryRecords(), TRUSTING):
                 for _ in range(turns):
                     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []

@@ -31,6 +31,13 @@ from tests.lab.remote import RemoteLink
 _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
 """A dead link is noticed within 6 s. It could be less, but on a busy machine a process may not run for a while."""
 
+PATIENT = (
+    "--leader-election-namespace=csi-bridge",
+    "--leader-election-lease-duration=10m",
+    "--leader-election-renew-deadline=9m",
+)
+"""Of a hub that follows a cluster: a test may stop its API server for a while."""
+
 REDIAL_LIMIT_S = 60.0
 """An uplink dials at least every 30 s (`common.uplink`), and the machine may be busy."""
 
@@ -125,6 +132,7 @@ class Hub(Member):
             "--insecure",
             f"--state-dir={directory / 'hub'}",
             *_TIMES,
+            *PATIENT,
             *flags,
         ]
         where = (self.uds, (host, port), *sockets)

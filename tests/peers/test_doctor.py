@@ -33,7 +33,9 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
         await asyncio.to_thread(control_plane.api.create, manifest)
     await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
-    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0)
+    well = await cluster.examine(
+        kubeconfig, [reported(f"{namespace}-n1", there)], {}, as_hub=True, limit_s=30.0, lease_in="csi-bridge"
+    )
     assert [(name, finding.level) for name, finding in well] == [
         ("permissions", Level.OK), ("policies", Level.WARNING), ("CSIDriver", Level.OK), ("CSINode", Level.OK),
         ("StorageClass", Level.OK),

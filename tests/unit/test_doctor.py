@@ -436,7 +436,8 @@ class Cluster(FakeApi):
     async def create(self, resource: Resource, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
         await self._fail("create")
         asked = body["spec"]["resourceAttributes"]
-        assert asked["namespace"] == ("kube-node-lease" if asked["resource"] == "leases" else "")
+        assert (asked["namespace"] in {"kube-node-lease", "csi-bridge"}) == (asked["resource"] == "leases")
+        assert asked["name"] in {"", "csi-bridge-hub"}
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
         return {"status": {"allowed": f"{asked['verb']} {name}" not in self._denied}}
 
@@ -444,7 +445,8 @@ class Cluster(FakeApi):
 async def looked_at(
     cluster: Cluster, *nodes: NodeStatus, proxies: Mapping[str, str] | None = None, as_hub: bool = False
 ) -> dict[str, Finding]:
-    return dict(await perform(cluster_checks(cluster, nodes, proxies or {}, as_hub=as_hub), limit_s=5.0))
+    lease_in = "csi-bridge" if as_hub else ""
+    return dict(await perform(cluster_checks(cluster, nodes, proxies or {}, lease_in=lease_in), limit_s=5.0))
 
 
 async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
@@ -511,7 +513,7 @@ async def test_a_permission_of_the_hub_is_wrong_when_it_is_missing_also_one_to_w
         ),
     )
     assert found.do.startswith("apply my-cluster/cloud again")
-    found = (await looked_at(Cluster(denied=("patch leases",)), as_hub=True))["permissions"]
+    found = (await looked_at(Cluster(denied=("patch csinodes",)), as_hub=True))["permissions"]
     assert found.level == "warning"
 
 

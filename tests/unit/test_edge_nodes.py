@@ -670,11 +670,15 @@ async def never_ends(_stream: Stream) -> None:
     await asyncio.Event().wait()
 
 
-async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: Known) -> None:
+@pytest.mark.parametrize("why", ["it drains", "it is not the leader any more"])
+async def test_a_call_that_comes_while_the_hub_itself_ends_is_told_so(world: Known, why: str) -> None:
     at_hub, _ = await world.connected(never_ends)
     world.ask()
     await settle()
-    at_hub.drain("the hub is shutting down")
+    if why == "it drains":
+        at_hub.drain("the hub is shutting down")
+    else:
+        world.nodes.leads = lambda: False
     with pytest.raises(Draining, match="the hub is shutting down"):
         world.ask()
 

@@ -50,7 +50,7 @@ async def test_a_task_that_fails_ends_the_block_with_its_error_and_stops_the_oth
     with pytest.raises(ValueError, match="it broke"):
         await own()
     assert ended == ["work"]
-    assert "task fail failed" in caplog.messages
+    assert "task fail failed: it broke" in caplog.messages
 
 
 async def test_of_two_failures_the_first_is_raised_and_both_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,7 +65,7 @@ async def test_of_two_failures_the_first_is_raised_and_both_are_logged(caplog: p
 
     with pytest.raises(ValueError, match="first"):
         await own()
-    assert caplog.messages == ["task one failed", "task two failed"]
+    assert caplog.messages == ["task one failed: first", "task two failed: second"]
 
 
 async def test_a_task_that_ends_by_itself_is_logged_and_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

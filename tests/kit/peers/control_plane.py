@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 _READY_LIMIT_S = 60.0
 
 
+_FREE_LEASE = {
+    "apiVersion": "coordination.k8s.io/v1",
+    "kind": "Lease",
+    "metadata": {"name": "csi-bridge-hub", "namespace": "csi-bridge"},
+    "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+}
+"""The hub's Lease as a hub releases it."""
+
+
 class Asked(NamedTuple):
     """One request, in the words of RBAC; `resource` with its subresource."""
 
@@ -164,7 +173,12 @@ class ControlPlane:
         )
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
-        """A kubeconfig file for a ServiceAccount that exists, with a token that the API server made."""
+        """A kubeconfig file for a ServiceAccount that exists, with a token that the API server made.
+
+        The hub's finds a free Lease. Without one, it would wait first: somebody may have deleted it under a hub.
+        """
+        if name == "csi-bridge-hub":
+            self.api.ensure(_FREE_LEASE)
         return self.kubeconfig(f"{namespace}-{name}", self.api.token_for(namespace, name))
 
     def api_for(self, user: str, group: str) -> KubeApi:

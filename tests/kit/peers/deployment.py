@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.kit.bridge import Agent, Bridge, Hub, Proxy, Served
+from tests.kit.bridge import PATIENT, Agent, Bridge, Hub, Proxy, Served
 from tests.kit.deployed import DEPLOY, arguments, container, with_flags
 from tests.kit.ports import free_ports
 
@@ -71,7 +71,7 @@ class Deployment(Bridge):
         args = with_flags(arguments(hub, DRIVER_NAME=serves), **changed)
         if kubeconfig is None:
             args.remove("--kubeconfig=None")
-        self.hub.process.command = [str(_PROGRAM), *args]
+        self.hub.process.command = [str(_PROGRAM), *args, *PATIENT]
         self._start(self.hub)
         if serves:
             self._served = Served(serves, self.hub, socket, self.hub_state / "drivers")

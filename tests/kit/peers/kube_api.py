@@ -26,6 +26,7 @@ _API_VERSIONS = {
     "CSINode": "storage.k8s.io/v1",
     "CSIStorageCapacity": "storage.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "Lease": "coordination.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
     "StatefulSet": "apps/v1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -58,6 +59,18 @@ async def test_a_second_hub_in_one_directory_is_refused_as_long_as_the_first_one
         SqliteRecords(tmp_path)
     await first.close()
     await SqliteRecords(tmp_path).close()
+
+
+async def test_a_directory_has_the_same_place_after_a_restart_and_its_copy_has_another_one(tmp_path: Path) -> None:
+    first = SqliteRecords(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copied = SqliteRecords(tmp_path / "b")
+    places = [first.place, copied.place]
+    await first.close()
+    await copied.close()
+    again = SqliteRecords(tmp_path / "a")
+    assert places[0] == again.place != places[1]
+    await again.close()
 
 
 @pytest.mark.parametrize("damage", ["no database", "no JSON"])

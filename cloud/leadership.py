@@ -1,0 +1,136 @@
+"""The leadership: when a hub may take the Lease of its cluster, and until when it may act by it.
+
+Rules, which are those of client-go's leaderelection except for the last three:
+
+* A waiting hub takes the Lease when it has not changed for the duration in it, by the hub's own clock. The times in the
+  Lease are for people: two machines' clocks are never compared.
+* A leader may act for `--leader-election-renew-deadline` from the sending of its last renewal that succeeded. That ends
+  before anybody else may take the Lease. A leadership that has ended is not renewed.
+* A released Lease is free at once.
+* So is the Lease of an earlier process with the same place (`SqliteRecords.place`): this process has the lock of their
+  state directory, so the earlier one has ended.
+* A missing Lease, and one that nobody has ever held, are free after a whole duration: somebody may have deleted the
+  Lease while a hub held it.
+* Each leadership has an epoch above all earlier ones. `leaseTransitions` is none: it begins anew in a new Lease.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+NAME: Final = "csi-bridge-hub"
+"""The Lease."""
+
+EPOCH: Final = "csi-bridge.io/epoch"
+"""The annotation of the Lease with the epoch."""
+
+_RELEASED_S: Final = 1
+"""The duration in a released Lease, as client-go writes it (ReleaseOnCancel)."""
+
+_MOST_DIGITS: Final = 15
+"""A longer epoch is no epoch: the Lease may be edited by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """The Lease as a hub has read it; without arguments, a missing one.
+
+    Attributes:
+        holder: the identity of the hub that holds it; empty: none does.
+        duration_s: how long it must not have changed before another hub takes it; 0: it does not say.
+        epoch: of the last leadership; 0: there is none.
+        transitions: how often it went to another holder.
+        version: its resource version; empty: there is no Lease.
+    """
+
+    holder: str = ""
+    duration_s: int = 0
+    epoch: int = 0
+    transitions: int = 0
+    version: str = ""
+
+
+def read_lease(lease: dict[str, Any]) -> LeaseRecord:
+    """Read a Lease from the API server."""
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    epoch = (metadata.get("annotations") or {}).get(EPOCH, "")
+    return LeaseRecord(
+        spec.get("holderIdentity") or "",
+        spec.get("leaseDurationSeconds") or 0,
+        int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) <= _MOST_DIGITS else 0,
+        spec.get("leaseTransitions") or 0,
+        metadata["resourceVersion"],
+    )
+
+
+def taken(record: LeaseRecord, identity: str, *, duration_s: int, epoch: int, time: str) -> dict[str, Any]:
+    """Return the change of the Lease with which a hub takes it, in the state in which it has read it."""
+    spec = {
+        "holderIdentity": identity,
+        "leaseDurationSeconds": duration_s,
+        "acquireTime": time,
+        "renewTime": time,
+        "leaseTransitions": record.transitions + 1,
+    }
+    return {"metadata": {"annotations": {EPOCH: str(epoch)}}, "spec": spec}
+
+
+def released(time: str) -> dict[str, Any]:
+    """Return the change with which a hub releases the Lease."""
+    return {"spec": {"holderIdentity": "", "leaseDurationSeconds": _RELEASED_S, "acquireTime": time, "renewTime": time}}
+
+
+def next_epoch(last: int, wall_s: float) -> int:
+    """Return the epoch of a new leadership: above the last one, and in a new Lease above those of lost Leases."""
+    return max(last + 1, int(wall_s))
+
+
+class Sighting:
+    """What one waiting hub has seen of the Lease, by its own clock."""
+
+    def __init__(self, place: str, duration_s: float) -> None:
+        """Nothing is seen yet. `duration_s` counts for a Lease without one."""
+        self._place, self._duration_s = place, duration_s
+        self._seen: LeaseRecord | None = None
+        self._since = 0.0
+
+    def free_at(self, record: LeaseRecord, now: float) -> float:
+        """Return when the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
+        if record != self._seen:
+            self._seen, self._since = record, now
+        is_released = record.duration_s == _RELEASED_S and not record.holder
+        if is_released or record.holder.endswith(f"_{self._place}"):
+            return now
+        return self._since + (record.duration_s or self._duration_s)
+
+
+class Leadership:
+    """One hub's right to act as the only one of its cluster.
+
+    Attributes:
+        epoch: its number.
+    """
+
+    def __init__(self, epoch: int, until: float, now: Callable[[], float]) -> None:
+        """It ends at `until`, of the clock `now`, which counts the time in which the machine was suspended."""
+        self.epoch = epoch
+        self._until, self._now = until, now
+
+    @property
+    def left_s(self) -> float:
+        """The seconds until it ends; 0 or less: it has ended."""
+        return self._until - self._now()
+
+    def holds(self) -> bool:
+        """Whether it has not ended."""
+        return self.left_s > 0
+
+    def end(self) -> None:
+        """End it now."""
+        self._until = -math.inf
+
+    def renew(self, until: float) -> None:
+        """Let it end later, unless it has ended."""
+        if self.holds():
+            self._until = max(self._until, until)

@@ -1,0 +1,109 @@
+"""How a hub keeps the Lease of its cluster when it is edited, deleted, taken, or cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cli.process_options import HUB_OPTIONS
+from cloud.hub_lease import HubLease
+from cloud.kube import RESOURCES, KubeError
+from cloud.leadership import EPOCH, NAME
+from common.errors import LeadershipLost
+from tests.kit.fake_api import FakeApi
+
+SETTINGS = HUB_OPTIONS.read({"kubeconfig": "k", "leader_election_namespace": "ns"})
+RENEWAL = f"patch leases {NAME}"
+
+
+class Site:
+    """A hub that holds the Lease; time passes only in its pauses, before each of which the test may do something."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.now = 1_000.0
+        self.lease = HubLease(SETTINGS, "here", now=lambda: self.now, wall=lambda: 1.8e9, pause=self._pause)
+        self.before: list[Any] = []
+        self.pauses: list[float] = []
+
+    async def take(self) -> dict[str, Any]:
+        self.put({"holderIdentity": "", "leaseDurationSeconds": 1})
+        assert await self.lease.take(self.api, asyncio.Event())  # type: ignore[arg-type]  # stands in for it
+        return await self.read()
+
+    async def read(self) -> dict[str, Any]:
+        return await self.api.get(RESOURCES["Lease"], NAME, "ns")
+
+    def put(self, spec: dict[str, Any], **metadata: Any) -> None:
+        self.api.put({"kind": "Lease", "metadata": {"name": NAME, "namespace": "ns", **metadata}, "spec": spec})
+
+    async def lose(self) -> str:
+        """Keep the Lease until it is lost. Returns the reason."""
+        with pytest.raises(LeadershipLost) as lost:
+            await self.lease.keep(self.api)  # type: ignore[arg-type]  # stands in for it
+        assert not self.lease.ready()[0]
+        return str(lost.value)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+        if self.before:
+            self.before.pop(0)()
+
+
+async def test_a_hub_that_cannot_renew_tries_each_second_and_ends_at_its_deadline() -> None:
+    site = Site()
+    await site.take()
+    site.api.failures["patch"] = [KubeError("patch", 0, "", "no route")] * 100
+    assert (await site.lose()).endswith("so that two hubs never work at once: Kubernetes: patch: no route")
+    assert site.pauses == [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+async def test_a_process_that_stood_still_ends_without_another_try() -> None:
+    site = Site()
+    await site.take()
+
+    def stand_still() -> None:
+        site.now += 100.0
+
+    site.before, asked = [stand_still], len(site.api.asked)
+    assert "did not run for a while" in await site.lose()
+    assert len(site.api.asked) == asked
+
+
+async def test_an_edited_lease_stays_a_deleted_one_is_made_anew_and_one_of_another_hub_is_lost_at_once() -> None:
+    site = Site()
+    taken = await site.take()
+    assert taken["metadata"]["annotations"] == {EPOCH: "1800000000"}
+    seen: list[dict[str, Any]] = []
+
+    def edit() -> None:
+        site.put(taken["spec"], annotations=taken["metadata"]["annotations"], labels={"a": "b"})
+
+    def delete() -> None:
+        site.api.drop("Lease", NAME, "ns")
+
+    def look() -> None:
+        seen.append(site.api._objects["Lease"]["ns", NAME])
+
+    def rob() -> None:
+        site.put({"holderIdentity": "other_1_there", "leaseDurationSeconds": 15})
+
+    site.before = [edit, look, delete, look, rob]
+    assert (await site.lose()).endswith("other_1_there holds it now")
+    for lease in seen:
+        assert lease["spec"]["holderIdentity"] == taken["spec"]["holderIdentity"]
+        assert lease["metadata"]["annotations"][EPOCH] == "1800000000"
+    assert site.pauses == [5.0] * 5
+    await site.lease.release(site.api)  # type: ignore[arg-type]  # stands in for it
+    assert (await site.read())["spec"]["holderIdentity"] == "other_1_there"
+
+
+async def test_a_released_lease_is_as_client_go_releases_one() -> None:
+    site = Site()
+    await site.take()
+    await site.lease.release(site.api)  # type: ignore[arg-type]  # stands in for it
+    spec = (await site.read())["spec"]
+    assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)

@@ -1,0 +1,78 @@
+"""When a hub may take the Lease of its cluster, and until when it may act by it (in peers/test_hub_lease.py: real)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cloud.leadership import Leadership, LeaseRecord, Sighting, next_epoch, read_lease, released, taken
+
+DURATION_S = 15
+HELD = LeaseRecord("other_1_there", 20, epoch=7, transitions=3, version="5")
+MISSING = LeaseRecord()
+
+
+def test_a_lease_is_free_when_it_has_not_changed_for_its_duration_by_the_waiting_hubs_clock() -> None:
+    sighting = Sighting("here", DURATION_S)
+    assert sighting.free_at(HELD, 100.0) == 120.0
+    assert sighting.free_at(HELD, 119.0) == 120.0
+    assert sighting.free_at(replace(HELD, version="6"), 119.0) == 139.0  # renewed
+    assert sighting.free_at(replace(HELD, version="6"), 139.0) == 139.0
+
+
+@pytest.mark.parametrize(
+    ("record", "wait_s"),
+    [
+        (LeaseRecord("", 1, version="5"), 0.0),
+        (LeaseRecord("host_1_here", 20, version="5"), 0.0),
+        (LeaseRecord("host_1_elsewhere", 20, version="5"), 20.0),
+        (MISSING, 15.0),
+        (LeaseRecord("", version="5"), 15.0),
+        (LeaseRecord("", 15, version="5"), 15.0),
+    ],
+    ids=["released", "own state directory", "another one", "missing", "made by hand", "holder erased"],
+)
+def test_only_a_lease_whose_holder_has_surely_ended_is_free_at_once(record: LeaseRecord, wait_s: float) -> None:
+    assert Sighting("here", DURATION_S).free_at(record, 100.0) == 100.0 + wait_s
+
+
+def test_a_lease_that_was_deleted_under_its_holder_is_free_only_after_a_whole_duration_of_absence() -> None:
+    sighting = Sighting("here", DURATION_S)
+    sighting.free_at(HELD, 100.0)
+    assert sighting.free_at(MISSING, 110.0) == 125.0
+    assert sighting.free_at(replace(HELD, version="9"), 120.0) == 140.0  # the holder made it anew
+
+
+def test_a_leadership_ends_by_its_own_clock_and_is_not_renewed_after_that() -> None:
+    now = 100.0
+    leadership = Leadership(7, 110.0, lambda: now)
+    now = 109.0
+    leadership.renew(118.0)
+    leadership.renew(117.0)  # an earlier renewal, whose answer came late
+    assert (leadership.holds(), leadership.left_s) == (True, 9.0)
+    now = 118.0
+    leadership.renew(128.0)
+    assert not leadership.holds()
+    now = 100.0
+    leadership.end()
+    assert not leadership.holds()
+
+
+def test_an_epoch_is_above_the_last_one_and_above_those_of_a_lost_lease() -> None:
+    assert next_epoch(7, 1_800_000_000.9) == 1_800_000_000
+    assert next_epoch(1_800_000_000, 1_700_000_000.0) == 1_800_000_001
+
+
+@pytest.mark.parametrize("epoch", ["-3", "x", "\u0663", "9" * 16, ""])
+def test_what_is_no_epoch_counts_as_none(epoch: str) -> None:
+    lease = {"metadata": {"resourceVersion": "5", "annotations": {"csi-bridge.io/epoch": epoch}}}
+    assert read_lease(lease) == LeaseRecord(version="5")
+
+
+def test_a_lease_is_read_as_it_was_taken_and_released() -> None:
+    lease = taken(HELD, "host_2_here", duration_s=DURATION_S, epoch=8, time="t")
+    lease["metadata"]["resourceVersion"] = "6"
+    assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 8, 4, "6")
+    lease["spec"] |= released("t")["spec"]
+    assert read_lease(lease) == LeaseRecord("", 1, 8, 4, "6")
