@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.election import Elected
+from cloud.placement.claim import Mark
+from cloud.placement.claims import Claims
+from cloud.placement.rules import GROUP, VOLUME, Thing
 from cloud.records.records import Change, Kind
 from common.errors import SettingsError
 
@@ -42,6 +46,25 @@ class RecordsSuite:
         assert found(records) == {KEY: claim(0.25), ("d", "b"): claim(2.0**31)}
         assert found(records) == {}
         assert found(records, Kind.ELECTION) == {("d",): {"node": "n1", "epoch": 3}}
+
+    async def test_the_claims_and_elections_of_a_hub_come_back_as_they_were(self, reopen: Reopen) -> None:
+        claims = Claims(await reopen(), now=lambda: 100.0)
+        volume, other, group = Thing(VOLUME, "vol-1"), Thing(VOLUME, "vol-2"), Thing(GROUP, 'quoted "g"')
+        await claims.claim("d", claims.begin("d", "CreateVolume open", "n1", lease_s=60, machine="m"))
+        made = claims.begin("d", "CreateVolumeGroupSnapshot g", "n2")
+        await claims.made("d", made, "n2", [volume, group])
+        await claims.deleted("d", "n2", [volume], settles=False)
+        claims.listed("d", "n3", VOLUME, [other], began=0.0, at=0.0)
+        await claims.made("d", claims.begin("d", "CreateVolume gone", "n4"), "n4", [other])
+        await claims.forget("n4")
+        await claims.elect("d", elected := Elected("n1", 9, 50.5, "first election"))
+        later = Claims(await reopen())
+        books = [each.book("d") for each in (claims, later)]
+        rows = [{name: it.row() for name, it in book.claims.items()} for book in books]
+        assert rows[0] == rows[1]
+        assert rows[1].keys() == {"CreateVolume open", "CreateVolumeGroupSnapshot g"}
+        assert [book.marks for book in books] == [{"n3": Mark.LISTED, "n4": Mark.FORGOTTEN}] * 2
+        assert (books[1].claims["CreateVolume open"].in_doubt, later.elections) == (True, {"d": elected})
 
     async def test_a_dropped_record_is_gone_and_dropping_it_twice_is_no_error(self, reopen: Reopen) -> None:
         records = await reopen()

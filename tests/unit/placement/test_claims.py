@@ -12,19 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.election import Elected
 from cloud.placement.book import LISTED_BYTES
 from cloud.placement.claim import Mark
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
-from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
+from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept, SettingsError
 from tests.kit.examples import examples
 from tests.kit.placed_nodes import Disk, record
-from tests.kit.state_db import records_in
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -268,30 +266,6 @@ async def doubt(claims: Claims, node: str) -> None:
 async def delete(claims: Claims, node: str, thing: Thing = VOL, *, at: float = 100.0) -> None:
     claims.now = lambda: at
     await claims.deleted(D, node, [thing], settles=False)
-
-
-async def test_a_claim_and_an_election_come_back_from_the_records_as_they_were(claims: Claims, tmp_path: Path) -> None:
-    claim = claims.begin(D, NAME, "n1", lease_s=60, machine="m")
-    await claims.claim(D, claim)
-    await claims.elect(D, elected := Elected("n1", 9, 50.5, "first election"))
-    await make(claims, "n2", VOL, Thing(GROUP, 'quoted "g"'), name="CreateVolumeGroupSnapshot g")
-    await delete(claims, "n2")
-    await close(claims)
-    later = opened(tmp_path)
-    assert known(later.book(D)) == known(claims.book(D))
-    assert later.book(D).claims[NAME].in_doubt
-    assert later.elections == {D: elected}
-    assert records_in(tmp_path, Kind.CLAIM) == {
-        (D, NAME): {"state": "open", "node": "n1", "since": 100.0, "lease_s": 60, "machine": "m"},
-        (D, "CreateVolumeGroupSnapshot g"): {
-            "state": "made",
-            "ids": [
-                {"kind": "group snapshot", "id": 'quoted "g"', "node": "n2", "since": 100.0},
-                {"kind": "volume", "id": "vol-1", "node": "n2", "since": 100.0, "gone": 100.0},
-            ],
-        },
-    }
-    await close(later)
 
 
 @pytest.mark.parametrize(
