@@ -14,7 +14,7 @@ from cloud.sole_use import SoleUse
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
-from cloud.sync.fact_table import GUARDED_KINDS, FactTable
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import Part, SyncPart
@@ -65,7 +65,7 @@ async def following(
         supervised() as tasks,  # stopped first: they use the others
     ):
         await refuse_older(kube, kubeconfig)
-        table = FactTable(records, rights, recorded=GUARDED_KINDS, quota_bytes=fact_quota_bytes)
+        table = FactTable(records, rights, guarded_only=True, quota_bytes=fact_quota_bytes)
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         mounts = Mounts(

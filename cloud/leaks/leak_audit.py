@@ -236,7 +236,8 @@ class _OneAudit:
                 self._notes.append(f"node {node} tells of {mounts[1]} more mounts without a pod")
         if silent:
             self._notes.append(
-                f"mounts are not known of {_first(silent)}: a kubelet mounts there, or the agent is older"
+                f"mounts are not known of {_first(silent)}: a kubelet mounts there, the agent is older, or "
+                f"it is away since the hub's start"
             )
 
     def _note(self, truths: Truths) -> None:

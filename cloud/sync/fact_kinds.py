@@ -25,9 +25,6 @@ NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 CLUSTER_KINDS: Final = {sole_use.KIND: "csi-bridge.io/v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
-FACT_KINDS: Final = (NODE_KINDS | CLUSTER_KINDS | NAMESPACED_KINDS).keys() - {"Event"}
-"""All kinds but Events, which are no state."""
-
 IN_USE_PREFIX: Final = "kubernetes.io/csi/"
 """Begins the name of each CSI volume in `volumesInUse`."""
 
@@ -51,6 +48,11 @@ class Fact:
     stamp: Stamp
     body: Body
     told_ns: int = field(default_factory=time.time_ns, compare=False)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether this is only a part of the fact, from the records (`cloud.sync.fact_table`). Agents set versions."""
+        return not self.stamp.version
 
 
 def name_in_use(driver: str, volume: str) -> str:

@@ -2,9 +2,10 @@
 
 Rules:
 
-* A recorded fact is in the records before it counts and before the hub acknowledges it. A node that comes back sends
-  all facts again that the hub lacks. So the records are for nodes that are away while the hub starts: their volumes
-  must stay theirs.
+* What is recorded of a fact is in the records before the fact counts and before the hub acknowledges it.
+* A node that comes back sends all facts again that the hub lacks. So where an API server has the facts, the records
+  have only what keeps a volume from other nodes: its node may be away while the hub starts. Of a Node that is a part,
+  which is never written.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are for people. The newest ones of all nodes are in memory alone.
 * What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
@@ -14,7 +15,7 @@ Rules:
 
 Records:
 
-    fact      node, kind, namespace, name   uid, version: the stamp that the node gave the fact
+    fact      node, kind, namespace, name   uid, version: the stamp that the node gave the fact; empty for a part of it
                                             told_ns: when the hub got it, in nanoseconds since the epoch
                                             body: the fields that the hub keeps (`cloud.sync.fact_kinds`)
     machine   node                          instance: of the machine that told the node's facts last (`Hello.instance`)
@@ -23,7 +24,7 @@ Records:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain
 from typing import Final
 from weakref import WeakValueDictionary
@@ -33,14 +34,14 @@ from cloud.kinds.kind_rules import pick
 from cloud.node_rights import NodeRights
 from cloud.records.records import Change, Key, Kind, Records
 from cloud.sources.manifests.binding import ClaimStatus, Told
-from cloud.sync.fact_kinds import FACT_KINDS, IN_USE_PREFIX, Fact, check_ref, keep
+from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES, FactQuota
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
 from common.objects import Ref, Stamp, encode_body
 
 GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND})
-"""The kinds that keep a volume from other nodes. They are always recorded."""
+"""The kinds that keep a volume from other nodes."""
 
 MOST_FACTS: Final = 10_000
 """Of one node: each is a claim or a pod."""
@@ -69,7 +70,7 @@ class FactTable:
         records: Records,
         rights: NodeRights,
         *,
-        recorded: Container[str] = FACT_KINDS,
+        guarded_only: bool = False,
         quota_bytes: int = FACT_QUOTA_BYTES,
     ) -> None:
         """Read all recorded facts.
@@ -77,16 +78,18 @@ class FactTable:
         Args:
             records: has them.
             rights: which facts the hub believes.
-            recorded: the kinds of facts that are recorded.
+            guarded_only: whether the records get only what keeps a volume from other nodes.
             quota_bytes: the room of one node's facts.
 
         Raises:
             SettingsError: the records are damaged.
         """
-        self._records, self._rights, self._recorded = records, rights, recorded
+        self._records, self._rights, self._guarded_only = records, rights, guarded_only
         self._quota = FactQuota(quota_bytes)
         self._trouble = ""
-        """Why the last fact could not be written; empty if it was."""
+        """Why the last write failed; empty if it did not."""
+        self._unsure: set[Key] = set()
+        """The facts whose last write has not succeeded: the records may have it all the same."""
         self._facts: dict[str, dict[Ref, Fact]] = {}
         self._instances: dict[str, str] = {}
         """By node: the machine that told its facts last."""
@@ -110,6 +113,13 @@ class FactTable:
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without Events."""
         return self._facts.get(node, {})
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        """The stamp of each fact. An empty one is no agent's: the node sends or drops the fact again."""
+        return {
+            ref: fact.stamp if _key(node, ref) not in self._unsure else Stamp("", "")
+            for ref, fact in self.of(node).items()
+        }
 
     def believed(self, node: str, ref: Ref) -> Body | None:
         """A fact's body as far as the hub believes it; None if there is no such fact."""
@@ -196,12 +206,15 @@ class FactTable:
             facts = self._facts.setdefault(node, {})
             if ref not in facts and len(facts) >= MOST_FACTS:
                 raise ValueError(f"node {node} sends more than {MOST_FACTS} objects")
-            if facts.get(ref) == fact:
+            sure = _key(node, ref) not in self._unsure
+            if sure and facts.get(ref) == fact:
                 return
             size = _size(node, ref, fact)
             self._quota.check(node, ref, size, stray=stray)
-            if ref.kind in self._recorded:
-                await self._grow(_change(node, ref, fact))
+            record = self._record(ref, fact)
+            if record is not None and not (sure and record == self._record(ref, facts.get(ref))):
+                body = {**record, "told_ns": fact.told_ns}
+                await self._write([Change(Kind.FACT, _key(node, ref), body)], grows=True)
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
@@ -210,7 +223,7 @@ class FactTable:
     async def remove(self, node: str, ref: Ref) -> None:
         """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):
-            await self._records.write(self._removed(node, ref))
+            await self._write(self._removed(node, ref))
             self._quota.remove(node, ref)
             self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
 
@@ -254,7 +267,7 @@ class FactTable:
     async def _void(self, node: str, *more: Change) -> None:
         # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
         # restart, the guard holds back what it does not know any more.
-        await self._records.write([*self._removed(node, *self.of(node)), *more])
+        await self._write([*self._removed(node, *self.of(node)), *more])
         self._quota.forget(node)
         for key in [key for key in self.events if key[0] == node]:
             del self.events[key]
@@ -265,18 +278,34 @@ class FactTable:
         body = {"instance": instance, "earlier_use": sorted(earlier_use)}
         change = Change(Kind.MACHINE, (node,), body)
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
-        await (self._grow(change) if earlier_use else self._records.write([change]))
+        await self._write([change], grows=bool(earlier_use))
         self._note_machine(node, instance, earlier_use)
 
-    def _removed(self, node: str, *refs: Ref) -> list[Change]:
-        return [Change(Kind.FACT, _key(node, ref), None) for ref in refs if ref.kind in self._recorded]
+    def _record(self, ref: Ref, fact: Fact | None) -> Body | None:
+        """What is recorded of a fact, without its time; None: nothing."""
+        if fact is None or (self._guarded_only and ref.kind not in GUARDED_KINDS):
+            return None
+        if self._guarded_only and ref.kind == "Node":
+            return {
+                "uid": "",
+                "version": "",
+                "body": {"status": pick(fact.body.get("status"), "volumesInUse", "fence")},
+            }
+        return {"uid": fact.stamp.uid, "version": fact.stamp.version, "body": fact.body}
 
-    async def _grow(self, change: Change) -> None:
+    def _removed(self, node: str, *refs: Ref) -> list[Change]:
+        recorded = [ref for ref in refs if ref.kind in GUARDED_KINDS or not self._guarded_only]
+        return [Change(Kind.FACT, _key(node, ref), None) for ref in recorded]
+
+    async def _write(self, changes: list[Change], *, grows: bool = False) -> None:
+        facts = [change.key for change in changes if change.kind is Kind.FACT]
+        self._unsure.update(facts)
         try:
-            await self._records.write([change], grows=True)
+            await self._records.write(changes, grows=grows)
         except OSError as error:
             self._trouble = str(error)
             raise
+        self._unsure.difference_update(facts)
         self._trouble = ""
 
     def _note_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
@@ -348,11 +377,6 @@ def _all_in_use(facts: Mapping[Ref, Fact]) -> frozenset[str]:
 
 def _key(node: str, ref: Ref) -> Key:
     return node, ref.kind, ref.namespace, ref.name
-
-
-def _change(node: str, ref: Ref, fact: Fact) -> Change:
-    body = {"uid": fact.stamp.uid, "version": fact.stamp.version, "told_ns": fact.told_ns, "body": fact.body}
-    return Change(Kind.FACT, _key(node, ref), body)
 
 
 def _size(node: str, ref: Ref, fact: Fact) -> int:

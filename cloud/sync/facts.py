@@ -34,7 +34,7 @@ class FactSink:
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The stamps of a node's facts, without Events."""
-        return {ref: fact.stamp for ref, fact in self._table.of(node).items()}
+        return self._table.stamps(node)
 
     async def meet(self, node: str, instance: str) -> None:
         """A machine sends the node's facts from now on. Errors as of `FactTable.meet`."""

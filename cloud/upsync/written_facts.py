@@ -281,6 +281,8 @@ class WrittenFacts:
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact, body = self._files.of(node).get(ref), self._files.believed(node, ref)
+        if fact is not None and fact.is_part:
+            return None
         if fact is not None and body != fact.body:
             log.info("node %s tells of drivers or segments that its reports do not have: not written to %s", node, ref)
         return await self._writers[ref.kind].write(node, ref, dict(body) if body is not None else None)

@@ -15,7 +15,7 @@ from cloud.sole_use import SoleUse
 from cloud.sources.manifests.binding import ClaimStatus
 from cloud.sync import fact_table
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, Fact
-from cloud.sync.fact_table import GUARDED_KINDS, FactTable
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
@@ -197,15 +197,38 @@ async def test_it_is_all_there_after_a_restart(tables: Tables) -> None:
     assert again.told().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
 
 
-async def test_what_keeps_a_volume_from_other_nodes_is_recorded_also_if_the_rest_is_not(tables: Tables) -> None:
-    to = sink(await tables(recorded=GUARDED_KINDS))
+async def test_only_what_keeps_a_volume_from_other_nodes_is_recorded_if_a_cluster_has_the_rest(tables: Tables) -> None:
+    to = sink(await tables(guarded_only=True))
     claimed = obj(sole_use("d.example", "h"), {"spec": {"driver": "d.example", "volumeHandle": "h"}})
     for told in (csi_node("n1", "7"), NODE_FACT, claim("2Gi"), pod_fact(MOUNTED)):
         await to.store("n1", told)
-    table = await tables(recorded=GUARDED_KINDS)
+    table = await tables(guarded_only=True)
     await table.put("n1", claimed.ref, Fact(claimed.stamp, claimed.read()))
     await sink(table).drop("n1", CLAIM, "")
-    assert (await tables(recorded=GUARDED_KINDS)).of("n1").keys() == {NODE, claimed.ref}
+    again = (await tables(guarded_only=True)).of("n1")
+    assert again[claimed.ref] == table.of("n1")[claimed.ref]
+    assert {ref: fact.is_part for ref, fact in again.items()} == {NODE: True, claimed.ref: False}
+    assert again[NODE].body == {"status": {"volumesInUse": ["kubernetes.io/csi/d.example^h"]}}
+
+
+async def test_a_fact_whose_write_has_no_answer_is_told_and_written_again(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = sink(await tables(guarded_only=True))
+    await to.store("n1", NODE_FACT)
+
+    async def no_answer(*write: Any, **more: Any) -> None:
+        await SqliteRecords.write(tables.records, *write, **more)
+        raise OSError("no answer")
+
+    monkeypatch.setattr(tables.records, "write", no_answer)
+    with pytest.raises(OSError, match="no answer"):
+        await to.store("n1", EMPTY_NODE)
+    monkeypatch.undo()
+    assert to.stamps("n1") == {NODE: Stamp("", "")}
+    await to.store("n1", NODE_FACT)
+    assert to.stamps("n1") == {NODE: Stamp("", "1")}
+    assert (await tables(guarded_only=True)).of("n1")[NODE].body["status"] == NODE_FACT.read()["status"]
 
 
 async def test_the_table_knows_which_nodes_list_a_volume_also_after_a_restart(tables: Tables) -> None:
@@ -556,7 +579,7 @@ async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(tables: T
     (said,) = table.problems()
     assert said.startswith("the hub cannot store the facts that nodes send, and the nodes keep them until it can: /")
     assert said.endswith("state.db cannot be written: disk is full")
-    assert to.stamps("n1") == {CLAIM: Stamp("", "1")}
+    assert table.of("n1")[CLAIM].stamp == Stamp("", "1")
     assert tables.written() == ["n1/PersistentVolumeClaim/default/data"]
     tables.execute("DROP TRIGGER full")
     await to.store("n1", claim("2Gi", version="2"))

@@ -13,7 +13,7 @@ from cloud.kube import KubeError
 from cloud.mounts import no_mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
-from cloud.sync.fact_table import GUARDED_KINDS, FactTable
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
@@ -131,7 +131,7 @@ class WritingHub:
         self.facts = self.make()
 
     def make(self) -> WrittenFacts:
-        self.table = table = FactTable(self.records, TRUSTING, recorded=GUARDED_KINDS)
+        self.table = table = FactTable(self.records, TRUSTING, guarded_only=True)
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
         return WrittenFacts(
@@ -203,6 +203,8 @@ async def test_after_a_start_nothing_is_written_before_its_node_tells_it_again(h
     await hub.has_written(*BODIES)
     await hub.restart()
     hub.in_use.lose("n1")
+    hub.facts.judge_again("n1")
+    hub.facts.changed(NODE, None)
     assert await hub.settle() == []
     assert (set(hub.table.of("n1")), dict(hub.facts.stamps("n1"))) == ({NODE}, {})
     await hub.has_written(NODE, CSI_NODE, CLAIM, POD)
