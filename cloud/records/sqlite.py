@@ -42,6 +42,8 @@ LEAST_FREE_BYTES: Final = 16 * 1_048_576
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PLACE_CHARS: Final = 16
+_EARLIER: Final = ("placement.db", "hub.db", "trust.db")
+"""The files of hubs before `state.db`, which this one cannot read."""
 
 _PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?)"
 _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
@@ -69,6 +71,7 @@ class SqliteRecords:
         except OSError as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
         try:
+            _refuse_earlier(state_dir)
             database = connect(self._path, SCHEMA, check=self._read, full=True).connection
         except BaseException as error:
             os.close(self._lock_file)
@@ -125,3 +128,14 @@ def _statement(change: Change) -> Statement:
     if change.body is None:
         return _DROP, (change.kind, key)
     return _PUT, (change.kind, key, json.dumps(change.body, separators=(",", ":")))
+
+
+def _refuse_earlier(state_dir: Path) -> None:
+    """Raise SettingsError if an earlier hub has left its files and this one has none yet: nothing may be forgotten."""
+    left = [name for name in _EARLIER if (state_dir / name).exists()]
+    if left and not (state_dir / "state.db").exists():
+        why = (
+            f"has records of an earlier version ({', '.join(left)}), which this one cannot read: go on with that "
+            f"version, or delete all volumes first and then move these files away"
+        )
+        raise SettingsError("--state-dir", str(state_dir), why)

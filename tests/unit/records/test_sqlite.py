@@ -87,6 +87,14 @@ async def test_a_damaged_file_stops_the_hub_says_what_to_do_and_keeps_its_name(t
     assert (tmp_path / "state.db").read_bytes() == before
 
 
+async def test_files_of_a_hub_before_state_db_are_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "placement.db").touch()
+    with pytest.raises(SettingsError, match=r"records of an earlier version \(placement.db\)"):
+        SqliteRecords(tmp_path)
+    (tmp_path / "placement.db").rename(tmp_path / "placement.old")
+    await SqliteRecords(tmp_path).close()
+
+
 async def test_a_file_of_a_newer_hub_stops_the_hub(tmp_path: Path) -> None:
     await SqliteRecords(tmp_path).close()
     with database(tmp_path) as it:
