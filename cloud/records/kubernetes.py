@@ -8,7 +8,7 @@ Rules:
 * One request at a time changes an object. Changes that wait meanwhile are one request.
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
 * What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
-  in all. Everything else is sent at once, and so is a `write` of a status.
+  in all. Everything else is sent at once, and so is a `write` of a status, or its removal.
 * The hub watches its objects. It tells the owner of a record that somebody else has changed or deleted (`watch`).
 """
 
@@ -195,7 +195,7 @@ class KubernetesRecords:
             before = next((old for old in it.waiting if old.done is None and old.path == write.path), None)
             if before is not None:
                 it.waiting.remove(before)
-            write.due = before.due if before is not None else self._due(it, place)
+            write.due = 0.0 if write.value is None else before.due if before is not None else self._due(it, place)
         it.waiting.append(write)
         if write.after is not None and write.after.done is not None:
             write.after.done.add_done_callback(lambda _done: self._start(it))
@@ -258,8 +258,8 @@ class KubernetesRecords:
             self._failed(it, ready, f"a bug in CSI Bridge: {error!r}")
             return
         self._note("")
+        it.waiting = [write for write in it.waiting if write not in ready]  # a newer `put` may have replaced some
         for write in ready:
-            it.waiting.remove(write)
             if write.done is not None and not write.done.done():
                 write.done.set_result(None)
         for write in it.waiting:  # an older change, which waits for an earlier part of its `write`, must undo nothing
@@ -272,7 +272,7 @@ class KubernetesRecords:
             if write.done is None and not self._closing:
                 write.due = again
                 continue
-            it.waiting.remove(write)
+            it.waiting = [other for other in it.waiting if other is not write]  # a newer `put` may have replaced it
             _fail(write, why)
 
     def _note(self, why: str) -> None:
