@@ -338,7 +338,7 @@ class Nodes:
             self._count(node, driver)
 
     def _write_again(self, node: _Node, failed: asyncio.Future[None]) -> None:
-        if node.write is failed and node.unwritten:
+        if node.write is failed and node.unwritten and self._nodes.get(node.stored.name) is node:
             self._write(node)
 
     def _count(self, node: _Node, driver: str) -> None:

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from cloud.absences import Absences
@@ -35,6 +35,9 @@ log = logging.getLogger("csi_bridge.hub.fences")
 _LONGEST_WHY_CHARS: Final = 500
 _MOST_SHOWN: Final = 10
 
+_RETURNED: Final = "returned"
+"""The mark of a fence whose node is back. No absence has it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fence:
@@ -42,7 +45,8 @@ class _Fence:
 
     Attributes:
         node: the node's name.
-        mark: of the absence that it is for.
+        mark: of the absence that it is for; `_RETURNED`: the hub has seen its end. The record has that, too, because
+            the node's own record may still show the absence when the hub ends.
         at: the time of the order, in seconds since the epoch.
         why: the operator's reason; may be empty.
         in_use: the volumes that the node used then, as far as the hub knew; None if it did not know.
@@ -85,8 +89,6 @@ class Fences:
         self._absences, self._mounts, self._now = absences, mounts, now
         self._settle_earlier, self._joined = settle_earlier, joined
         self._fences = {it.node: it for it in records.take(Kind.FENCE, _read)}
-        self._back: set[str] = set()
-        """The nodes whose return the log has."""
 
     def is_fenced(self, node: str) -> bool:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""
@@ -118,7 +120,6 @@ class Fences:
             why=order.why[:_LONGEST_WHY_CHARS],
             in_use=tuple(sorted(in_use)) if in_use is not None else None,
         )
-        self._back.discard(node)
         audit.add(Event.FENCE, who="operator", address=by, node=node, why=fence.why)
         log.warning(
             "an operator takes node %s for dead, and its volumes may be detached: %s", node, fence.why or "no reason"
@@ -161,15 +162,16 @@ class Fences:
                 await self._settle_earlier(node)
                 log.warning("node %s has the taint out-of-service: its earlier machine counts as off", node)
         ended = {}
-        for node, fence in self._fences.items():
+        for node, fence in list(self._fences.items()):
             if not self._absences.knows(node):
                 ended[node] = "nobody knows it any more"
             elif not self._is_back(fence):
                 continue
             elif self._is_settled(fence):
                 ended[node] = "it is back, and uses none of the volumes that it used before"
-            elif node not in self._back:
-                self._back.add(node)
+            elif fence.mark != _RETURNED:
+                self._fences[node] = replace(fence, mark=_RETURNED)
+                self._records.put(self._change(node))
                 log.error("%s", self._warning(fence))
                 audit.add(Event.FENCE, who=node, ended="the node is back")
         for node, why in ended.items():

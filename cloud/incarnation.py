@@ -134,7 +134,11 @@ class Incarnation:
         """
         loss = self.loss
         trusted = max(int(self._now()), self._state.epochs[-1], self._heard)
-        await self._write(loss="", checked=True, trusted=trusted)
+        try:
+            await self._write(loss="", checked=True, trusted=trusted)
+        except WriteFailed:
+            self._records.put(_change(self._state))  # the write that failed may have worked
+            raise
         self._unread = ""
         return [loss] if loss else []
 

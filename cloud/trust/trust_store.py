@@ -213,12 +213,20 @@ class TrustStore:
 
         If that raises WriteFailed, nothing has changed in memory.
         """
-        removal = Change(Kind.DENIAL, (denial.kind, denial.value), None)
-        if denial.kind is DenialKind.NODE and denial.value in self.certificates:
-            await self.change_certificates(denial.value, change, then=[removal])
-        else:
-            await self._records.write([removal])
-        self.denials.pop((denial.kind, denial.value), None)
+        key, is_removed = (denial.kind, denial.value), False
+        removal = Change(Kind.DENIAL, key, None)
+        try:
+            if denial.kind is DenialKind.NODE and denial.value in self.certificates:
+                await self.change_certificates(denial.value, change, then=[removal])
+            else:
+                await self._records.write([removal])
+            is_removed = True
+        finally:
+            present = self.denials.get(key)
+            if is_removed and present is denial:
+                del self.denials[key]
+            elif present is not None:  # the write may have failed and worked, or come after a new denial
+                self._records.put(_denial(present))
 
     def _used(self, made: Certificate) -> Token:
         token = self.tokens[made.token]

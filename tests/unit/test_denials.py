@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +11,11 @@ from cloud.trust.audit import Event
 from cloud.trust.denials import Denials
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import Certificate, State, TrustStore
+from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
 from tests.kit.memory_records import MemoryRecords
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from tests.kit.audit import Line
@@ -162,3 +165,32 @@ async def test_with_a_full_disk_a_denial_counts_at_once_and_is_written_when_ther
     hub.records.retry()
     hub.start()
     assert (hub.denied("n1"), hub.denied("n2")) == (True, False)
+
+
+async def test_a_denial_outlives_an_allow_that_fails_or_that_another_deny_overtakes(hub: DenyingHub) -> None:
+    current = Certificate("n1", 1, "key", "1", NOW, NOW + 60.0, State.CURRENT, pem="pem")
+    hub.store.put_certificates("n1", {1: current})
+    await hub.deny("n1")
+    hub.records.held = []
+    allowing = asyncio.create_task(hub.allow("n1"))
+    await settle()
+    ((done, changes),), hub.records.held = hub.records.held, None
+    await hub.records.write(changes)  # and its answer is lost
+    done.set_exception(WriteFailed("memory", "no answer"))
+    with pytest.raises(OperatorRefused, match=r"edge node n1 stays denied: .*no answer"):
+        await allowing
+    hub.start()
+    assert hub.denied("n1")
+    hub.records.held = []
+    allowing = asyncio.create_task(hub.allow("n1"))
+    await settle()
+    hub.store.put_certificates("n1", {1: current})  # the removal is written twice
+    denying = asyncio.create_task(hub.deny("n1", "anew"))
+    await settle()
+    for _ in range(2):
+        hub.records.end_writes()
+        await settle()
+    await asyncio.gather(allowing, denying)
+    for _ in range(2):
+        assert [it.why for it in hub.denials.all()] == ["anew"]
+        hub.start()

@@ -595,6 +595,25 @@ async def test_the_first_report_of_a_node_that_has_left_meanwhile_counts_and_tha
     assert kept.nodes.known == 0
 
 
+async def test_a_node_that_is_forgotten_before_its_report_is_written_again_leaves_no_record(
+    kept: Kept,
+) -> None:
+    told = kept.tell(report())
+    await settle()
+    node = kept.nodes._nodes["n1"]
+    assert node.visit is not None
+    assert node.write is not None
+    kept.nodes.disconnect("n1", node.visit.link)
+    node.write.add_done_callback(lambda _failed: kept.nodes.forget("n1"))
+    kept.memory.room = 0
+    kept.memory.end_writes()
+    await told
+    kept.memory.retry()
+    await settle()
+    kept.memory.end_writes()
+    assert Kind.NODE not in {kind for kind, _ in kept.memory.kept}
+
+
 # -------------------- forgetting --------------------
 
 

@@ -58,6 +58,20 @@ async def test_a_fence_does_not_count_for_a_later_absence_even_if_no_hub_saw_the
     assert "is back" in problem(world)
 
 
+async def test_a_fence_that_has_ended_does_not_come_back_with_a_hub_that_died_before_it_had_written_the_return(
+    world: Guarded,
+) -> None:
+    await world.fence("n2")
+    world.links.away["n2"] = None
+    await world.fences.look()
+    world.links.away["n2"] = LEFT  # as the records still have it
+    world.start()
+    assert not world.fences.is_fenced("n2")
+    assert "is back" in problem(world)
+    await world.fence("n2")
+    assert world.fences.is_fenced("n2")
+
+
 async def test_a_fence_of_a_kubelets_node_ends_when_its_node_is_ready_or_its_agent_connects(world: Guarded) -> None:
     world.kubelet("n3", IN_USE, ready="Unknown")
     await world.fence("n3")

@@ -18,6 +18,8 @@ from cloud.sources.source import Item, Objects
 from common.database_writer import WriteFailed
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
+from tests.kit.memory_records import MemoryRecords
+from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -193,6 +195,24 @@ async def test_a_trust_that_cannot_be_written_leaves_the_loss(tmp_path: Path) ->
         with pytest.raises(WriteFailed):
             await first.incarnation.trust()
         assert "has not read all PersistentVolumes yet" in first.loss
+
+
+async def test_a_trust_whose_write_worked_although_it_failed_leaves_the_loss_after_a_restart() -> None:
+    records = MemoryRecords()
+    incarnation = Incarnation(records, now=lambda: NOW)
+    await incarnation.count()
+    incarnation.meet("n1", f"{'0' * 16} {int(NOW)} ")
+    loss, records.held = incarnation.loss, []
+    trusting = asyncio.create_task(incarnation.trust())
+    await settle()
+    ((done, changes),), records.held = records.held, None
+    await records.write(changes)
+    done.set_exception(WriteFailed("memory", "no answer"))
+    with pytest.raises(WriteFailed):
+        await trusting
+    assert loss
+    for each in (incarnation, Incarnation(records)):
+        assert each.loss == loss
 
 
 async def test_a_hub_that_cannot_write_the_mark_of_new_records_does_not_start(tmp_path: Path) -> None:
