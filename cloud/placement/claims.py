@@ -13,7 +13,8 @@ Rules:
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
 * A claim that the records have as open is in doubt when the hub starts.
-* Lists are in no record: an id that only a list tells is found again once its node has listed again.
+* Lists are in no record: an id that only a list tells is found again once its node has listed again. Until then the
+  node's mark says that it had some.
 """
 
 import asyncio
@@ -264,15 +265,24 @@ class Claims:
             self._put_mark(driver, node)
         return self._write(driver, touched)  # in any order: a thing that the records still have is at this node, too
 
-    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float, at: float) -> None:
+    async def listed(
+        self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float
+    ) -> None:
         """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
+
+        A list with ids that no claim has counts once the records have the node's mark: else a hub that ends could
+        forget that the node had things.
 
         `at` is the same moment on the monotonic clock (`Book.lists`).
 
         Raises:
             ListsTooLarge: see `MOST_LISTED_BYTES`.
+            PlacementNotKept: the mark cannot be written, and the list does not count.
         """
-        book, now = self._own(driver), self.now()
+        book = self._own(driver)
+        if book.marks.get(node) is not Mark.LISTED and any(book.may_list(thing, node, began) for thing in things):
+            await _written(self._records.write([changed_mark(driver, node, Mark.LISTED)]))
+        now = self.now()
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
         new, old = told - before, before - told

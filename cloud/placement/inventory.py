@@ -225,9 +225,9 @@ class Inventories:
                 began, at = self._now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
                     await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
-            self._claims.listed(driver, node, kind, things, began=began, at=at)
+            await self._claims.listed(driver, node, kind, things, began=began, at=at)
         except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"
-            log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, why)
+            log.warning("no list of each %s of driver %s on edge node %s: %s", kind, driver, node, why)
         else:
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

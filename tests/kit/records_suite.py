@@ -54,7 +54,7 @@ class RecordsSuite:
         made = claims.begin("d", "CreateVolumeGroupSnapshot g", "n2")
         await claims.made("d", made, "n2", [volume, group])
         await claims.deleted("d", "n2", [volume], settles=False)
-        claims.listed("d", "n3", VOLUME, [other], began=0.0, at=0.0)
+        await claims.listed("d", "n3", VOLUME, [other], began=0.0, at=0.0)
         await claims.made("d", claims.begin("d", "CreateVolume gone", "n4"), "n4", [other])
         await claims.forget("n4")
         await claims.elect("d", elected := Elected("n1", 9, 50.5, "first election"))

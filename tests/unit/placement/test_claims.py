@@ -140,7 +140,7 @@ class Overlap:
         record(self.claims, D, node, thing, name)
 
     def listed(self, node: str, things: list[Thing]) -> None:
-        self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0, at=0.0)
+        self.begin(self.claims.listed(D, node, VOLUME, things, began=self.now - 3.0, at=0.0))
 
     def forget(self, node: str) -> None:
         self.begin(self.claims.forget(node))
@@ -410,32 +410,32 @@ async def test_the_lists_of_one_node_are_bounded_together(claims: Claims, monkey
     monkeypatch.setattr("cloud.placement.claims.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
     ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
     for again in range(2):
-        claims.listed(D, "n1", VOLUME, ten, began=float(again), at=0.0)
+        await claims.listed(D, "n1", VOLUME, ten, began=float(again), at=0.0)
     with pytest.raises(ListsTooLarge):
-        claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
+        await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
     with pytest.raises(ListsTooLarge):
-        claims.listed(D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0, at=0.0)
-    claims.listed("e.example", "n2", VOLUME, ten, began=0.0, at=0.0)
+        await claims.listed(D, "n1", VOLUME, [*ten[1:], Thing(VOLUME, "w-0"), Thing(VOLUME, "w-1")], began=0.0, at=0.0)
+    await claims.listed("e.example", "n2", VOLUME, ten, began=0.0, at=0.0)
     assert claims.book(D).has(ten[0], "n1")
-    claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
-    claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await claims.listed("e.example", "n1", VOLUME, ten[:1], began=0.0, at=0.0)
 
 
 async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_the_hub_saw(claims: Claims) -> None:
     gone, snapshot = Thing(VOLUME, "gone"), Thing(SNAPSHOT, "vol-2")
     await make(claims, "n1", VOL)
     await make(claims, "n1", gone, name="CreateVolume gone")
-    claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=500.0, at=0.0)
-    claims.listed(D, "n1", SNAPSHOT, [snapshot], began=500.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=500.0, at=0.0)
+    await claims.listed(D, "n1", SNAPSHOT, [snapshot], began=500.0, at=0.0)
     await delete(claims, "n1", gone, at=1_000.0)
     book = claims.book(D)
     assert book.listed.keys() == {OTHER, snapshot}
-    claims.listed(D, "n1", VOLUME, [gone], began=900.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [gone], began=900.0, at=0.0)
     assert (book.listed.keys(), book.made(VOL), book.deleted(gone)) == ({snapshot}, ["n1"], ["n1"])
-    claims.listed(D, "n1", VOLUME, [gone], began=1_001.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [gone], began=1_001.0, at=0.0)
     assert book.made(gone) == ["n1"]  # under its name
     await delete(claims, "n1", OTHER, at=1_002.0)
-    claims.listed(D, "n1", VOLUME, [gone, OTHER], began=1_003.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [gone, OTHER], began=1_003.0, at=0.0)
     assert (book.made(OTHER), book.has(OTHER, "n1")) == ([], True)  # nobody saw its creation
 
 
@@ -451,9 +451,14 @@ async def test_a_list_gives_a_deleted_thing_its_name_back_unless_another_node_ha
     disk = Disk(tmp_path)
     if is_full:
         disk.fill()
-    claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0)
-    await settle()
-    disk.empty()
+        with pytest.raises(PlacementNotKept):
+            await claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0)
+        assert (claims.book(D).lists, claims.book(D).has(OTHER, "n1")) == ({}, False)
+        disk.empty()
+    listing = asyncio.create_task(claims.listed(D, "n1", VOLUME, [VOL, OTHER], began=101.0, at=0.0))
+    await asyncio.sleep(0)
+    assert not claims.book(D).has(OTHER, "n1")  # before the records have the mark
+    await listing
     await close(claims)
     later = opened(tmp_path)
     for each in (claims, later):
@@ -468,7 +473,7 @@ async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims:
     await make(claims, "n1", VOL, name="CreateVolume made")
     await make(claims, "n2", VOL, name="CreateVolume kept")
     await claims.claim(D, claims.begin(D, NAME, "n1"))
-    claims.listed(D, "n1", VOLUME, [OTHER], began=0.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [OTHER], began=0.0, at=0.0)
     assert claims.knows("n1", D)
     assert not claims.knows("n1", "other.example")
     await claims.forget("n1", "other.example")
@@ -489,7 +494,7 @@ async def test_a_node_that_lists_again_is_not_forgotten_with_its_things_any_more
     for node in NODES:
         await claims.forget(node)
     assert claims.book(D).marks == {"n1": Mark.FORGOTTEN}
-    claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
     assert (claims.book(D).lists, claims.book(D).marks) == ({("n1", VOLUME): 0.0}, {})
 
 
@@ -497,14 +502,14 @@ async def test_a_node_whose_list_told_of_unknown_things_before_the_hubs_restart_
     claims: Claims, tmp_path: Path
 ) -> None:
     for node in NODES:
-        claims.listed(D, node, VOLUME, [VOL, OTHER], began=0.0, at=0.0)
+        await claims.listed(D, node, VOLUME, [VOL, OTHER], began=0.0, at=0.0)
     await delete(claims, "n1")
     await delete(claims, "n1", OTHER)
     await close(claims)
     later = opened(tmp_path)
     assert later.book(D).marks == {"n1": Mark.LISTED, "n2": Mark.LISTED}  # n1 may have snapshots
-    later.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
-    later.listed(D, "n1", SNAPSHOT, [], began=0.0, at=0.0)
+    await later.listed(D, "n1", VOLUME, [], began=0.0, at=0.0)
+    await later.listed(D, "n1", SNAPSHOT, [], began=0.0, at=0.0)
     for node in NODES:
         await later.forget(node)
     assert later.book(D).marks == {"n2": Mark.FORGOTTEN}
@@ -524,7 +529,7 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     await claims.claim(D, again := claims.begin(D, NAME, "n1"))
     claims.end(D, again, in_doubt=None)
     record(claims, D, "n1", OTHER, NAME)
-    claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
+    await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
     for _ in range(2):
         seen = await claims.ledger()
         assert seen.open == [Open(D, NAME, "n1", 100.0, in_doubt=True)]
