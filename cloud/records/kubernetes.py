@@ -4,7 +4,7 @@ Rules:
 
 * Each write replaces the version that the hub knows. If the object has another one, somebody else has written it: then
   the hub first makes sure that it still leads, and writes its own state, which is the truth while it leads.
-* A request without an answer may have been carried out. The next one reads the object first.
+* A request without an answer may have been carried out. The next one reads the object first, and makes sure as above.
 * One request at a time changes an object. Changes that wait meanwhile are one request.
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
 * What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
@@ -290,6 +290,7 @@ class KubernetesRecords:
             try:
                 if it.version is None:
                     await self._refresh(it)
+                    await self._still_leads()  # what was read may be the next hub's
                 await self._apply_once(it, values)
             except KubeError as error:
                 known, it.version = it.version, None
@@ -302,7 +303,6 @@ class KubernetesRecords:
                     known,
                     error,
                 )
-                await self._still_leads()
             else:
                 return
 
