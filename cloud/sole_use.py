@@ -56,6 +56,7 @@ class SoleUse:
                 if ref in self._table.of(node):
                     await self._table.remove(node, ref)
                 raise ValueError(why)
+            await self._table.settle_failed(ref)  # else the next hub could take another node's claim for granted
             await self._table.put(node, ref, fact, stray=True)
 
     def _why_not(self, node: str, ref: Ref, fact: Fact) -> str:

@@ -220,6 +220,12 @@ class FactTable:
             old, facts[ref] = facts.get(ref), fact
             self._note(ref, old, fact)
 
+    async def settle_failed(self, ref: Ref) -> None:
+        """Let no record have a fact that does not count, because its write had failed. Raises OSError."""
+        for node, *names in list(self._unsure):
+            if Ref(*names) == ref and ref not in self.of(node):
+                await self.remove(node, ref)
+
     async def remove(self, node: str, ref: Ref) -> None:
         """Remove a fact. Raises OSError if that cannot be written."""
         async with self._lock(node):

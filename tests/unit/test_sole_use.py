@@ -16,6 +16,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import name_in_use
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
+from common.database_writer import WriteFailed
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sole_use import sole_use
 from tests.kit.cluster_objects import DRIVER, claim, entries, node, pod, volume
@@ -24,6 +25,8 @@ from tests.kit.trusting import TRUSTING
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from cloud.records.records import Change
 
 VOLUME = sole_use(DRIVER, "h-v")
 
@@ -96,6 +99,27 @@ async def test_of_nodes_that_ask_at_the_same_time_one_gets_it(hub: Hub) -> None:
     hub.run("c", "n3")
     answers = await asyncio.gather(*(hub.ask(name) for name in ("n1", "n2", "n3")))
     assert (answers.count(""), len(hub.having())) == (1, 1)
+
+
+async def test_a_claim_whose_write_worked_although_it_failed_is_none_of_the_next_hubs_once_another_node_has_it(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = hub.records.write
+
+    def lose(changes: list[Change], *, grows: bool = False) -> asyncio.Future[None]:
+        async def end() -> None:
+            await write(changes, grows=grows)
+            raise WriteFailed("the records in the cluster", "no answer")
+
+        return asyncio.ensure_future(end())
+
+    with monkeypatch.context() as lost:
+        lost.setattr(hub.records, "write", lose)
+        with pytest.raises(WriteFailed):
+            await hub.ask("n1")
+    assert await hub.ask("n2") == ""
+    await hub.restart()
+    assert hub.having() == ["n2"]
 
 
 async def test_what_a_node_that_is_away_told_last_counts_until_somebody_gives_it_up(hub: Hub) -> None:
