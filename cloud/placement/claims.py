@@ -72,6 +72,10 @@ class Claims:
             self._own(driver).mark(node, mark)
         for driver, name, row in claims:
             self._load(self._own(driver), name, row)
+        for driver, name, row in claims:  # what another row has now must not come back once that one is gone
+            claim = self.book(driver).claims.get(name)
+            if row != (claim.row() if claim is not None else None):
+                self._put_name(driver, name)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud.placement.book import LISTED_BYTES
-from cloud.placement.claim import Mark
+from cloud.placement.claim import Mark, Row
+from cloud.placement.claim_records import changed_claim
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
@@ -22,6 +23,7 @@ from cloud.records.sqlite import SqliteRecords
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept, SettingsError
 from tests.kit.examples import examples
+from tests.kit.memory_records import MemoryRecords
 from tests.kit.placed_nodes import Disk, record
 from tests.kit.waiting import settle
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Iterable
 
     from cloud.placement.book import Book
-    from cloud.placement.claim import Row
 
 D = "d.example"
 NAME = "CreateVolume pvc-1"
@@ -322,6 +323,17 @@ async def test_a_thing_that_was_made_again_is_not_deleted_by_an_older_row_that_a
     assert holders(later.book(D)) == {(NAME, "n1")}
     assert (later.book(D).made(VOL), later.book(D).claims.keys()) == (["n1"], {NAME})
     await close(later)
+
+
+async def test_a_thing_that_two_records_have_is_gone_from_both_once_it_is_deleted() -> None:
+    records = MemoryRecords()
+    for name in ("CreateVolume old", NAME):  # the newer one was written, and the older one not yet
+        row = Row("made", "", 0.0, 0, "", ((VOLUME, VOL.id, "n1", 1.0, 0.0),))
+        await records.write([changed_claim(D, name, row)])
+    claims = Claims(records, now=lambda: 100.0)
+    await delete(claims, "n1")
+    await delete(claims, "n1", OTHER, at=4_000.0)  # the first one is more than an hour old
+    assert holders(Claims(records).book(D)) == set()
 
 
 async def test_no_call_is_sent_that_waited_while_its_node_was_forgotten_or_another_one_took_over(
