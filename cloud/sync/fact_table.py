@@ -273,7 +273,8 @@ class FactTable:
     async def _void(self, node: str, *more: Change) -> None:
         # If only some facts are removed, all of them count until the hub ends, and the caller tries again. After a
         # restart, the guard holds back what it does not know any more.
-        await self._write([*self._removed(node, *self.of(node)), *more])
+        unsure = {Ref(*names) for its, *names in self._unsure if its == node}
+        await self._write([*self._removed(node, *self.of(node).keys() | unsure), *more])
         self._quota.forget(node)
         for key in [key for key in self.events if key[0] == node]:
             del self.events[key]

@@ -101,8 +101,9 @@ async def test_of_nodes_that_ask_at_the_same_time_one_gets_it(hub: Hub) -> None:
     assert (answers.count(""), len(hub.having())) == (1, 1)
 
 
-async def test_a_claim_whose_write_worked_although_it_failed_is_none_of_the_next_hubs_once_another_node_has_it(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_claim_whose_write_worked_although_it_failed_ends_when_another_node_gets_it_or_its_node_is_forgotten(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, *, is_forgotten: bool
 ) -> None:
     write = hub.records.write
 
@@ -117,9 +118,12 @@ async def test_a_claim_whose_write_worked_although_it_failed_is_none_of_the_next
         lost.setattr(hub.records, "write", lose)
         with pytest.raises(WriteFailed):
             await hub.ask("n1")
-    assert await hub.ask("n2") == ""
+    if is_forgotten:
+        await hub.facts.forget("n1")
+    else:
+        assert await hub.ask("n2") == ""
     await hub.restart()
-    assert hub.having() == ["n2"]
+    assert hub.having() == ([] if is_forgotten else ["n2"])
 
 
 async def test_what_a_node_that_is_away_told_last_counts_until_somebody_gives_it_up(hub: Hub) -> None:
