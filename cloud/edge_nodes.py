@@ -32,7 +32,7 @@ from typing import Any
 from cloud.election import Seat
 from cloud.node_call import Call, Caller, NodeCall
 from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
-from cloud.records.records import Kind, Records
+from cloud.records.records import Change, Kind, Records
 from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
 from cloud.visit import Visit
 from common.database_writer import RETRY_S
@@ -162,6 +162,7 @@ class Nodes:
                 self._put(node, connected=False, since=started)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
+        records.watch(Kind.NODE, lambda key: self._record(*key))
         self._judge = judge
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
         self._judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
@@ -316,6 +317,10 @@ class Nodes:
                 self._count(node, driver)
         self._judge.note(name, before, refused)
         return written
+
+    def _record(self, name: str) -> Change:
+        node = self._nodes.get(name)
+        return record_of(node.stored) if node is not None else record_of(StoredNode(name))._replace(body=None)
 
     def _write(self, node: _Node) -> asyncio.Future[None]:
         """Write a node's first reports of drivers. They count once they are written."""

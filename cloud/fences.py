@@ -89,6 +89,7 @@ class Fences:
         self._absences, self._mounts, self._now = absences, mounts, now
         self._settle_earlier, self._joined = settle_earlier, joined
         self._fences = {it.node: it for it in records.take(Kind.FENCE, _read)}
+        records.watch(Kind.FENCE, lambda key: self._change(*key))
 
     def is_fenced(self, node: str) -> bool:
         """Whether an operator takes a node for dead, and it has shown no sign of life since."""

@@ -51,6 +51,7 @@ class HubLease:
     Attributes:
         leadership: this hub's; None: it waits.
         why_not: what it waits for, in a sentence.
+        namespace: that of the Lease.
     """
 
     def __init__(
@@ -66,13 +67,13 @@ class HubLease:
         self.leadership: Leadership | None = None
         self.why_not = "this hub starts"
         self._kubeconfig = settings.kubeconfig
-        self._namespace = lease_namespace(settings.leader_election_namespace)
+        self.namespace = lease_namespace(settings.leader_election_namespace)
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)
         self._deadline_s = settings.leader_election_renew_deadline_s
         self._retry_s = settings.leader_election_retry_period_s
         self._place, self._now, self._wall, self._pause = place, now, wall, pause
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}_{place}"
-        self._shown = f"{self._namespace}/{NAME}"
+        self._shown = f"{self.namespace}/{NAME}"
         self._record = LeaseRecord()
 
     def ready(self) -> tuple[bool, str]:
@@ -121,6 +122,13 @@ class HubLease:
                 async with asyncio.timeout(min(_LOOK_S, self._retry_s)):
                     await stopping.wait()
         return False
+
+    async def check(self, api: Kube) -> None:
+        """Raise KubeError unless this hub holds the Lease, as the API server has it."""
+        found = await find(api, _LEASES, NAME, self.namespace)
+        holder = read_lease(found).holder if found is not None else ""
+        if holder != self._identity:
+            raise KubeError("change a record", 0, "", f"{holder or 'no hub'} holds the Lease {self._shown} now")
 
     async def keep(self, api: Kube) -> None:
         """Renew the Lease until cancelled. Raises LeadershipLost."""
@@ -180,7 +188,7 @@ class HubLease:
                 raise self._lost(f"{self._record.holder or 'no hub'} holds it now")
 
     async def _read(self, api: Kube) -> None:
-        found = await find(api, _LEASES, NAME, self._namespace)
+        found = await find(api, _LEASES, NAME, self.namespace)
         self._record = read_lease(found) if found is not None else LeaseRecord()
 
     async def _write(self, api: Kube, change: Body) -> None:
@@ -188,11 +196,11 @@ class HubLease:
         metadata = change.get("metadata", {})
         if self._record.version:
             metadata = {**metadata, "resourceVersion": self._record.version}
-            written = await api.patch(_LEASES, NAME, {**change, "metadata": metadata}, self._namespace)
+            written = await api.patch(_LEASES, NAME, {**change, "metadata": metadata}, self.namespace)
         else:
             made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **change}
-            metadata = {**metadata, "name": NAME, "namespace": self._namespace}
-            written = await api.create(_LEASES, {**made, "metadata": metadata}, self._namespace)
+            metadata = {**metadata, "name": NAME, "namespace": self.namespace}
+            written = await api.create(_LEASES, {**made, "metadata": metadata}, self.namespace)
         self._record = read_lease(written)
 
     def _taken(self, epoch: int) -> Body:

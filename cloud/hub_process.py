@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cloud.admission import Role
@@ -20,6 +20,7 @@ from cloud.leadership import Leadership
 from cloud.manifests_part import reading
 from cloud.node_rights import NodeRights
 from cloud.placement.claims import Claims
+from cloud.records.directory import StateDirectory
 from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
@@ -59,10 +60,12 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     """
     async with AsyncExitStack() as opened:  # which closes all that was opened, also if the next thing cannot be
         tls = settings.tls(server=True)  # first, because it says best what is wrong with these files
-        records = SqliteRecords(settings.state_dir)
-        last = await opened.enter_async_context(AsyncExitStack())
-        last.push_async_callback(records.close)
-        lease = _lease(settings, records)
+        lease = None
+        if settings.kubeconfig is not None:
+            directory = StateDirectory(settings.state_dir)
+            opened.callback(directory.close)
+            directory.refuse(("state.db",), "a hub without --kubeconfig")
+            lease = _lease(settings, directory)
         metrics = Metrics()
         if settings.http is not None:
             ready = lease.ready if lease is not None else lambda: (True, "")
@@ -74,7 +77,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             leadership = await opened.enter_async_context(lease.held(stopping))
             if leadership is None:
                 return
-            opened.push_async_callback(last.aclose)  # before the Lease is released
+        records = await opened.enter_async_context(_records(settings, lease, leadership))
         await _run(settings, stopping, opened, tls=tls, records=records, metrics=metrics, leadership=leadership)
 
 
@@ -197,16 +200,39 @@ async def _watch(parts: HubParts, trust: TrustPart) -> None:
         parts.hub.end_expired()
 
 
-def _lease(settings: HubSettings, records: SqliteRecords) -> "HubLease | None":
-    """The Lease of the cluster that the settings name; None without a cluster."""
-    if settings.kubeconfig is None:
-        return None
+def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
+    """The Lease of the cluster that the settings name."""
+    assert settings.kubeconfig is not None
     try:  # here, because the library is large, and may be missing where nobody needs it
         from cloud.hub_lease import HubLease  # noqa: PLC0415
     except ModuleNotFoundError as error:
         why = f"needs the package {error.name}: install csi-bridge[cloud]"
         raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
-    return HubLease(settings, records.place)
+    return HubLease(settings, directory.place)
+
+
+@asynccontextmanager
+async def _records(
+    settings: HubSettings, lease: "HubLease | None", leadership: Leadership | None
+) -> AsyncIterator[Records]:
+    """Open the records: in the cluster that the settings name, else in the state directory."""
+    if lease is None or leadership is None or settings.kubeconfig is None:
+        local = SqliteRecords(settings.state_dir)
+        try:
+            yield local
+        finally:
+            await local.close()
+        return
+    from cloud.kube import connect  # noqa: PLC0415  # as in `_lease`
+    from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
+
+    async with connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
+        records = KubernetesRecords(kube, lease.namespace, still_leads=lambda: lease.check(kube))
+        try:
+            await records.open()
+            yield records
+        finally:
+            await records.close()
 
 
 def _sync_part(

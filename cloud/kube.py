@@ -433,15 +433,14 @@ async def refuse_older(api: Kube, kubeconfig: str) -> None:
         )
 
 
-async def may(api: Kube, verb: str, resource: str, namespace: str = "", name: str = "") -> bool:
+async def may(api: Kube, verb: str, resource: str, namespace: str = "") -> bool:
     """Whether the account may do something, by a SelfSubjectAccessReview, which every user may make.
 
     `resource` is as for `kubectl auth can-i`: `pods/status`, `leases.coordination.k8s.io`. Raises KubeError.
     """
-    whole, _, subresource = resource.partition("/")
-    plural, _, group = whole.partition(".")
-    of = {"group": group, "resource": plural, "subresource": subresource}
-    wanted = {**of, "verb": verb, "namespace": namespace, "name": name}
+    name, _, subresource = resource.partition("/")
+    plural, _, group = name.partition(".")
+    wanted = {"group": group, "resource": plural, "subresource": subresource, "verb": verb, "namespace": namespace}
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",

@@ -63,6 +63,7 @@ class UniqueSegments:
             for segment, drivers in segments:
                 for driver in drivers:
                     self._give(segment, node, driver)
+        records.watch(Kind.SEGMENTS, lambda key: self.record(*key))
 
     def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
         """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""

@@ -20,7 +20,7 @@ _MOST_NODES = 50
 
 POLICIES = (
     "csi-bridge-hub-claims", "csi-bridge-hub-marks", "csi-bridge-hub-nodes", "csi-bridge-hub-pods",
-    "csi-bridge-node-labels",
+    "csi-bridge-node-labels", "csi-bridge-records",
 )  # fmt: skip
 """The policies of deploy/cloud/base/admission.yaml, and their bindings."""
 

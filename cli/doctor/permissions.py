@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cli.doctor.finding import API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
-from cloud.leadership import NAME as HUB_LEASE
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -36,18 +35,18 @@ _ROLES = (
 class Rule(NamedTuple):
     """Some verbs, the resources that they are needed for, and the feature that needs them; empty: every volume does.
 
-    `namespace` is that of Leases, if it is not the process's own; `name` that of the one object.
+    `namespace` is that of Leases, if it is not the process's own.
     """
 
     verbs: str
     resources: str
     only_for: str = ""
     namespace: str = ""
-    name: str = ""
 
 
 _NO_KUBELET, _TOPOLOGY = "nodes without a kubelet", "drivers with topology or local placement"
 _SNAPSHOTS, _CLASSES = "volumes from snapshots", "VolumeAttributesClasses"
+_RECORDS = "edgenodes.csi-bridge.io volumeplacements.csi-bridge.io jointokens.csi-bridge.io denials.csi-bridge.io"
 _ELECTION = (
     Rule("create patch", "events", "events"),
     Rule("get create update", "leases.coordination.k8s.io", "--leader-election"),
@@ -57,13 +56,15 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
     HUB: (
         Rule("list watch", "pods persistentvolumeclaims persistentvolumes nodes"),
         Rule("list watch", "csidrivers.storage.k8s.io storageclasses.storage.k8s.io volumeattachments.storage.k8s.io"),
-        Rule("get create patch", "leases.coordination.k8s.io", name=HUB_LEASE),
+        Rule("list watch get create patch delete", "leases.coordination.k8s.io configmaps"),
         Rule("get create patch", "nodes csinodes.storage.k8s.io", _NO_KUBELET),
         Rule("get create patch", "leases.coordination.k8s.io", _NO_KUBELET, _HEARTBEATS),
         Rule("get delete", "pods", _NO_KUBELET),
         Rule("get", "persistentvolumeclaims", _NO_KUBELET),
         Rule("patch", "nodes/status pods/status persistentvolumeclaims/status", _NO_KUBELET),
         Rule("get create patch", "events", "events"),
+        Rule("list watch get create patch delete", _RECORDS),
+        Rule("patch", "edgenodes.csi-bridge.io/status"),
         Rule("delete", "nodes", "csi-bridge forget"),
         Rule("list", "volumesnapshotcontents.snapshot.storage.k8s.io", "csi-bridge audit"),
         Rule("list", "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io", "csi-bridge audit"),
@@ -135,7 +136,7 @@ def check(kube: "Kube", process: str, namespace: str) -> Check:
         ]
         allowed = await asyncio.gather(
             *(
-                may(kube, verb, one, (rule.namespace or namespace) if one.startswith("leases.") else "", rule.name)
+                may(kube, verb, one, (rule.namespace or namespace) if one.startswith(("leases.", "configmaps")) else "")
                 for rule, one, verb in asked
             )
         )

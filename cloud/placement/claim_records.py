@@ -31,6 +31,11 @@ def changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
     return Change(Kind.CLAIM, (driver, _NODE + node), {"state": mark, "node": node} if mark is not None else None)
 
 
+def marked_node(name: str) -> str | None:
+    """The node whose mark has this name; None: it is the name of a claim."""
+    return name.removeprefix(_NODE) if name.startswith(_NODE) else None
+
+
 def changed_election(driver: str, elected: Elected) -> Change:
     """The change to a driver's last election."""
     return Change(Kind.ELECTION, (driver,), asdict(elected))

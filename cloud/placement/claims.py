@@ -27,12 +27,19 @@ from typing import Any
 from cloud.election import Elected
 from cloud.placement.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
 from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
-from cloud.placement.claim_records import changed_claim, changed_election, changed_mark, read_claims, read_elections
+from cloud.placement.claim_records import (
+    changed_claim,
+    changed_election,
+    changed_mark,
+    marked_node,
+    read_claims,
+    read_elections,
+)
 from cloud.placement.ledger import Ledger, read
 from cloud.placement.recent import Recent
 from cloud.placement.requests import LONGEST_CHARS, deletion_of
 from cloud.placement.rules import Thing
-from cloud.records.records import Change, Records
+from cloud.records.records import Change, Kind, Records
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 
@@ -76,6 +83,7 @@ class Claims:
             claim = self.book(driver).claims.get(name)
             if row != (claim.row() if claim is not None else None):
                 self._put_name(driver, name)
+        records.watch(Kind.CLAIM, lambda key: self._as_it_is(*key))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -349,6 +357,12 @@ class Claims:
 
     def _own(self, driver: str) -> Book:
         return self._books.setdefault(driver, Book())
+
+    def _as_it_is(self, driver: str, name: str) -> Change:
+        """A record of a claim or a mark as memory has it."""
+        if (node := marked_node(name)) is not None:
+            return changed_mark(driver, node, self.book(driver).marks.get(node))
+        return self._row(driver, name)
 
     def _row(self, driver: str, name: str) -> Change:
         """The change to the record of a name, as memory has it now."""

@@ -9,7 +9,7 @@ Rules:
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
 * What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
   in all. Everything else is sent at once, and so is a `write` of a status, or its removal.
-* The hub watches its objects. It tells the owner of a record that somebody else has changed or deleted (`watch`).
+* The hub watches its objects. What somebody else changes or deletes it writes again, as memory has it (`watch`).
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from cloud.kube import Kube, KubeError, Resource
 from cloud.records.objects import RESOURCES, Path, Place, place_of, records_in, value_of
-from cloud.records.records import Body, Change, Changed, Key, Kind, damaged, read_all
+from cloud.records.records import Body, Change, Key, Kind, Now, damaged, read_all
 from cloud.sources.cluster.reflector import Reflector
 from common.database_writer import RETRY_S, WriteFailed
 from common.errors import SettingsError
@@ -126,7 +126,7 @@ class KubernetesRecords:
         self._kube, self._namespace, self._still_leads, self._retry_s = kube, namespace, still_leads, retry_s
         self._objects: dict[tuple[str, str], _Object] = {}
         self._found: dict[Kind, list[tuple[Key, Body]]] = {}
-        self._watchers: dict[Kind, Changed] = {}
+        self._owners: dict[Kind, Now] = {}
         self._numbers = itertools.count()
         self._requests = asyncio.Semaphore(_MOST_REQUESTS)
         self._next_status = 0.0
@@ -148,9 +148,9 @@ class KubernetesRecords:
         """All records of a kind (`Records.take`)."""
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=PLACE)
 
-    def watch(self, kind: Kind, changed: Changed) -> None:
-        """Hear of changes by others (`Records.watch`)."""
-        self._watchers[kind] = changed
+    def watch(self, kind: Kind, now: Now) -> None:
+        """Put what memory has if somebody else changes a record of a kind (`Records.watch`)."""
+        self._owners[kind] = now
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:  # noqa: ARG002  # etcd's room is nobody's in particular
         """Write changes in their order (`Records.write`)."""
@@ -289,8 +289,11 @@ class KubernetesRecords:
         for left in reversed(range(_TRIES)):
             try:
                 if it.version is None:
+                    before, uid = dict(it.records), it.uid
                     await self._refresh(it)
                     await self._still_leads()  # what was read may be the next hub's
+                    if uid and uid != it.uid:
+                        self._write_again(it, before)
                 await self._apply_once(it, values)
             except KubeError as error:
                 known, it.version = it.version, None
@@ -394,7 +397,9 @@ class KubernetesRecords:
         for name in missing:
             it = self._objects[resource.kind, name]
             if it.version and it.worker is None:
-                self._gone(it)
+                before = dict(it.records)
+                _forget(it)
+                self._write_again(it, before)
 
     def seen(self, resource: Resource, body: Body, is_gone: bool) -> None:  # noqa: FBT001  # the fields of an event
         """Take an event of the watch. An event of an own write tells nothing new."""
@@ -408,23 +413,19 @@ class KubernetesRecords:
             it.event = _Event(body, is_gone)
             return
         if it.version and int(metadata["resourceVersion"]) > int(it.version):
+            before = dict(it.records)
             if not is_gone:
                 self._adopt(it, body)
-                self._tell(it, {(kind, key): found for kind, key, found in records_in(resource, body)})
             elif metadata["uid"] == it.uid:
-                self._gone(it)
+                _forget(it)
+            self._write_again(it, before)
 
-    def _gone(self, it: _Object) -> None:
-        its = it.records
-        _forget(it)
-        it.records = its
-        self._tell(it, {})
-        it.records = {}
-
-    def _tell(self, it: _Object, found: Mapping[tuple[Kind, Key], Body]) -> None:
-        for kind, key in list(it.records.values()):
-            if kind in self._watchers:
-                self._watchers[kind](key, found.get((kind, key)))
+    def _write_again(self, it: _Object, before: Mapping[Path, tuple[Kind, Key]]) -> None:
+        """Put what memory has of an object that somebody else has changed."""
+        log.warning("somebody else has changed %s %s; it is written again", it.place.resource.kind, it.place.name)
+        for kind, key in {**before, **it.records}.values():
+            if kind in self._owners:
+                self.put(self._owners[kind](key))
 
 
 class _Copy:

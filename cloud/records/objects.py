@@ -2,7 +2,7 @@
 
     VolumePlacement     a claim: which node has the volume, snapshot or group of a name
     EdgeNode            a node: its status; in its spec, what must outlive a backup without status: certificates, fence,
-                        topology segments
+                        topology segments, and the facts that keep volumes from other nodes
     JoinToken, Denial   tokens and denials
     Lease               the node that an election has chosen for a driver
     ConfigMap           what people do not need: the offer of a driver, the mark of all records
@@ -105,6 +105,8 @@ _MAPPINGS: Final = {
     Kind.NODE: _Mapping(NODE, ("status",), ("node",), _node_name),
     Kind.SEGMENTS: _Mapping(NODE, ("spec", "segments"), ("node",), _node_name, only="segments"),
     Kind.CERTIFICATES: _Mapping(NODE, ("spec", "certificates"), ("node",), _node_name, only="certificates"),
+    Kind.MACHINE: _Mapping(NODE, ("spec", "machine"), ("node",), _node_name),
+    Kind.FACT: _Mapping(NODE, ("spec", "facts"), ("node", "kind", "namespace", "name"), _node_name),
     Kind.FENCE: _Mapping(NODE, ("spec", "fence"), ("node",), _node_name),
     Kind.ELECTION: _Mapping(LEASE, ("metadata", "annotations", _LABEL), ("driver",), _prefixed(Kind.ELECTION)),
     Kind.OFFER: _Mapping(CONFIG, _DATA, ("driver",), _prefixed(Kind.OFFER)),
@@ -121,13 +123,16 @@ def place_of(kind: Kind, key: Key) -> Place:
     if it.resource.namespaced:
         metadata["labels"] = {_LABEL: str(kind)}
     if it.resource is NODE:
-        frame["spec"] = {"node": key[0]}
-    return Place(it.resource, name, it.path, frame)
+        frame["spec"] = {"node": key[0], "facts": {}}
+    path = (*it.path, "/".join(key[1:])) if kind is Kind.FACT else it.path
+    return Place(it.resource, name, path, frame)
 
 
 def value_of(kind: Kind, key: Key, body: Body) -> Any:
     """A record as the value of its field."""
     it = _MAPPINGS[kind]
+    if kind is Kind.FACT:
+        return json.dumps(body, ensure_ascii=False)
     if it.resource is NODE:
         return _renamed(body[it.only] if it.only else body, _SNAKE, _camel)
     whole = {**dict(zip(it.parts, key, strict=True)), **body}
@@ -145,12 +150,15 @@ def records_in(resource: Resource, body: Body) -> Iterator[tuple[Kind, Key, Body
         value = _value_at(body, it.path)
         if it.resource.kind != resource.kind or value is None or (it.resource.namespaced and label != kind):
             continue
-        if it.resource is NODE:
+        if kind is Kind.FACT:
+            for name, text in value.items():
+                yield kind, (str(body["spec"]["node"]), *name.split("/", 2)), json.loads(text)
+        elif it.resource is NODE:
             found = _renamed(value, _CAMEL, _snake)
             yield kind, (str(body["spec"]["node"]),), {it.only: found} if it.only else found
-            continue
-        whole = json.loads(value) if it.resource.namespaced else _renamed(value, _CAMEL, _snake)
-        yield kind, tuple(str(whole.pop(part)) for part in it.parts), whole
+        else:
+            whole = json.loads(value) if it.resource.namespaced else _renamed(value, _CAMEL, _snake)
+            yield kind, tuple(str(whole.pop(part)) for part in it.parts), whole
 
 
 def _value_at(body: Any, path: Path) -> Any:
@@ -160,7 +168,7 @@ def _value_at(body: Any, path: Path) -> Any:
 
 
 def _renamed(value: Any, names: re.Pattern[str], rename: Callable[[str], str]) -> Any:
-    """A copy with other names of fields, at every depth."""
+    """A copy with other names of fields, at every depth. A null is left out: a schema has none."""
     if isinstance(value, list | tuple):
         return [_renamed(it, names, rename) for it in value]
     if not isinstance(value, dict):

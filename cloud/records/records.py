@@ -22,9 +22,6 @@ from common.errors import SettingsError
 
 Key = tuple[str, ...]
 Body = dict[str, Any]
-Changed = Callable[[Key, Body | None], None]
-"""Gets the key of a record that somebody else has changed, and its body; None: it was deleted."""
-
 T = TypeVar("T")
 
 
@@ -65,6 +62,10 @@ class Change(NamedTuple):
     body: Body | None
 
 
+Now = Callable[[Key], Change]
+"""The owner of a kind: returns the change that makes a record what it is in memory."""
+
+
 class Records(Protocol):
     """The records of one hub."""
 
@@ -81,8 +82,8 @@ class Records(Protocol):
             SettingsError: `read` has raised KeyError, TypeError or ValueError.
         """
 
-    def watch(self, kind: Kind, changed: Changed) -> None:
-        """Call `changed`, on the loop, when somebody else has changed a record of a kind."""
+    def watch(self, kind: Kind, now: Now) -> None:
+        """Put what memory has, if somebody else changes or deletes a record of a kind."""
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
         """Write changes in their order. Returns the end of the attempt.

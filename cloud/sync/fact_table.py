@@ -109,6 +109,8 @@ class FactTable:
             self._facts.setdefault(node, {})[ref] = fact
             if ref.kind == "Node":
                 self._note_use(node, None, fact)
+        records.watch(Kind.FACT, lambda key: self._as_it_is(*key))
+        records.watch(Kind.MACHINE, lambda key: self._machine(*key))
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without Events."""
@@ -282,11 +284,23 @@ class FactTable:
             self._note(ref, fact, None)
 
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
-        body = {"instance": instance, "earlier_use": sorted(earlier_use)}
-        change = Change(Kind.MACHINE, (node,), body)
+        change = _machine(node, instance, earlier_use)
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
         await self._write([change], grows=bool(earlier_use))
         self._note_machine(node, instance, earlier_use)
+
+    def _as_it_is(self, node: str, *ref: str) -> Change:
+        """The record of a fact as memory has it."""
+        fact = self.of(node).get(Ref(*ref))
+        record = self._record(Ref(*ref), fact)
+        body = {**record, "told_ns": fact.told_ns} if fact is not None and record is not None else None
+        return Change(Kind.FACT, (node, *ref), body)
+
+    def _machine(self, node: str) -> Change:
+        """The record of a node's machine as memory has it."""
+        if node not in self._instances:
+            return Change(Kind.MACHINE, (node,), None)
+        return _machine(node, self._instances[node], self.earlier_use.get(node, frozenset()))
 
     def _record(self, ref: Ref, fact: Fact | None) -> Body | None:
         """What is recorded of a fact, without its time; None: nothing."""
@@ -389,6 +403,10 @@ def _key(node: str, ref: Ref) -> Key:
 def _size(node: str, ref: Ref, fact: Fact) -> int:
     texts = "".join((*_key(node, ref), fact.stamp.uid, fact.stamp.version))
     return _RECORD_BYTES + len(texts.encode()) + len(encode_body(fact.body))
+
+
+def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
+    return Change(Kind.MACHINE, (node,), {"instance": instance, "earlier_use": sorted(earlier_use)})
 
 
 def _machine_size(node: str, earlier_use: frozenset[str]) -> int:

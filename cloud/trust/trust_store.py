@@ -151,12 +151,15 @@ class TrustStore:
         self.tokens = {it.id: it for it in records.take(Kind.TOKEN, _read_token)}
         self.certificates = dict(records.take(Kind.CERTIFICATES, _read_certificates))
         self.denials = {(it.kind, it.value): it for it in records.take(Kind.DENIAL, _read_denial)}
+        records.watch(Kind.TOKEN, lambda key: _token(key[0], self.tokens.get(key[0])))
+        records.watch(Kind.CERTIFICATES, lambda key: _certificates(key[0], self.certificates.get(key[0], {})))
+        records.watch(Kind.DENIAL, lambda key: _denial(key[0], key[1], self.denials.get((DenialKind(key[0]), key[1]))))
 
     async def save_token(self, token: Token, *, gone: Iterable[str] = ()) -> None:
         """Add or change a token, and remove others (ids). If that raises WriteFailed, nothing has changed."""
         removed = list(gone)
         # Those that nobody needs any more first: then the new one is the last to be written, or is not.
-        await self._records.write([*(Change(Kind.TOKEN, (it,), None) for it in removed), _token(token)])
+        await self._records.write([*(_token(it, None) for it in removed), _token(token.id, token)])
         for it in removed:
             self.tokens.pop(it, None)
         self.tokens[token.id] = token
@@ -187,8 +190,8 @@ class TrustStore:
             changed = change(known or {})
             # The use first: a hub that dies before the certificate is written has counted it, and the same request
             # gets its certificate (`Token.last_use`). The other way round, somebody else could use it again.
-            used = [self._used(used_for)] if used_for is not None else []
-            await self._records.write([*map(_token, used), _certificates(node, changed), *then])
+            used = [_token(used_for.token, self._used(used_for))] if used_for is not None else []
+            await self._records.write([*used, _certificates(node, changed), *then])
             if self.certificates.get(node) is known:
                 break  # else a hello has put others meanwhile, and the records have those
         self.certificates[node] = changed
@@ -203,7 +206,7 @@ class TrustStore:
         self.denials[denial.kind, denial.value] = denial
         self.tokens |= {it: replace(self.tokens[it], revoked_at=denial.at) for it in revoked}
         # The denial first: while it is there, a token that names its node lets nobody join.
-        changes = [_denial(denial), *(_token(self.tokens[it]) for it in revoked)]
+        changes = [_denial(denial.kind, denial.value, denial), *(_token(it, self.tokens[it]) for it in revoked)]
         for change in changes:
             self._records.put(change)
         return self._records.write(changes)
@@ -214,7 +217,7 @@ class TrustStore:
         If that raises WriteFailed, nothing has changed in memory.
         """
         key, is_removed = (denial.kind, denial.value), False
-        removal = Change(Kind.DENIAL, key, None)
+        removal = _denial(*key, None)
         try:
             if denial.kind is DenialKind.NODE and denial.value in self.certificates:
                 await self.change_certificates(denial.value, change, then=[removal])
@@ -226,7 +229,7 @@ class TrustStore:
             if is_removed and present is denial:
                 del self.denials[key]
             elif present is not None:  # the write may have failed and worked, or come after a new denial
-                self._records.put(_denial(present))
+                self._records.put(_denial(*key, present))
 
     def _used(self, made: Certificate) -> Token:
         token = self.tokens[made.token]
@@ -241,8 +244,8 @@ def _body(it: Token | Certificate | Denial, *key: str) -> Body:
     return {name: value for name, value in asdict(it).items() if name not in key}
 
 
-def _token(it: Token) -> Change:
-    return Change(Kind.TOKEN, (it.id,), _body(it, "id"))
+def _token(id_: str, it: Token | None) -> Change:
+    return Change(Kind.TOKEN, (id_,), _body(it, "id") if it is not None else None)
 
 
 def _read_token(key: Key, body: Body) -> Token:
@@ -258,8 +261,8 @@ def _read_certificates(key: Key, body: Body) -> tuple[str, Certificates]:
     return key[0], {it.generation: it for it in found}
 
 
-def _denial(it: Denial) -> Change:
-    return Change(Kind.DENIAL, (it.kind, it.value), _body(it, "kind", "value"))
+def _denial(kind: str, value: str, it: Denial | None) -> Change:
+    return Change(Kind.DENIAL, (kind, value), _body(it, "kind", "value") if it is not None else None)
 
 
 def _read_denial(key: Key, body: Body) -> Denial:

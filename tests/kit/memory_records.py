@@ -21,7 +21,7 @@ from common.database_writer import WriteFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cloud.records.records import Body, Change, Changed, Key, Kind
+    from cloud.records.records import Body, Change, Key, Kind, Now
 
 CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
 
@@ -106,7 +106,7 @@ class MemoryRecords:
         for done, changes in held:
             self._end(done, changes)
 
-    def watch(self, kind: Kind, changed: Changed) -> None:
+    def watch(self, kind: Kind, now: Now) -> None:
         """Nobody else changes them."""
 
     def put(self, change: Change) -> None:

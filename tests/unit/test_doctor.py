@@ -436,8 +436,8 @@ class Cluster(FakeApi):
     async def create(self, resource: Resource, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
         await self._fail("create")
         asked = body["spec"]["resourceAttributes"]
-        assert (asked["namespace"] in {"kube-node-lease", "csi-bridge"}) == (asked["resource"] == "leases")
-        assert asked["name"] in {"", "csi-bridge-hub"}
+        is_namespaced = asked["resource"] in {"leases", "configmaps"}
+        assert (asked["namespace"] in {"kube-node-lease", "csi-bridge"}) == is_namespaced
         name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
         return {"status": {"allowed": f"{asked['verb']} {name}" not in self._denied}}
 

@@ -18,6 +18,7 @@ import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.kit.deployed import DEPLOY
 from tests.kit.peers.kube_api import KubeApi
 from tests.kit.ports import free_ports
 from tests.kit.processes import Supervisor, listens_on
@@ -113,6 +114,7 @@ class ControlPlane:
         self._start_etcd()
         self._start_api_server()
         self.api = self._api()
+        self.apply(DEPLOY / "cloud/base/crds.yaml")
         self._start_controller_manager()
 
     def start_scheduler(self) -> None:

@@ -64,7 +64,8 @@ class Cut:
 
     def __init__(self, records: SqliteRecords) -> None:
         self.most = MANY
-        self.take, self.put, self.close, self._whole = records.take, records.put, records.close, records.write
+        self.take, self.put, self.watch = records.take, records.put, records.watch
+        self.close, self._whole = records.close, records.write
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
         changes = list(changes)

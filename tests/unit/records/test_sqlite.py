@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -53,26 +52,6 @@ async def test_only_the_owner_may_read_the_file_and_its_journal(tmp_path: Path) 
     assert modes == dict.fromkeys(("hub.lock", "state.db", "state.db-shm", "state.db-wal"), 0o600)
 
 
-async def test_a_second_hub_in_one_directory_is_refused_as_long_as_the_first_one_runs(tmp_path: Path) -> None:
-    first = SqliteRecords(tmp_path)
-    with pytest.raises(SettingsError, match="another hub is using it"):
-        SqliteRecords(tmp_path)
-    await first.close()
-    await SqliteRecords(tmp_path).close()
-
-
-async def test_a_directory_has_the_same_place_after_a_restart_and_its_copy_has_another_one(tmp_path: Path) -> None:
-    first = SqliteRecords(tmp_path / "a")
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    copied = SqliteRecords(tmp_path / "b")
-    places = [first.place, copied.place]
-    await first.close()
-    await copied.close()
-    again = SqliteRecords(tmp_path / "a")
-    assert places[0] == again.place != places[1]
-    await again.close()
-
-
 @pytest.mark.parametrize("damage", ["no database", "no JSON"])
 async def test_a_damaged_file_stops_the_hub_says_what_to_do_and_keeps_its_name(tmp_path: Path, damage: str) -> None:
     await SqliteRecords(tmp_path).close()
@@ -85,14 +64,6 @@ async def test_a_damaged_file_stops_the_hub_says_what_to_do_and_keeps_its_name(t
     with pytest.raises(SettingsError, match=r"is damaged.*put back a copy"):
         SqliteRecords(tmp_path)
     assert (tmp_path / "state.db").read_bytes() == before
-
-
-async def test_files_of_a_hub_before_state_db_are_not_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "placement.db").touch()
-    with pytest.raises(SettingsError, match=r"records of an earlier version \(placement.db\)"):
-        SqliteRecords(tmp_path)
-    (tmp_path / "placement.db").rename(tmp_path / "placement.old")
-    await SqliteRecords(tmp_path).close()
 
 
 async def test_a_file_of_a_newer_hub_stops_the_hub(tmp_path: Path) -> None:

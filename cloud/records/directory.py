@@ -1,0 +1,66 @@
+"""The state directory of a hub: one hub at a time uses it."""
+
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from common.database import lock
+from common.errors import SettingsError
+from common.state_directory import make_state_directory
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_PLACE_CHARS: Final = 16
+
+_EARLIER: Final = ("placement.db", "hub.db", "trust.db")
+"""The files of hubs before `state.db`, which this one cannot read."""
+
+
+class StateDirectory:
+    """A locked state directory.
+
+    Attributes:
+        path: the directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Make and lock it.
+
+        Raises:
+            SettingsError: it cannot be used, another hub uses it, or an earlier version has left its records there.
+        """
+        self.path = path
+        try:
+            make_state_directory(path)
+            self._lock_file = lock(path / "hub.lock")
+        except BlockingIOError:
+            raise SettingsError("--state-dir", str(path), "another hub is using it") from None
+        except OSError as error:
+            raise SettingsError("--state-dir", str(path), f"cannot be written: {error}") from error
+        if not (path / "state.db").exists():
+            self.refuse(_EARLIER, "an earlier version")
+
+    def refuse(self, names: tuple[str, ...], whose: str) -> None:
+        """Raise SettingsError if there are records of these names, which would be forgotten."""
+        if left := [name for name in names if (self.path / name).exists()]:
+            self.close()
+            why = (
+                f"has records of {whose} ({', '.join(left)}), which this hub does not read: go on as before, or delete "
+                f"all volumes first and then move these files away"
+            )
+            raise SettingsError("--state-dir", str(self.path), why)
+
+    @property
+    def place(self) -> str:
+        """Names the directory, for as long as this machine runs. A copy of it has another name."""
+        found = os.fstat(self._lock_file)
+        try:
+            boot = _BOOT_ID.read_text()
+        except OSError:
+            boot = secrets.token_hex()
+        return sha256(f"{boot} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:_PLACE_CHARS]
+
+    def close(self) -> None:
+        """Let another hub use it."""
+        os.close(self._lock_file)
