@@ -292,9 +292,17 @@ class Claims:
             PlacementNotKept: the mark cannot be written, and the list does not count.
         """
         book = self._own(driver)
-        if book.marks.get(node) is not Mark.LISTED and any(book.may_list(thing, node, began) for thing in things):
+        if book.marks.get(node) is Mark.LISTED or not any(book.may_list(thing, node, began) for thing in things):
+            self._listed(driver, node, kind, things, began=began, at=at)
+            return
+        try:
             await _written(self._records.write([changed_mark(driver, node, Mark.LISTED)]))
-        now = self.now()
+            self._listed(driver, node, kind, things, began=began, at=at)
+        finally:  # a claim may have the ids by now, and the write may go on without its caller
+            self._put_mark(driver, node)
+
+    def _listed(self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float) -> None:
+        book, now = self._own(driver), self.now()
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
         new, old = told - before, before - told

@@ -200,6 +200,8 @@ def holders(book: Book) -> set[tuple[str, str]]:
 @example([("pin", "a", "n1", VOL, "doubt"), ("full",), ("create", "a", "n1", VOL, "final"), ("written",), ("empty",)])
 @example([("create", "a", "n1", VOL, "made"), ("settle",), ("forget", "n1"), ("create", "a", "n2", VOL, "final")])
 @example([("listed", "n1", []), ("forget", "n1"), ("leave",)])
+@example([("create", "a", "n1", VOL, "made"), ("listed", "n1", [VOL])])
+@example([("create", "a", "n1", VOL, "made"), ("listed", "n1", [VOL]), ("cut", 0)])
 @example([("record", "n1", VOL, "a"), ("record", "n1", OTHER, "b"), ("cut", 2), ("forget", "n1"), ("written",)])
 @example([("forget", "n1"), ("record", "n1", VOL, "b"), ("cut", 0), ("forget", "n1"), ("record", "n1", VOL, "a")])
 @example([("record", "n1", VOL, "a"), ("cut", 1), ("create", "b", "n1", VOL, "made"), ("written",)])
