@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,8 +135,10 @@ def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshot
     lists = len(cluster.bridge.hub.logged("has listed"))
 
     cluster.bridge.hub.stop()
-    with closing(sqlite3.connect(cluster.bridge.hub_state / "state.db", isolation_level=None)) as records:
-        assert records.execute("DELETE FROM records WHERE kind = 'claim'").rowcount
+    placements = [it["metadata"]["name"] for it in tenant.api.all("VolumePlacement")]
+    assert placements
+    for name in placements:
+        tenant.api.delete("VolumePlacement", name)
     cluster.bridge.hub.start()
 
     for node in NODES:

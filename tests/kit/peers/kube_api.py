@@ -36,6 +36,7 @@ _API_VERSIONS = {
     "VolumeGroupSnapshot": "groupsnapshot.storage.k8s.io/v1",
     "VolumeGroupSnapshotClass": "groupsnapshot.storage.k8s.io/v1",
     "VolumeGroupSnapshotContent": "groupsnapshot.storage.k8s.io/v1",
+    "VolumePlacement": "csi-bridge.io/v1alpha1",
     "VolumeSnapshot": "snapshot.storage.k8s.io/v1",
     "VolumeSnapshotClass": "snapshot.storage.k8s.io/v1",
     "VolumeSnapshotContent": "snapshot.storage.k8s.io/v1",
