@@ -2,7 +2,8 @@
 
     make bench                         every figure; it says at the start how long that takes
     make bench ARGS="--only call"      one group: call, counts, pair, identity, size, link, edges, herd, kubelet,
-                                       volumes, idle, small, claims, stock, changes, objects
+                                       volumes, idle, small, claims, stock, changes, objects,
+                                       records
     make bench ARGS="--against FILE"   the same, compared with an earlier result
     make bench ARGS="--write"          the tables go into docs/performance.md
 
@@ -47,6 +48,7 @@ from bench import (  # noqa: E402  # a script outside the packages
     dial_figures,
     edge_figures,
     kubelet_figures,
+    record_figures,
     session_pair,
     small_figures,
     sync_figures,
@@ -93,6 +95,7 @@ GROUPS = {
     "stock": Group(claim_figures.stock_claims, 4),
     "changes": Group(sync_figures.changes, 6),
     "objects": Group(sync_figures.many_objects, 5),
+    "records": Group(record_figures.records, 1.5),
 }
 
 _LOOK_S = 2.0
