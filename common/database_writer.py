@@ -1,8 +1,8 @@
 """A database writer: the one thread that writes to a database, so that no write blocks the event loop.
 
-    commit, transact    make one attempt; return once the write is committed, raise if it fails
-    persist             retries; returns once the write is committed, or False when the writer is closed
-    put                 returns at once, and retries; a newer `put` of the same key replaces a waiting one
+    commit, submit    make one attempt; the first returns once the write is committed, and raises if it fails
+    persist           retries; returns once the write is committed, or False when the writer is closed
+    put               returns at once, and retries; a newer `put` of the same key replaces a waiting one
 
 Rules:
 
@@ -12,7 +12,6 @@ Rules:
   savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once, and ends the
   retries of those that it `replaces` (`submit`).
-* A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows without that write.
 * The writer logs a failure once, and logs when writing works again.
 * If a caller is cancelled, its write goes on.
 * A write that `grows` fails while the disk has less room than `least_free_bytes`: that room is for other files.
@@ -28,10 +27,9 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from common.database import transaction
 from common.errors import BridgeError
@@ -45,12 +43,8 @@ _GATHER_S = 0.02
 """How long `put`s gather after a write. A transaction costs as much as a dial's other work for the database, and
 thousands of agents dial within seconds. A process that is killed loses them."""
 
-T = TypeVar("T")
-
 Statement = tuple[str, tuple[object, ...]]
 """SQL, and the values of its question marks."""
-
-Work = Callable[[sqlite3.Connection], T]
 
 
 class WriteFailed(OSError):
@@ -70,36 +64,20 @@ class _Write:
     """A write that waits for the writer's thread.
 
     Attributes:
-        work: executes the caller's statements, or is the caller's function.
-        done: gets the result; None if nothing needs it.
+        statements: what to execute.
+        done: its end; None if nobody waits for it.
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
         number: the place of its coming.
         replaces: the keys of the `put`s before it that nobody needs any more once it is written.
-        raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
         grows: whether it needs room that other files may need more.
     """
 
-    work: Work[Any]
-    done: asyncio.Future[Any] | None = None
+    statements: Sequence[Statement]
+    done: asyncio.Future[None] | None = None
     retried: bool = False
     number: int = 0
     replaces: Iterable[Hashable] = ()
-    raises: bool = False
     grows: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """The result of a write that the database refused."""
-
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """The result of a caller's function that raised an error which is not the database's."""
-
-    error: Exception
 
 
 class DatabaseWriter:
@@ -153,39 +131,25 @@ class DatabaseWriter:
 
     # ---- for callers -------------------------------------------------------------------------------------------------
 
-    async def commit(self, statements: Iterable[Statement], *, grows: bool = False) -> None:
+    async def commit(self, statements: Iterable[Statement]) -> None:
         """Execute statements in one transaction; return once it is committed.
-
-        Args:
-            statements: what to execute.
-            grows: fail if the disk has less room than `least_free_bytes`.
 
         Raises:
             WriteFailed: none of them was executed.
         """
-        await self.submit(statements, grows=grows)
+        await self.submit(statements)
 
     def submit(
         self, statements: Iterable[Statement], *, grows: bool = False, replaces: Iterable[Hashable] = ()
     ) -> asyncio.Future[None]:
         """Begin a `commit`, which takes its place among the other writes now. Returns its end.
 
-        Earlier `put`s with the keys that it `replaces` are not retried once it is committed.
-        """
-        return self._submit(_Write(_executes(statements), grows=grows, replaces=replaces))
-
-    async def transact(self, work: Work[T]) -> T:
-        """Read and write in one transaction, in the database's thread; return the result once committed.
-
         Args:
-            work: gets the connection, which is in a transaction that holds the write lock.
-
-        Raises:
-            WriteFailed: nothing of it was written.
-            Exception: `work` raised it, and nothing of it was written.
+            statements: what to execute.
+            grows: fail if the disk has less room than `least_free_bytes`.
+            replaces: earlier `put`s with these keys are not retried once it is committed.
         """
-        result: T = await self._submit(_Write(work, raises=True))
-        return result
+        return self._submit(_Write(list(statements), grows=grows, replaces=replaces))
 
     async def persist(self, statements: Iterable[Statement]) -> bool:
         """Execute statements in one transaction, and retry until they are committed.
@@ -194,7 +158,7 @@ class DatabaseWriter:
             Whether they are committed. False: the writer was closed first.
         """
         try:
-            await self._submit(_Write(_executes(statements), retried=True))
+            await self._submit(_Write(list(statements), retried=True))
         except WriteFailed:
             return False
         return True
@@ -209,7 +173,7 @@ class DatabaseWriter:
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
             number = next(self._numbers)
-            self._retried[key] = _Write(_executes(statements), retried=True, number=number)
+            self._retried[key] = _Write(list(statements), retried=True, number=number)
             if self._is_awaited or not self._gathers:
                 self._woken.notify()
 
@@ -230,7 +194,7 @@ class DatabaseWriter:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _submit(self, write: _Write) -> asyncio.Future[Any]:
+    def _submit(self, write: _Write) -> asyncio.Future[None]:
         write.done = asyncio.get_running_loop().create_future()
         with self._woken:
             if self._closing:
@@ -279,13 +243,13 @@ class DatabaseWriter:
         writes = sorted((*retried.values(), *once), key=operator.attrgetter("number"))
         results = dict(zip(writes, self._transact(writes), strict=True))
         for write in once:
-            if not isinstance(results[write], _Failed):
+            if results[write] is None:
                 for key in write.replaces:
                     if key in retried and retried[key].number < write.number:
                         del results[retried.pop(key)]
-        failed = [result.error for result in results.values() if isinstance(result, _Failed)]
+        failed = [error for error in results.values() if error is not None]
         errors, works = [it for it in failed if not isinstance(it, _NoRoom)], len(failed) < len(writes)
-        again = {key: write for key, write in retried.items() if isinstance(results[write], _Failed)}
+        again = {key: write for key, write in retried.items() if results[write] is not None}
         with self._woken:
             self._retry_at = time.monotonic() + self._retry_s if again else 0.0
             if not self._gives_up:
@@ -296,8 +260,8 @@ class DatabaseWriter:
             self._note_trouble(errors[0] if errors else None)
         self._tell(results, works=works)
 
-    def _transact(self, writes: list[_Write]) -> list[Any]:
-        """Attempt some writes in one transaction. Returns their results; for a failed one a `_Failed` or `_Raised`."""
+    def _transact(self, writes: list[_Write]) -> list[Exception | None]:
+        """Attempt some writes in one transaction. Returns the error of each; None: it worked."""
         try:
             if self._connection is None:
                 assert self._connect is not None
@@ -306,7 +270,7 @@ class DatabaseWriter:
             with transaction(self._connection):
                 return _attempt_all(self._connection, writes, crowded)
         except Exception as error:  # noqa: BLE001  # the callers get it
-            return [_Failed(error)] * len(writes)
+            return [error] * len(writes)
 
     def _no_room(self) -> _NoRoom | None:
         """The error of writes that grow; None if the disk has room for them."""
@@ -331,9 +295,9 @@ class DatabaseWriter:
             log.error("cannot write %s; %s: %s", self._path, self._meanwhile, trouble, exc_info=bug)
         self.trouble = trouble
 
-    def _tell(self, results: dict[_Write, Any], *, works: bool) -> None:
+    def _tell(self, results: dict[_Write, Exception | None], *, works: bool) -> None:
         """Give the waiting callers their results, on their loops."""
-        told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+        told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[None], Exception | None]]] = {}
         for write, result in results.items():
             if write.done is not None:
                 told.setdefault(write.done.get_loop(), []).append((write.done, result))
@@ -341,62 +305,42 @@ class DatabaseWriter:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._settle, outcomes, works)
 
-    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]], works: bool) -> None:  # noqa: FBT001  # a callback
+    def _settle(self, outcomes: list[tuple[asyncio.Future[None], Exception | None]], works: bool) -> None:  # noqa: FBT001  # a callback
         """End the waiting of callers, on their loop."""
         if works and self._connected is not None:
             self._connected()
             self._connected = None
-        for done, result in outcomes:
+        for done, error in outcomes:
             if done.done():  # the caller was cancelled
                 continue
-            match result:
-                case _Failed(error):
-                    failed = WriteFailed(self._path, _text(error))
-                    failed.__cause__ = error
-                    done.set_exception(failed)
-                case _Raised(error):
-                    done.set_exception(error)
-                case _:
-                    done.set_result(result)
+            if error is None:
+                done.set_result(None)
+            else:
+                failed = WriteFailed(self._path, _text(error))
+                failed.__cause__ = error
+                done.set_exception(failed)
 
 
-def _executes(statements: Iterable[Statement]) -> Work[None]:
-    found = list(statements)
-
-    def execute(connection: sqlite3.Connection) -> None:
-        for sql, values in found:
-            connection.execute(sql, values)
-
-    return execute
+def _attempt_all(
+    connection: sqlite3.Connection, writes: list[_Write], crowded: _NoRoom | None
+) -> list[Exception | None]:
+    return [crowded if write.grows and crowded is not None else _attempt(connection, write) for write in writes]
 
 
-def _attempt_all(connection: sqlite3.Connection, writes: list[_Write], crowded: _NoRoom | None) -> list[Any]:
-    results: list[Any] = []
-    missing: _Failed | None = None
-    for write in writes:
-        if write.grows and crowded is not None:
-            results.append(_Failed(crowded))
-            continue
-        result = missing if missing and write.raises else _attempt(connection, write)
-        if write.retried and isinstance(result, _Failed):
-            missing = missing or result
-        results.append(result)
-    return results
-
-
-def _attempt(connection: sqlite3.Connection, write: _Write) -> Any:
-    """The result of one write in an open transaction. If it fails, it leaves nothing in the transaction."""
+def _attempt(connection: sqlite3.Connection, write: _Write) -> Exception | None:
+    """Make one write in an open transaction. Returns its error; then it leaves nothing in the transaction."""
     connection.execute("SAVEPOINT one")
     try:
-        result = write.work(connection)
+        for sql, values in write.statements:
+            connection.execute(sql, values)
     except Exception as error:
         if not connection.in_transaction:
             raise
         connection.execute("ROLLBACK TO one")
         connection.execute("RELEASE one")
-        return _Raised(error) if write.raises and not isinstance(error, sqlite3.Error) else _Failed(error)
+        return error
     connection.execute("RELEASE one")
-    return result
+    return None
 
 
 def _text(error: Exception) -> str:

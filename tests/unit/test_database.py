@@ -148,6 +148,18 @@ def insert(key: str, value: int = 0) -> Statement:
     return "INSERT OR REPLACE INTO items VALUES (?, ?)", (key, value)
 
 
+class Slow:
+    """A value that the writer's thread waits for."""
+
+    def __init__(self, begun: threading.Event, end: threading.Event) -> None:
+        self._begun, self._end = begun, end
+
+    def __conform__(self, _protocol: object) -> int:
+        self._begun.set()
+        self._end.wait()
+        return 0
+
+
 class WrittenDatabase:
     """A database with its writer.
 
@@ -173,13 +185,8 @@ class WrittenDatabase:
     def hold(self) -> Callable[[], None]:
         """Keep the writer's thread busy until the returned function is called."""
         held = threading.Event()
-
-        def wait(_: sqlite3.Connection) -> None:
-            self.is_held.set()
-            held.wait()
-
         self.is_held = threading.Event()
-        self.busy = asyncio.ensure_future(self.writer.transact(wait))
+        self.busy = asyncio.ensure_future(self.writer.commit([("SELECT ?", (Slow(self.is_held, held),))]))
         return held.set
 
 
@@ -287,53 +294,10 @@ async def test_a_value_that_no_database_can_hold_is_a_bug_with_its_traceback(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-# -------------------- transact --------------------
-
-
-async def test_a_transaction_reads_and_writes_and_returns_its_result(patient: WrittenDatabase) -> None:
-    await patient.writer.commit([insert("a", 1)])
-
-    def add(database: sqlite3.Connection) -> int:
-        (value,) = database.execute("SELECT value FROM items WHERE key = 'a'").fetchone()
-        database.execute(*insert("a", value + 1))
-        return int(value)
-
-    assert await asyncio.gather(*(patient.writer.transact(add) for _ in range(3))) == [1, 2, 3]
-    assert patient.items() == {"a": 4}
-
-
-async def test_a_transaction_that_raises_gives_its_error_to_its_caller_and_writes_nothing(
-    patient: WrittenDatabase,
-) -> None:
-    def refuse(database: sqlite3.Connection) -> None:
-        database.execute(*insert("a"))
-        raise LookupError("held by n1")
-
-    release = patient.hold()
-    both = asyncio.gather(patient.writer.transact(refuse), patient.writer.commit([insert("b")]), return_exceptions=True)
-    await asyncio.sleep(0)
-    release()
-    refused, _ = await both
-    assert str(refused) == "held by n1"
-    assert isinstance(refused, LookupError)
-    assert patient.items() == {"b": 0}
-    assert patient.writer.trouble == ""
-
-
-async def test_a_transaction_that_the_database_refuses_is_a_write_that_failed(patient: WrittenDatabase) -> None:
-    patient.change("DROP TABLE items")
-    with pytest.raises(WriteFailed, match="no such table"):
-        await patient.writer.transact(lambda database: database.execute(*insert("a")))
-
-
 async def test_two_writers_to_one_file_wait_for_each_other(patient: WrittenDatabase, tmp_path: Path) -> None:
     other = WrittenDatabase(tmp_path, retry_s=3_600.0)
-
-    def add(database: sqlite3.Connection) -> None:
-        (value,) = database.execute("SELECT count(*) FROM items").fetchone()
-        database.execute(*insert(str(value)))
-
-    await asyncio.gather(*(written.writer.transact(add) for _ in range(20) for written in (patient, other)))
+    one_more = ("INSERT INTO items SELECT count(*), 0 FROM items", ())
+    await asyncio.gather(*(written.writer.commit([one_more]) for _ in range(20) for written in (patient, other)))
     await other.writer.close()
     assert len(patient.items()) == 40
 
@@ -449,15 +413,3 @@ async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_
     assert await task
     assert (opened.is_set(), writer.trouble) == (True, "")
     await writer.close()
-
-
-async def test_a_transaction_that_would_read_rows_without_a_put_that_fails_fails_as_well(tmp_path: Path) -> None:
-    written = WrittenDatabase(tmp_path, retry_s=60.0)
-    written.change(FULL)
-    written.writer.put("a", insert("a"))
-    read = "SELECT count(*) FROM items"
-    with pytest.raises(WriteFailed, match="disk is full"):
-        await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0])
-    written.change("DROP TRIGGER full")
-    assert await written.writer.transact(lambda connection: connection.execute(read).fetchone()[0]) == 1
-    await written.writer.close()

@@ -576,6 +576,17 @@ async def test_a_fact_that_the_disk_does_not_give_is_named_once_and_tried_again_
     assert len(heard) == 3
 
 
+class Held:
+    """A value that the writer's thread waits for until the event is set."""
+
+    def __init__(self, end: threading.Event) -> None:
+        self._end = end
+
+    def __conform__(self, _protocol: object) -> int:
+        self._end.wait()
+        return 0
+
+
 @pytest.mark.parametrize("between", [{"a": 2}, None], ids=["changed", "dropped"])
 async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     store: Metastore, between: dict[str, object] | None
@@ -583,7 +594,7 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     """The hub's word of the first state comes while the disk is about to show, and to tell, the one in between."""
     first = await stored_fact(store, NODE, {"a": 1})
     busy = threading.Event()
-    holding = asyncio.ensure_future(store._writer.transact(lambda _: busy.wait()))
+    holding = asyncio.ensure_future(store._writer.commit([("SELECT ?", (Held(busy),))]))
     if between is not None:
         store.put_fact(NODE, between)
     else:
@@ -679,7 +690,7 @@ async def test_an_event_is_forgotten_when_the_hub_has_it_unless_it_happened_agai
 async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_removed(store: Metastore) -> None:
     stamp = await stored_fact(store, event(1), {"count": 1})
     busy = threading.Event()
-    holding = asyncio.ensure_future(store._writer.transact(lambda _: busy.wait()))
+    holding = asyncio.ensure_future(store._writer.commit([("SELECT ?", (Held(busy),))]))
     store.facts.hear(Confirmed(event(1), stamp))
     still_told = told(store)
     busy.set()
