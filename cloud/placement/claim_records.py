@@ -36,9 +36,9 @@ def marked_node(name: str) -> str | None:
     return name.removeprefix(_NODE) if name.startswith(_NODE) else None
 
 
-def changed_election(driver: str, elected: Elected) -> Change:
-    """The change to a driver's last election."""
-    return Change(Kind.ELECTION, (driver,), asdict(elected))
+def changed_election(driver: str, elected: Elected | None) -> Change:
+    """The change to a driver's last election. Without one the record is removed."""
+    return Change(Kind.ELECTION, (driver,), asdict(elected) if elected is not None else None)
 
 
 def read_claims(records: Records) -> tuple[list[tuple[str, str, Row]], list[tuple[str, str, Mark]]]:
@@ -47,7 +47,7 @@ def read_claims(records: Records) -> tuple[list[tuple[str, str, Row]], list[tupl
     Raises:
         SettingsError: a record cannot be read.
     """
-    found = records.take(Kind.CLAIM, _read_claim)
+    found = records.take(Kind.CLAIM, read_claim)
     claims = [(driver, name, it) for driver, name, it in found if isinstance(it, Row)]
     return claims, [(driver, name, it) for driver, name, it in found if isinstance(it, Mark)]
 
@@ -61,7 +61,8 @@ def read_elections(records: Records) -> dict[str, Elected]:
     return dict(records.take(Kind.ELECTION, _read_election))
 
 
-def _read_claim(key: Key, body: Body) -> tuple[str, str, Row | Mark]:
+def read_claim(key: Key, body: Body) -> tuple[str, str, Row | Mark]:
+    """Driver, name and row of a claim, or driver, node and mark."""
     driver, name = key
     if name.startswith(_NODE):
         return driver, _text(body["node"]), Mark(body["state"])

@@ -32,6 +32,7 @@ from cloud.placement.claim_records import (
     changed_election,
     changed_mark,
     marked_node,
+    read_claim,
     read_claims,
     read_elections,
 )
@@ -39,7 +40,7 @@ from cloud.placement.ledger import Ledger, read
 from cloud.placement.recent import Recent
 from cloud.placement.requests import LONGEST_CHARS, deletion_of
 from cloud.placement.rules import Thing
-from cloud.records.records import Change, Kind, Records
+from cloud.records.records import Body, Change, Key, Kind, Records
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept
 
@@ -83,7 +84,8 @@ class Claims:
             claim = self.book(driver).claims.get(name)
             if row != (claim.row() if claim is not None else None):
                 self._put_name(driver, name)
-        records.watch(Kind.CLAIM, lambda key: self._as_it_is(*key))
+        records.watch(Kind.CLAIM, lambda key: self._as_it_is(*key), self._adopt)
+        records.watch(Kind.ELECTION, lambda key: changed_election(key[0], self.elections.get(key[0])))
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -395,6 +397,16 @@ class Claims:
 
     def _put_mark(self, driver: str, node: str) -> None:
         self._records.put(changed_mark(driver, node, self.book(driver).marks.get(node)))
+
+    def _adopt(self, key: Key, body: Body) -> bool:
+        """Take a claim that a hub before this one has written late: its call may be under way."""
+        driver, name, row = read_claim(key, body)
+        if not isinstance(row, Row):
+            return True
+        claim = self.book(driver).claims.get(name)
+        if claim is None:
+            self._load(self._own(driver), name, row)
+        return claim is None or claim.node == row.node
 
     def _load(self, book: Book, name: str, row: Row) -> None:
         claim = book.claims.setdefault(name, Claim(name, row.node, row.since, row.lease_s, row.machine, has_row=True))

@@ -9,10 +9,16 @@ Rules:
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
 * What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
   in all. Everything else is sent at once, and so is a `write` of a status, or its removal.
-* The hub watches its objects. What somebody else changes or deletes it writes again, as memory has it (`watch`).
+* The hub watches its objects. What somebody else changes or deletes it writes again, as memory has it (`watch`), once
+  it is sure that it still leads: the other one may be the next hub.
+* A claim that this hub has not written is of a hub before it whose request came late, and which may have sent the call:
+  it is never written over. Its owner takes it (`adopt`).
+* Every object says which namespace its hub's Lease is in. Hubs with Leases in two namespaces would not know of each
+  other, so none works with the objects of another one.
 """
 
 import asyncio
+import contextlib
 import copy
 import itertools
 import logging
@@ -21,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cloud.kube import Kube, KubeError, Resource
-from cloud.records.objects import RESOURCES, Path, Place, place_of, records_in, value_of
-from cloud.records.records import Body, Change, Key, Kind, Now, damaged, read_all
+from cloud.records.objects import GROUP, PLACEMENT, RESOURCES, Path, Place, place_of, records_in, value_of
+from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, damaged, read_all
 from cloud.sources.cluster.reflector import Reflector
 from common.database_writer import RETRY_S, WriteFailed
 from common.errors import SettingsError
@@ -34,6 +40,9 @@ PLACE: Final = "the records in the cluster"
 
 _MOST_REQUESTS: Final = 32
 """At once. An API server queues more by itself (API Priority and Fairness)."""
+
+_HUB: Final = f"{GROUP}/hub"
+"""The label of objects that belong to no namespace: the namespace of their hub's Lease."""
 
 _STATUS: Final[Path] = ("status",)
 _STATUS_S: Final = 10.0
@@ -127,6 +136,9 @@ class KubernetesRecords:
         self._objects: dict[tuple[str, str], _Object] = {}
         self._found: dict[Kind, list[tuple[Key, Body]]] = {}
         self._owners: dict[Kind, Now] = {}
+        self._adopters: dict[Kind, Adopt] = {}
+        self._other_hub = ""
+        """Why nothing may be written, because another hub uses the cluster; empty: none does."""
         self._numbers = itertools.count()
         self._requests = asyncio.Semaphore(_MOST_REQUESTS)
         self._next_status = 0.0
@@ -148,9 +160,11 @@ class KubernetesRecords:
         """All records of a kind (`Records.take`)."""
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=PLACE)
 
-    def watch(self, kind: Kind, now: Now) -> None:
+    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Put what memory has if somebody else changes a record of a kind (`Records.watch`)."""
         self._owners[kind] = now
+        if adopt is not None:
+            self._adopters[kind] = adopt
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:  # noqa: ARG002  # etcd's room is nobody's in particular
         """Write changes in their order (`Records.write`)."""
@@ -289,14 +303,17 @@ class KubernetesRecords:
         for left in reversed(range(_TRIES)):
             try:
                 if it.version is None:
-                    before, uid = dict(it.records), it.uid
+                    before = dict(it.records)
                     await self._refresh(it)
                     await self._still_leads()  # what was read may be the next hub's
-                    if uid and uid != it.uid:
-                        self._write_again(it, before)
+                    others = {**before, **it.records}
+                    self._put_again({path: others[path] for path in others.keys() - values.keys()})
                 await self._apply_once(it, values)
             except KubeError as error:
                 known, it.version = it.version, None
+                if it.place.resource is PLACEMENT and known == "" and error.code == 409:
+                    it.version = ""  # not this hub's: `seen` takes it
+                    raise
                 if error.code not in (404, 409) or not left:
                     raise
                 log.warning(
@@ -311,6 +328,8 @@ class KubernetesRecords:
 
     async def _apply_once(self, it: _Object, values: Mapping[Path, Any]) -> None:
         resource, name, namespace = it.place.resource, it.place.name, self._namespace_of(it.place.resource)
+        if self._other_hub:
+            raise KubeError(f"change {resource.kind} {name}", 0, "", self._other_hub)
         status = {path: value for path, value in values.items() if path == _STATUS}
         others = {path: value for path, value in values.items() if path != _STATUS}
         left = (it.records.keys() | values.keys()) - {path for path, value in values.items() if value is None}
@@ -323,6 +342,8 @@ class KubernetesRecords:
             body = copy.deepcopy(it.place.frame)
             if namespace:
                 body["metadata"]["namespace"] = namespace
+            else:
+                body["metadata"]["labels"] = {_HUB: self._namespace}
             for path, value in others.items():
                 if value is not None:
                     _set(body, path, value)
@@ -360,7 +381,10 @@ class KubernetesRecords:
     def _adopt(self, it: _Object, body: Body) -> None:
         metadata = body["metadata"]
         it.version, it.uid = metadata["resourceVersion"], metadata["uid"]
-        it.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(it.place.resource, body)}
+        with contextlib.suppress(
+            KeyError, TypeError, ValueError, AttributeError
+        ):  # edited: what it had is written again
+            it.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(it.place.resource, body)}
 
     def _namespace_of(self, resource: Resource) -> str:
         return self._namespace if resource.namespaced else ""
@@ -378,6 +402,8 @@ class KubernetesRecords:
         """
         for body in bodies:
             name = (body.get("metadata") or {}).get("name")
+            if why := self._of_other_hub(resource, body):
+                raise SettingsError("--leader-election-namespace", self._namespace, why)
             try:
                 for kind, key, found in records_in(resource, body):
                     place = place_of(kind, key)
@@ -392,38 +418,69 @@ class KubernetesRecords:
         """Take a later list of a resource: the watch has missed something."""
         missing = {name for kind, name in self._objects if kind == resource.kind}
         for body in bodies:
-            missing.discard(body["metadata"]["name"])
+            name, version = body["metadata"]["name"], body["metadata"]["resourceVersion"]
+            missing.discard(name)
             self.seen(resource, body, is_gone=False)
+            it = self._objects.get((resource.kind, name))
+            if it is not None and it.version and int(version) < int(it.version):  # an older copy was restored
+                missing.add(name)
         for name in missing:
             it = self._objects[resource.kind, name]
             if it.version and it.worker is None:
-                before = dict(it.records)
-                _forget(it)
-                self._write_again(it, before)
+                self._write_again(it)
 
     def seen(self, resource: Resource, body: Body, is_gone: bool) -> None:  # noqa: FBT001  # the fields of an event
         """Take an event of the watch. An event of an own write tells nothing new."""
         metadata = body["metadata"]
         it = self._objects.get((resource.kind, metadata["name"]))
-        if it is None:
-            if not is_gone:
-                log.warning("%s %s was made by somebody else, and counts for nothing", resource.kind, metadata["name"])
-            return
-        if it.worker is not None:
+        if it is not None and it.worker is not None:
             it.event = _Event(body, is_gone)
-            return
-        if it.version and int(metadata["resourceVersion"]) > int(it.version):
-            before = dict(it.records)
+        elif it is None or it.version == "":
             if not is_gone:
-                self._adopt(it, body)
-            elif metadata["uid"] == it.uid:
-                _forget(it)
-            self._write_again(it, before)
+                self._found_late(resource, body)
+        elif it.version is None or int(metadata["resourceVersion"]) > int(it.version):
+            self._write_again(it)
 
-    def _write_again(self, it: _Object, before: Mapping[Path, tuple[Kind, Key]]) -> None:
-        """Put what memory has of an object that somebody else has changed."""
+    def _found_late(self, resource: Resource, body: Body) -> None:
+        """Let the owners take the records of an object that this hub has not made."""
+        name = body["metadata"]["name"]
+        if why := self._of_other_hub(resource, body):
+            if not self._other_hub:
+                log.error("nothing is written any more: %s", why)
+            self._other_hub = why
+            return
+        try:
+            found = [it for it in records_in(resource, body) if it[0] in self._adopters]
+            if not found or any(place_of(kind, key).name != name for kind, key, _ in found):
+                log.warning("%s %s was made by somebody else, and counts for nothing", resource.kind, name)
+            elif all(self._adopters[kind](key, record) for kind, key, record in found):
+                self._adopt(self._objects.setdefault((resource.kind, name), _Object(place_of(*found[0][:2]))), body)
+                log.warning("%s %s was written late by a hub before this one, and counts", resource.kind, name)
+            elif not self._closing:  # a call of this hub has the name, and is about to fail
+                asyncio.get_running_loop().call_later(self._retry_s, self.seen, resource, body, False)  # noqa: FBT003  # as above
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("%s %s was made by somebody else, and cannot be read: %r", resource.kind, name, error)
+
+    def _of_other_hub(self, resource: Resource, body: Body) -> str:
+        """Whether an object is of a hub whose Lease is in another namespace, in a sentence; else empty."""
+        hub = ((body.get("metadata") or {}).get("labels") or {}).get(_HUB, self._namespace)
+        if resource.namespaced or hub == self._namespace:
+            return ""
+        name = (body.get("metadata") or {}).get("name")
+        return (
+            f"{resource.kind} {name} belongs to a hub whose Lease is in the namespace {hub} (label {_HUB}): all hubs "
+            f"of a cluster must share one Lease; give --leader-election-namespace={hub}, or see "
+            f"docs/on-kubernetes.md#one-hub-at-a-time"
+        )
+
+    def _write_again(self, it: _Object) -> None:
+        """Put what memory has of an object that somebody else has changed, after a look who leads (`_apply`)."""
         log.warning("somebody else has changed %s %s; it is written again", it.place.resource.kind, it.place.name)
-        for kind, key in {**before, **it.records}.values():
+        it.version = None
+        self._put_again(it.records)
+
+    def _put_again(self, records: Mapping[Path, tuple[Kind, Key]]) -> None:
+        for kind, key in list(records.values()):
             if kind in self._owners:
                 self.put(self._owners[kind](key))
 

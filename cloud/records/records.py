@@ -65,6 +65,9 @@ class Change(NamedTuple):
 Now = Callable[[Key], Change]
 """The owner of a kind: returns the change that makes a record what it is in memory."""
 
+Adopt = Callable[[Key, Body], bool]
+"""The owner of a kind: takes a record that memory lacks. Returns False if something else in memory has its key."""
+
 
 class Records(Protocol):
     """The records of one hub."""
@@ -82,8 +85,11 @@ class Records(Protocol):
             SettingsError: `read` has raised KeyError, TypeError or ValueError.
         """
 
-    def watch(self, kind: Kind, now: Now) -> None:
-        """Put what memory has, if somebody else changes or deletes a record of a kind."""
+    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
+        """Put what memory has, if somebody else changes or deletes a record of a kind.
+
+        `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing.
+        """
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
         """Write changes in their order. Returns the end of the attempt.

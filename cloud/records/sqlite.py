@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cloud.records.directory import StateDirectory
-from cloud.records.records import Body, Change, Key, Kind, Now, damaged, read_all
+from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, damaged, read_all
 from common.database import Schema, connect
 from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
@@ -77,7 +77,7 @@ class SqliteRecords:
         """All records of a kind (`Records.take`)."""
         return read_all(self._found.pop(kind, ()), read, kind=kind, place=str(self._path))
 
-    def watch(self, kind: Kind, now: Now) -> None:
+    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes the file."""
 
     def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:

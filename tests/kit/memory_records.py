@@ -21,7 +21,7 @@ from common.database_writer import WriteFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cloud.records.records import Body, Change, Key, Kind, Now
+    from cloud.records.records import Adopt, Body, Change, Key, Kind, Now
 
 CRDS = Path(__file__).parents[2] / "deploy/cloud/base/crds.yaml"
 
@@ -106,7 +106,7 @@ class MemoryRecords:
         for done, changes in held:
             self._end(done, changes)
 
-    def watch(self, kind: Kind, now: Now) -> None:
+    def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes them."""
 
     def put(self, change: Change) -> None:

@@ -146,7 +146,7 @@ async def test_what_somebody_else_changes_or_deletes_is_written_again_as_its_own
     other = place_of(*B[:2])
     await kube.edit(other.resource, other.name, [{"op": "replace", "path": "/spec/node", "value": "n2"}])
     await eventually(lambda: node(other), "")  # its owner has none
-    assert hub.asked == 0
+    assert hub.asked >= 3  # it might have been the next hub
 
 
 async def test_an_object_that_is_no_record_stops_the_hub_at_its_start(kube: Kube, namespace: str) -> None:

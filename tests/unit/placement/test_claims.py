@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud.placement.book import LISTED_BYTES
-from cloud.placement.claim import Mark, Row
+from cloud.placement.claim import Mark, Row, State
 from cloud.placement.claim_records import changed_claim
 from cloud.placement.claims import Claims, ListsTooLarge
 from cloud.placement.ledger import Open
@@ -572,3 +572,16 @@ async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_n
     assert [it.name for it in ledger.open] == ["CreateVolume new"]
     assert len(ledger.ids) >= 2_500
     await ending
+
+
+async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_other_nodes() -> None:
+    records, adopt = MemoryRecords(), dict[Kind, Any]()
+    records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]
+    claims = Claims(records)
+    late = changed_claim(D, NAME, Row(State.OPEN, "n1", 1.0, 0, "", ()))
+    attempt = claims.begin(D, NAME, "n2")
+    assert not adopt[Kind.CLAIM](late.key, late.body)  # this hub's own call is not over
+    claims.end(D, attempt, in_doubt=False)
+    assert adopt[Kind.CLAIM](late.key, late.body)
+    with pytest.raises(NameElsewhere, match="n1"):
+        claims.begin(D, NAME, "n2")
