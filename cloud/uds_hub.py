@@ -7,6 +7,8 @@ Rules:
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
 * Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open, beside calls: these
   need no task (`passage`).
+* A hub that has lost its Lease sends nothing more: its pong would renew an agent's lease, and a call or an
+  acknowledgement that has waited would come late.
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended.
 """
 
@@ -107,6 +109,7 @@ class Hub:
 
     def greeted(self, link: Link) -> None:
         """Admit a peer whose hello has come, or refuse it and send it the reason."""
+        link.may_send = self._nodes.leads
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:

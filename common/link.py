@@ -254,7 +254,8 @@ class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
     __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
-                 "context", "draining", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
+                 "context", "draining", "greeted", "loop", "may_send",
+                 "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
         self,
@@ -275,6 +276,8 @@ class Link:
         self.peer_identity = peer_identity
         self.context: Any = None
         """The handler's own note about this link."""
+        self.may_send: Callable[[], bool] | None = None
+        """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
@@ -466,6 +469,8 @@ class Link:
 
     def pull(self) -> bytes:
         """The next WebSocket message to write, or b"" when there is none."""
+        if self.may_send is not None and not self.may_send():
+            return b""
         return self.session.to_send()
 
     @property

@@ -89,6 +89,25 @@ async def test_agents_get_the_mark_of_the_hubs_records_and_are_witnesses_of_thei
     assert "edge node n2 knows other records of this hub" in world.incarnation.loss
 
 
+async def test_a_hub_that_has_lost_its_lease_answers_no_ping_and_sends_no_call_that_has_waited(world: Hub) -> None:
+    leads = True
+    world.nodes.leads = lambda: leads
+    served: list[str] = []
+
+    async def serve(stream: Stream) -> None:
+        served.append(stream.opened.method if stream.opened else "")
+
+    agent, pongs = await world.edge(serve=serve), list[int]()
+    agent.ping(lambda: pongs.append(1))
+    await settle()
+    assert pongs == [1]
+    agent.ping(lambda: pongs.append(2))
+    world.links[-1].open(Kind.CALL, b"", subject=DRIVER, method=CREATE)  # before the term ends
+    leads = False
+    await settle()
+    assert (pongs, served) == ([1], [])
+
+
 # -------------------- who may call what --------------------
 
 
