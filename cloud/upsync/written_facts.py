@@ -164,6 +164,8 @@ class WrittenFacts:
                 self._in_use.lose(ref.name)
                 for told in self._files.of(ref.name):  # the pod writer writes only if the hub made the Node
                     self._add((ref.name, told))
+            case "Node" if body is not None and self._has_other_use(ref, body):
+                self._add((ref.name, ref))
             case "PersistentVolumeClaim" if body is None:
                 self._tellers.pop(ref, None)  # these facts are not about a later claim of this name
             case "PersistentVolumeClaim":
@@ -172,6 +174,11 @@ class WrittenFacts:
             case "Pod" if body is not None:
                 for name in claim_names(body):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
+
+    def _has_other_use(self, ref: Ref, body: Body) -> bool:
+        """Whether a Node has not the `volumesInUse` of its fact: the request of a hub before this one may come late."""
+        fact = self._files.of(ref.name).get(ref)
+        return fact is not None and set(_in_use(fact.body)) != set(_in_use(body))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
         """Whether a known Node is gone. After an interruption the watch may show only the Node that replaced it."""

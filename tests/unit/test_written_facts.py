@@ -44,7 +44,7 @@ OTHERS = Ref("Pod", "kube-system", "etcd")
 
 
 def a_node(uid: str) -> dict[str, Any]:
-    return {"metadata": {"name": "n1", "uid": uid}}
+    return {"metadata": {"name": "n1", "uid": uid}, "status": {"volumesInUse": ["v"]}}
 
 
 class Closures:
@@ -472,3 +472,13 @@ async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node
     hub.facts.up("n1")
     await hub.facts.forget("n1")
     assert FAREWELL not in dict(await hub.settle())
+
+
+async def test_volumes_in_use_that_the_late_request_of_an_earlier_hub_takes_from_a_node_are_written_again(
+    hub: WritingHub,
+) -> None:
+    await hub.has_written(NODE)
+    await hub.settle()
+    for volumes, written in ((["v"], []), ([], [(NODE, True)])):
+        hub.facts.changed(NODE, {**a_node("1"), "status": {"volumesInUse": volumes}})
+        assert await hub.settle() == written
