@@ -75,6 +75,8 @@ class HubLease:
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}_{place}"
         self._shown = f"{self.namespace}/{NAME}"
         self._record = LeaseRecord()
+        self._newest = ""
+        """The newest time that this process has written, or has tried to."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether this hub works, for `/readyz`."""
@@ -186,6 +188,8 @@ class HubLease:
                 await self._write(api, self._taken(self.leadership.epoch))
             elif self._record.holder != self._identity:
                 raise self._lost(f"{self._record.holder or 'no hub'} holds it now")
+            elif self._record.renewed > self._newest:
+                raise self._lost("a copy of this process renews it: was its machine copied while it ran?")
 
     async def _read(self, api: Kube) -> None:
         found = await find(api, _LEASES, NAME, self.namespace)
@@ -207,7 +211,9 @@ class HubLease:
         return taken(self._record, self._identity, duration_s=self._duration_s, epoch=epoch, time=self._time())
 
     def _time(self) -> str:
-        return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        time = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self._newest = max(self._newest, time)
+        return time
 
     def _wait(self, why: str, *, level: int = logging.INFO) -> None:
         if self.why_not != (why_not := f"this hub waits for the Lease {self._shown}: {why}"):

@@ -42,6 +42,7 @@ class LeaseRecord:
         epoch: of the last leadership; 0: there is none.
         transitions: how often it went to another holder.
         version: its resource version; empty: there is no Lease.
+        renewed: when its holder has renewed it, by the holder's clock; empty: it does not say.
     """
 
     holder: str = ""
@@ -49,6 +50,7 @@ class LeaseRecord:
     epoch: int = 0
     transitions: int = 0
     version: str = ""
+    renewed: str = ""
 
 
 def read_lease(lease: dict[str, Any]) -> LeaseRecord:
@@ -61,6 +63,7 @@ def read_lease(lease: dict[str, Any]) -> LeaseRecord:
         int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) <= _MOST_DIGITS else 0,
         spec.get("leaseTransitions") or 0,
         metadata["resourceVersion"],
+        spec.get("renewTime") or "",
     )
 
 

@@ -101,6 +101,14 @@ async def test_an_edited_lease_stays_a_deleted_one_is_made_anew_and_one_of_anoth
     assert (await site.read())["spec"]["holderIdentity"] == "other_1_there"
 
 
+async def test_a_copy_of_a_running_hubs_machine_makes_one_of_the_two_hubs_end() -> None:
+    site = Site()
+    taken = await site.take()
+    copied = {**taken["spec"], "renewTime": "2027-01-15T08:00:05.000000Z"}
+    site.before = [lambda: site.put(copied)]
+    assert "a copy of this process renews it" in await site.lose()
+
+
 async def test_a_released_lease_is_as_client_go_releases_one() -> None:
     site = Site()
     await site.take()

@@ -73,6 +73,6 @@ def test_what_is_no_epoch_counts_as_none(epoch: str) -> None:
 def test_a_lease_is_read_as_it_was_taken_and_released() -> None:
     lease = taken(HELD, "host_2_here", duration_s=DURATION_S, epoch=8, time="t")
     lease["metadata"]["resourceVersion"] = "6"
-    assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 8, 4, "6")
+    assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 8, 4, "6", "t")
     lease["spec"] |= released("t")["spec"]
-    assert read_lease(lease) == LeaseRecord("", 1, 8, 4, "6")
+    assert read_lease(lease) == LeaseRecord("", 1, 8, 4, "6", "t")
