@@ -64,6 +64,7 @@ class Incarnation:
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
+        records.watch(Kind.MARK, lambda _key: _change(self._state))
         if self.loss:
             log.warning("calls that name no node are refused, until csi-bridge trust: %s", self.loss)
 

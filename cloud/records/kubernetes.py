@@ -313,7 +313,8 @@ class KubernetesRecords:
                 known, it.version = it.version, None
                 if it.place.resource is PLACEMENT and known == "" and error.code == 409:
                     it.version = ""  # not this hub's: `seen` takes it
-                    raise
+                    why = "another hub has written it, and this one has not read that yet; try again"
+                    raise KubeError(f"create VolumePlacement {it.place.name}", 409, error.reason, why) from error
                 if error.code not in (404, 409) or not left:
                     raise
                 log.warning(

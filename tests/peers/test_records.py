@@ -112,15 +112,17 @@ async def test_a_hub_that_leads_writes_its_own_state_over_that_of_others_after_i
     assert hub.asked in (0, 1)  # 0: the watch was faster
 
 
-async def test_a_hub_that_leads_no_more_changes_nothing_that_another_one_has_written(hub: Hub, kube: Kube) -> None:
+async def test_a_hub_that_leads_no_more_changes_nothing_that_another_one_has_written(
+    hub: Hub, kube: Kube, namespace: str
+) -> None:
     await hub.records.write([B])
-    other = Hub(kube, "default")
+    other = Hub(kube, namespace)
     await other.records.open()
     hub.leads = False
     for task in hub.records._following:  # as if its watch had ended
         task.cancel()
     await other.records.write([A, B._replace(body=claim(2.0))])
-    with pytest.raises(WriteFailed, match="another hub leads"):
+    with pytest.raises(WriteFailed, match="another hub has written it"):
         await hub.records.write([A._replace(body=claim(9.0))])
     with pytest.raises(WriteFailed, match="another hub leads"):
         await hub.records.write([B._replace(body=None)])

@@ -13,6 +13,7 @@ import pytest
 from cloud.incarnation import Incarnation
 from cloud.placement.claims import Claims
 from cloud.placement.rules import VOLUME, Thing
+from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Objects
 from common.database_writer import WriteFailed
@@ -54,6 +55,14 @@ class Hub:
     async def create(self, name: str, handle: str) -> None:
         """Record a volume as a create of this hub on n1 does."""
         await self.claims.made(DRIVER, self.claims.begin(DRIVER, name, "n1"), "n1", [Thing(VOLUME, handle)])
+
+
+async def test_a_mark_that_somebody_edits_or_deletes_is_written_again() -> None:
+    records, owners = MemoryRecords(), dict[Kind, Any]()
+    records.watch = lambda kind, now, _adopt=None: owners.update({kind: now})  # type: ignore[method-assign]  # the test is the records
+    incarnation = Incarnation(records, now=lambda: NOW)
+    await incarnation.count()
+    assert owners[Kind.MARK](("incarnation",)).body["epochs"] == [int(NOW)]
 
 
 @asynccontextmanager

@@ -576,7 +576,7 @@ async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_n
 
 async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_other_nodes() -> None:
     records, adopt = MemoryRecords(), dict[Kind, Any]()
-    records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]
+    records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
     claims = Claims(records)
     late = changed_claim(D, NAME, Row(State.OPEN, "n1", 1.0, 0, "", ()))
     attempt = claims.begin(D, NAME, "n2")

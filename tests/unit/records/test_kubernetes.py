@@ -161,7 +161,7 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
     taken: list[Any] = []
     records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, body: taken.append((key, body["node"])) is None)
     api.objects[PLACE.name] = late = other_claim(5)
-    with pytest.raises(WriteFailed, match="there is one"):  # the watch has not shown it yet
+    with pytest.raises(WriteFailed, match="another hub has written it"):  # the watch has not shown it yet
         await records.write([CLAIM])
     assert api.objects[PLACE.name] == late
     records.seen(PLACE.resource, late, is_gone=False)
