@@ -48,6 +48,9 @@ _STATUS: Final[Path] = ("status",)
 _STATUS_S: Final = 10.0
 _STATUSES_S: Final = 50.0
 
+_MOST_GONE: Final = 10_000
+"""A watch that is so many deletions behind would take one of them for a claim of another hub."""
+
 _TRIES: Final = 3
 """Of a write whose object somebody else changes meanwhile."""
 
@@ -137,6 +140,8 @@ class KubernetesRecords:
         self._found: dict[Kind, list[tuple[Key, Body]]] = {}
         self._owners: dict[Kind, Now] = {}
         self._adopters: dict[Kind, Adopt] = {}
+        self._gone: dict[str, None] = {}
+        """The UIDs of the objects that went last, whose last events may not have come."""
         self._other_hub = ""
         """Why nothing may be written, because another hub uses the cluster; empty: none does."""
         self._numbers = itertools.count()
@@ -337,7 +342,7 @@ class KubernetesRecords:
         if not left:
             if it.version:
                 await self._kube.delete(resource, name, namespace, uid=it.uid, version=it.version)
-            _forget(it)
+            self._forget(it)
             return
         if it.version == "":
             body = copy.deepcopy(it.place.frame)
@@ -375,7 +380,7 @@ class KubernetesRecords:
         except KubeError as error:
             if not error.is_missing:
                 raise
-            _forget(it)
+            self._forget(it)
         else:
             self._adopt(it, body)
 
@@ -386,6 +391,13 @@ class KubernetesRecords:
             KeyError, TypeError, ValueError, AttributeError
         ):  # edited: what it had is written again
             it.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(it.place.resource, body)}
+
+    def _forget(self, it: _Object) -> None:
+        """Note that an object is gone. Events of it may still come."""
+        self._gone[it.uid] = None
+        if len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        it.version, it.uid, it.records = "", "", {}
 
     def _namespace_of(self, resource: Resource) -> str:
         return self._namespace if resource.namespaced else ""
@@ -437,7 +449,7 @@ class KubernetesRecords:
         if it is not None and it.worker is not None:
             it.event = _Event(body, is_gone)
         elif it is None or it.version == "":
-            if not is_gone:
+            if not is_gone and metadata["uid"] not in self._gone:
                 self._found_late(resource, body)
         elif it.version is None or int(metadata["resourceVersion"]) > int(it.version):
             self._write_again(it)
@@ -521,10 +533,6 @@ class _Copy:
 
     def remove(self, body: Mapping[str, Any]) -> None:
         self._records.seen(self.resource, dict(body), is_gone=True)
-
-
-def _forget(it: _Object) -> None:
-    it.version, it.uid, it.records = "", "", {}
 
 
 def _error_of(write: _Write) -> WriteFailed | None:

@@ -61,8 +61,8 @@ class Api:
 
     async def _put(self, name: str, body: Any) -> Any:
         self._version += 1
-        its = {"name": name, "uid": "u", "resourceVersion": str(self._version)}
-        self.objects[name] = {**body, "metadata": {**body["metadata"], **its}}
+        its = {"uid": f"u{self._version}", **body["metadata"], "resourceVersion": str(self._version)}
+        self.objects[name] = {**body, "metadata": its}
         await self.answers.wait()
         if self.is_lost:
             raise KubeError("write", 0, "", "no answer")
@@ -168,6 +168,21 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
     assert taken == [(KEY, "n2")]
     await records.write([CLAIM._replace(body=None)])  # it is a record like any other now
     assert api.objects == {}
+    await records.close()
+
+
+async def test_a_claim_that_the_watch_shows_after_this_hub_has_removed_it_stays_removed() -> None:
+    api = Api()
+    records = records_of(api)
+    taken: list[Any] = []
+    records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, _body: taken.append(key) is None)
+    await records.write([CLAIM])
+    (made,) = api.objects.values()
+    await records.write([CLAIM._replace(body=None)])
+    records.seen(PLACE.resource, made, is_gone=False)
+    records.seen(PLACE.resource, made, is_gone=True)
+    await settle()
+    assert (taken, api.objects) == ([], {})
     await records.close()
 
 
