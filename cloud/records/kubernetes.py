@@ -387,9 +387,8 @@ class KubernetesRecords:
     def _adopt(self, it: _Object, body: Body) -> None:
         metadata = body["metadata"]
         it.version, it.uid = metadata["resourceVersion"], metadata["uid"]
-        with contextlib.suppress(
-            KeyError, TypeError, ValueError, AttributeError
-        ):  # edited: what it had is written again
+        # If somebody has edited it beyond reading, what it had before is written again.
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             it.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(it.place.resource, body)}
 
     def _forget(self, it: _Object) -> None:

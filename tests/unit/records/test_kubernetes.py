@@ -141,6 +141,18 @@ async def test_what_another_hub_has_changed_is_written_over_only_by_a_hub_that_l
     await records.close()
 
 
+async def test_an_edited_record_that_cannot_be_read_is_written_again() -> None:
+    api = Api()
+    records = records_of(api)
+    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    await records.write([CLAIM])
+    api.objects[PLACE.name] = edited = {**other_claim(9), "spec": {"node": "n2"}}
+    records.seen(PLACE.resource, edited, is_gone=False)
+    await settle()
+    assert api.objects[PLACE.name]["spec"]["node"] == "n1"
+    await records.close()
+
+
 async def test_records_of_an_older_copy_that_was_restored_under_a_hub_are_written_again() -> None:
     api = Api()
     records = records_of(api)
