@@ -293,8 +293,9 @@ def cloud(
     hub = control_plane.api.get("StatefulSet", "csi-bridge-hub", namespace="csi-bridge")
     assert hub is not None
     yield Cloud(control_plane, hub["spec"]["template"])
-    # Other tests have this namespace, too.
-    rest = yaml.safe_dump_all(it for it in rendered["cloud/overlays/one-pod"] if it["kind"] != "Namespace")
+    # Other tests have the namespace and the kinds, too.
+    shared = {"Namespace", "CustomResourceDefinition"}
+    rest = yaml.safe_dump_all(it for it in rendered["cloud/overlays/one-pod"] if it["kind"] not in shared)
     _output(*kubectl, "delete", "--wait=false", "-f", "-", text=rest)
 
 
