@@ -121,6 +121,7 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
 ) -> None:
     pair.agent.start()
     pair.agent.wait_connected()
+    wait_for(lambda: control_plane.api.get("EdgeNode", "n1"), what="record of the node", timeout_s=LEASE_S)
     pair.first.process.signal(signal.SIGSTOP)
     pair.second.wait_ready()
     known = by_hand("nodes", f"--hub=unix://{pair.second.uds}")

@@ -20,6 +20,7 @@ Object = dict[str, Any]
 _API_VERSIONS = {
     "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
     "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
+    "EdgeNode": "csi-bridge.io/v1alpha1",
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "CSIDriver": "storage.k8s.io/v1",
