@@ -4,6 +4,7 @@ The API server and etcd are real. Both ways take turns in one process, over the 
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def records(directory: Path, _loadgen: Command) -> list[Figure]:
 
 
 async def _in_cluster(kube: Kube) -> list[Figure]:
+    logging.getLogger("csi_bridge.hub.records").setLevel(logging.ERROR)  # the bare objects are nobody's records
     await _served(kube)
     records = KubernetesRecords(kube, "default", still_leads=_leads)
     await records.open()
