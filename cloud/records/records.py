@@ -120,10 +120,10 @@ def read_all(found: Iterable[tuple[Key, Body]], read: Callable[[Key, Body], T], 
 
 
 def damaged(place: str, why: str) -> SettingsError:
-    """The error of records that cannot be read."""
+    """The error of records that cannot be read. `place` is a file, or the cluster."""
     return SettingsError(
-        "--state-dir",
+        "--state-dir" if place.startswith("/") else "--kubeconfig",
         place,
-        f"is damaged: {why}; put back a copy of it. Without one, move it away: then the hub starts with none of its "
-        f"records (docs/recovery.md#after-a-crash-a-reboot-or-a-loss)",
+        f"is damaged: {why}; put back a copy of it. Without one, remove it: then the hub starts without it "
+        f"(docs/recovery.md#after-a-crash-a-reboot-or-a-loss)",
     )
