@@ -56,11 +56,16 @@ class _State(NamedTuple):
 
 
 class Incarnation:
-    """The incarnation of one hub's records. `sign` is the key of marks; empty: they are not signed."""
+    """The incarnation of one hub's records.
+
+    Attributes:
+        sign: the key of marks; empty: they are not signed.
+        epoch: the number of this hub's start, above those of all earlier ones; 0: it is not counted yet.
+    """
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Read the mark, or make one for new records. Raises SettingsError if it cannot be read."""
-        self._records, self._now, self.sign = records, now, b""
+        self._records, self._now, self.sign, self.epoch = records, now, b"", 0
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
@@ -83,6 +88,7 @@ class Incarnation:
             if not epochs:
                 raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
             log.warning("the records get no new epoch, so an older copy may pass for them: %s", error)
+        self.epoch = self.epoch or self._state.epochs[-1]
 
     async def follow(self) -> None:
         """Write an epoch each hour, until cancelled: so a copy that was made while this hub ran is noticed, too."""

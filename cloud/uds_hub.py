@@ -139,7 +139,8 @@ class Hub:
         self._links[link] = None
         self._first_end = min(self._first_end, _end_of(link))
         is_agent = link.context.role is Role.EDGE
-        link.accept(self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else "")
+        mark = self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else ""
+        link.accept(self._incarnation.epoch, mark)
         self._metrics.link_ups.inc()
         self._metrics.connected_nodes = self._nodes.connected
         log.log(

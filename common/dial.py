@@ -99,10 +99,12 @@ class Greeting:
         self.closed = handler.closed
 
     def greeted(self, link: Link) -> None:
-        """Tell the dialler that the hub has welcomed us."""
+        """Tell the dialler that the hub has welcomed us, and the handler of each hello."""
         if not self._greeted.done():
             self._greeted.set_result(None)
-            self._handler.greeted(link)
+        elif self._greeted.cancelled():
+            return
+        self._handler.greeted(link)
 
     def refused(self, _link: Link, reason: str, message: str) -> None:
         """Tell the dialler why there is no link."""

@@ -41,7 +41,10 @@ class LinkHandler(Protocol):
     origin: Origin
 
     def greeted(self, link: "Link") -> None:
-        """The peer has sent its hello (`link.peer`). An acceptor calls `link.accept()` or `link.refuse()` now."""
+        """The peer has sent its hello (`link.peer`). An acceptor calls `link.accept()` or `link.refuse()` now.
+
+        A dialler's handler hears it again when the hub, a standby so far, begins to lead.
+        """
 
     def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
         """The peer has opened a stream. Returns its receiver: `link.served(…)` for one that a task serves.
@@ -295,14 +298,14 @@ class Link:
         assert self.session.peer is not None
         return self.session.peer
 
-    def accept(self, mark: str = "") -> None:
-        """Welcome the peer, with a `Hello.mark`.
+    def accept(self, epoch: int, mark: str = "") -> None:
+        """Welcome the peer, with a `Hello.epoch` and a `Hello.mark`; or tell it that this hub leads from now on.
 
         Ignored if the session is over: the peer may break a rule in the message of its hello.
         """
         if self.session.state is State.CLOSED:
             return
-        self.session.accept(mark)
+        self.session.accept(epoch, mark)
         self._arm()
         self.writer.flush_soon()
 
@@ -482,8 +485,9 @@ class Link:
 
     def on_hello(self) -> None:
         """Let the handler decide, or tell it that the link is up."""
-        self.greeted = True
-        self._arm()
+        if not self.greeted:
+            self.greeted = True
+            self._arm()
         self._on_greeting(self)
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:

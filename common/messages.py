@@ -110,6 +110,8 @@ class Reason(StrEnum):
 class Hello:
     """The first frame of each side. The dialler introduces itself, and the acceptor's hello accepts it.
 
+    An acceptor that was a standby says hello again when it begins to lead: then only `epoch` and `mark` differ.
+
     Attributes:
         version: the newest wire version that the sender speaks.
         oldest: the oldest one that it still understands.
@@ -129,6 +131,8 @@ class Hello:
             its hub for so long (`--controller-lease`). 0: it knows no epochs, so no election may choose it.
         mark: from the hub to an agent: the mark of its records (`cloud.incarnation`), which the agent keeps if it is
             not empty. From an agent: the last one that it got.
+        epoch: from the hub: the number of its leadership, above those of all earlier leaders. 0: it is a standby, which
+            serves no stream. It says hello again, with its epoch and the mark, when it begins to lead.
     """
 
     version: int
@@ -147,6 +151,7 @@ class Hello:
     beside: bool = False
     controller_lease_s: int = 0
     mark: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

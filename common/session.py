@@ -9,7 +9,7 @@ the bytes between them. `common.link` gives it a loop, `common.transport` a WebS
 The life of a session:
 
 1. The side that made the connection, the dialler, sends its `Hello`. The acceptor answers with its own `Hello`, or with
-   a `Goodbye` and the reason.
+   a `Goodbye` and the reason. An acceptor that is a standby sends its `Hello` again when it begins to lead.
 2. Both sides open streams.
 3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
 4. A `Goodbye` ends the session. If the connection breaks, the session ends without one.
@@ -119,7 +119,10 @@ class Application(Protocol):
     """The user of a session (`common.link.Link`)."""
 
     def on_hello(self) -> None:
-        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `refuse()`; a dialler is welcome."""
+        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `refuse()`; a dialler is welcome.
+
+        A dialler hears it again when the acceptor, a standby so far, begins to lead.
+        """
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
@@ -208,12 +211,19 @@ class Session:
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
-    def accept(self, mark: str = "") -> None:
-        """Answer the dialler's hello with this side's hello, and a mark for this peer: the session is open."""
-        if self.state is not State.DECIDING:
+    def accept(self, epoch: int, mark: str = "") -> None:
+        """Answer the dialler's hello with this side's hello: the session is open.
+
+        An acceptor that has accepted with epoch 0 does so again when it begins to lead.
+
+        Args:
+            epoch: this side's `Hello.epoch`.
+            mark: the `Hello.mark` for this peer.
+        """
+        if self._dialler or self.state not in {State.DECIDING, State.OPEN}:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
         self._enter(State.OPEN)
-        self._outbox.put(replace(self.hello, mark=mark) if mark else self.hello)
+        self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
 
     def refuse(self, reason: str, message: str) -> None:
         """Answer the dialler's hello with a goodbye: the session is over."""
@@ -477,6 +487,9 @@ class Session:
 
     def _on_hello(self, *fields: Any) -> None:
         mine, peer = self.hello, Hello(*fields)
+        if self.state is State.OPEN:
+            self._on_lead(peer)
+            return
         if min(mine.version, peer.version) < max(mine.oldest, peer.oldest):
             raise RemoteProtocolError(
                 f"{peer.role or 'peer'} {peer.name} ({peer.software}) speaks wire version {peer.version} (oldest "
@@ -492,6 +505,16 @@ class Session:
         else:
             self._enter(State.DECIDING)
             self._is_asked = True  # at the end of this message: the dialler may send no more before the answer
+
+    def _on_lead(self, hello: Hello) -> None:
+        before = self.peer
+        assert before is not None
+        if hello.epoch <= before.epoch or hello != replace(before, epoch=hello.epoch, mark=hello.mark):
+            raise RemoteProtocolError("Hello: twice")
+        if not self._dialler:
+            raise RemoteProtocolError("Hello: only an acceptor leads")
+        self.peer = hello
+        self.application.on_hello()
 
     def _on_goodbye(self, reason: str, message: str, served: int) -> None:
         self._close(reason, message, served=served)
@@ -710,7 +733,7 @@ class Session:
 _BEFORE_THE_END = (State.GREETING, State.DECIDING, State.OPEN)
 
 _HANDLERS: Final[dict[type[Frame], tuple[Callable[..., None], tuple[State, ...]]]] = {
-    Hello: (Session._on_hello, (State.GREETING,)),
+    Hello: (Session._on_hello, (State.GREETING, State.OPEN)),
     Goodbye: (Session._on_goodbye, _BEFORE_THE_END),
     NotUnderstood: (Session._on_not_understood, _BEFORE_THE_END),
     Drain: (Session._on_drain, (State.OPEN,)),

@@ -82,7 +82,7 @@ class JoinLinks(ServedByTasks):
                 self._drop_one()
             timer = link.loop.call_later(self._life_s, link.goodbye, Reason.DONE, "a join takes less time")
             self._links[link] = timer.cancel
-            link.accept()
+            link.accept(1)
 
     async def serve(self, stream: Stream) -> None:
         """Serve a request.

@@ -95,7 +95,7 @@ class _Driven:
     def greet(self) -> None:
         self.session.receive(messages.encode(hello_of("hub" if self._dialler else "edge")), self.now)
         if self.session.state is State.DECIDING:
-            self.session.accept()
+            self.session.accept(1)
 
     def step(self, cut: Cutter) -> None:
         match cut.number() % 8:
@@ -119,7 +119,7 @@ class _Driven:
             match event:
                 case HelloReceived() if self.session.state is State.DECIDING:
                     if cut.number() & 3:
-                        self.session.accept()
+                        self.session.accept(1)
                     else:
                         self.session.refuse("conflict", "another one")
                 case Opened():

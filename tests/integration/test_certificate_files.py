@@ -46,7 +46,7 @@ class End(Peer):
         self.links.append(link)
         if self.origin is Origin.HUB:
             self.keys.append(link.peer_identity.key)
-            link.accept()
+            link.accept(1)
             if former is not None:
                 former.drain("it has a newer link")
 

@@ -73,7 +73,7 @@ class Hub(Peer):
         return stream
 
     def greeted(self, link: Link) -> None:
-        link.accept()
+        link.accept(1)
         self.link = link
         self.greetings += 1
 

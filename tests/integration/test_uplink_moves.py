@@ -49,7 +49,7 @@ class Hub(Peer):
             return
         former = self.links[-1] if self.links else None
         self.links.append(link)
-        link.accept()
+        link.accept(1)
         if former is not None and link.peer.beside and self.is_draining:
             former.drain("n1 has a newer link")
 

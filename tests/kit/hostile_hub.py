@@ -128,7 +128,7 @@ class HostileHub(Peer):
     # ---- the links ---------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        link.accept()
+        link.accept(1)
         if not self._linked.done():
             self._linked.set_result(link)
 

@@ -33,7 +33,7 @@ class Peer(ServedByTasks):
     def greeted(self, link: Link) -> None:
         """Accept the peer, if this end was dialled."""
         if self._accepts:
-            link.accept()
+            link.accept(1)
 
     async def serve(self, stream: Stream) -> None:
         """Run the test's `serve`; else answer OK at once."""

@@ -57,17 +57,18 @@ HELLO = Hello(
     beside=True,
     controller_lease_s=60,
     mark="a 1 b",
+    epoch=7,
 )
 
 GOLDEN: list[tuple[Frame, bytes]] = [
     (
         HELLO,
         (
-            b"\xdc\x00\x11\x00"
+            b"\xdc\x00\x12\x00"
             b"\x01\x01\xa4edge\xa2n7\xa3i-1\x03\xb0csi-bridge 0.1.0"
             b"\x92\xa1a\xa1b"
             b"\xce\x00\x40\x00\x00\xce\x00\x04\x00\x00\xce\x04\x00\x00\x00\xcd\x04\x00"
-            b"\xa5local\xc3\x3c\xa5a 1 b"
+            b"\xa5local\xc3\x3c\xa5a 1 b\x07"
         ),
     ),
     (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),
@@ -218,9 +219,9 @@ def test_a_frame_type_that_we_do_not_know_is_told_with_its_number(number: int) -
 def test_a_field_that_an_older_peer_leaves_out_has_its_default() -> None:
     assert decode(b"\x93\x01\xa7drained\xa3bye") == [Goodbye("drained", "bye", 2**63 - 1)]
     assert decode(b"\x99\x05\x02\x01\x01\xa1d\xa1m\xa1n\xa1c\x07") == [Open(2, 1, 1, "d", "m", "n", "c", 7, epoch=0)]
-    (hello,) = decode(packed(*fields_of(HELLO)[:-2]))
+    (hello,) = decode(packed(*fields_of(HELLO)[:-3]))
     assert isinstance(hello, Hello)
-    assert (hello.controller_lease_s, hello.mark) == (0, "")
+    assert (hello.controller_lease_s, hello.mark, hello.epoch) == (0, "", 0)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """The greeting of two sessions: welcome, refusal, versions, and a peer that never says hello."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from common.messages import (
@@ -19,7 +22,7 @@ from common.messages import (
     encode,
 )
 from common.session import State
-from tests.kit.events import Closed
+from tests.kit.events import Closed, Welcomed
 from tests.kit.recorded_session import RecordedSession
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
@@ -108,17 +111,43 @@ def test_a_frame_that_comes_too_early_ends_the_session(frame: Frame, greeted: bo
     assert session.events() == [Closed("protocol-error", f"a {type(frame).__name__} frame in state {state}")]
 
 
-def test_a_second_hello_ends_the_session() -> None:
-    session = open_session()
-    session.receive(encode(hello_of()), 0.0)
-    assert session.events() == [Closed("protocol-error", "a Hello frame in state OPEN")]
+def test_a_standby_says_hello_again_when_it_leads() -> None:
+    pair = SessionPair(welcome=False)
+    pair.carry(pair.edge)
+    pair.hub.session.accept(0)
+    pair.pump()
+    assert pair.edge.session.peer is not None
+    assert pair.edge.session.peer.epoch == 0
+    pair.edge.session.events()
+    pair.hub.session.accept(7, "mark")
+    pair.pump()
+    assert (pair.edge.session.peer.epoch, pair.edge.session.peer.mark) == (7, "mark")
+    assert pair.edge.session.events() == [Welcomed(pair.edge.session.peer)]
+
+
+@pytest.mark.parametrize(
+    ("dialler", "change"),
+    [(True, {}), (True, {"epoch": 2, "name": "other"}), (True, {"epoch": 0}), (False, {"epoch": 2})],
+    ids=["the same", "another name", "an older epoch", "from a dialler"],
+)
+def test_any_other_second_hello_ends_the_session(dialler: bool, change: dict[str, Any]) -> None:
+    session = RecordedSession(hello_of(), dialler=dialler, limits=SMALL, now=0.0)
+    first = replace(hello_of("hub", "hub-1"), epoch=1)
+    session.receive(encode(first), 0.0)
+    if not dialler:
+        session.accept(1)
+    session.events()
+    session.receive(encode(replace(first, **change)), 0.0)
+    (closed,) = session.events()
+    assert isinstance(closed, Closed)
+    assert (closed.reason, closed.message[:6]) == ("protocol-error", "Hello:")
 
 
 def test_a_newer_acceptors_unknown_frame_before_its_welcome_is_answered_and_harms_neither_end() -> None:
     pair = SessionPair(welcome=False)
     pair.edge.session.receive(UNKNOWN, pair.now)
     pair.carry(pair.edge)
-    pair.hub.session.accept()
+    pair.hub.session.accept(1)
     pair.pump()
     assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
 

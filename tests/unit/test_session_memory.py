@@ -38,7 +38,7 @@ def welcomed(number: int) -> RecordedSession:
     """A hub's session with an idle edge node, its hello decoded as from a wire."""
     session = RecordedSession(HUB, dialler=False, limits=LIMITS, now=0.0)
     session.receive(encode(replace(hello_of(), name=f"node-{number}", instance=f"{number:032x}")), 0.0)
-    session.accept()
+    session.accept(1)
     session.to_send()
     session.events()
     return session

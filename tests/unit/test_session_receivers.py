@@ -54,7 +54,7 @@ class Side:
 
     def on_hello(self) -> None:
         if self.session.state is State.DECIDING:
-            self.session.accept()
+            self.session.accept(1)
 
     def on_open(self, frame: Open, deadline: float | None) -> Told:
         self.call(frame.stream, "opened", deadline)

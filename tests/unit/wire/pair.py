@@ -97,7 +97,7 @@ class SessionPair:
         if welcome:
             self.pump()
             self.hub.one(HelloReceived)
-            self.hub.session.accept()
+            self.hub.session.accept(1)
             self.pump()
             assert (self.hub.session.state, self.edge.session.state) == (State.OPEN, State.OPEN)
 
@@ -170,7 +170,7 @@ def open_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> Re
     """An acceptor's session, open, whose peer is a test that sends bytes by hand: `receive(encode(frame), now)`."""
     session = RecordedSession(hello_of("hub", "hub-1"), dialler=False, limits=limits, now=now)
     session.receive(encode(hello_of("edge", "n7", **peer)), now)
-    session.accept()
+    session.accept(1)
     session.events()
     while session.to_send():
         pass

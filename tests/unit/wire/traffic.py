@@ -117,7 +117,7 @@ class Traffic:
             for name in ("hub", "edge")
         }
         self.flow()
-        self.parties["hub"].session.accept()
+        self.parties["hub"].session.accept(1)
         self.flow()
         assert all(party.session.state is State.OPEN for party in self.parties.values())
 
