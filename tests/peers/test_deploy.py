@@ -168,6 +168,42 @@ def test_edge_nodes_and_proxy_drivers_reach_one_port_of_the_hub(rendered: dict[s
     assert {"ports": [{"port": "wss"}]} in hub["spec"]["ingress"]
 
 
+@pytest.mark.usefixtures("kinds")
+def test_each_of_two_hubs_has_an_address_of_its_own(
+    peer: Callable[[str], Path], judged: Callable[[list[Object]], list[str]], tmp_path: Path
+) -> None:
+    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/overlays/join", "cloud/ha"))
+    (hub,) = (it["spec"] for it in made if it["kind"] == "StatefulSet")
+    labels = hub["template"]["metadata"]["labels"]
+    pods = [f"csi-bridge-hub-{number}" for number in range(hub["replicas"])]
+    ways = {it["metadata"]["name"]: it["spec"] for it in made if it["kind"] == "Service"}
+    assert ways.pop("csi-bridge-hub")["selector"] == labels
+    assert {name: it["selector"] for name, it in ways.items()} == {
+        pod: {**labels, "statefulset.kubernetes.io/pod-name": pod} for pod in pods
+    }
+    ports = {it["name"] for it in hub["template"]["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for it in ways.values() for port in it["ports"]} == ports - {"hub-http"}
+    (budget,) = (it["spec"] for it in made if it["kind"] == "PodDisruptionBudget")
+    (apart,) = hub["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert [_selects(it, labels) for it in (budget["selector"], apart["labelSelector"])] == [True, True]
+    assert len(judged(made)) == len(made)
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_nightly_audit_asks_both_hubs(
+    peer: Callable[[str], Path], judged: Callable[[list[Object]], list[str]], tmp_path: Path
+) -> None:
+    """Only the leader answers, and one answer is enough."""
+    made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/audit", "cloud/ha"))
+    (job,) = (it["spec"]["jobTemplate"]["spec"] for it in made if it["kind"] == "CronJob")
+    assert (job["completions"], job["successPolicy"]) == (2, {"rules": [{"succeededCount": 1}]})
+    (audit,) = job["template"]["spec"]["containers"]
+    asked = {arguments(audit, JOB_COMPLETION_INDEX=str(number))[2] for number in range(job["completions"])}
+    (role,) = (it["rules"] for it in made if it["kind"] == "Role")
+    assert [asked] * 2 == [set(rule["resourceNames"]) for rule in role]
+    assert len(judged(made)) == len(made)
+
+
 def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str, list[Object]]) -> None:
     made = rendered["cloud/another-driver"]
     (first,), (other,) = _pods(rendered["cloud/driver"]), _pods(made)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1", "HUB": "wss://hub.example:10350"}
+VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1"}
 """What the pods' environment says, where a manifest takes it from elsewhere."""
 
 OWN = [it for it in containers() if it[1].get("image", "").startswith(OURS)]

@@ -131,7 +131,8 @@ class Deployment(Bridge):
         if of is None:
             command, environment = _by_systemd(node, address, changed)
         else:
-            command, environment = with_flags(arguments(of, NODE_NAME=node, HUB=address), **changed), {}
+            command = with_flags(arguments(of, NODE_NAME=node), **changed)
+            environment = {"CSI_BRIDGE_EDGE_HUB": address}
         agent.process.command = [str(_PROGRAM), *command, *flags]
         agent.process.environment = {**os.environ, **environment}
         self.members.append(agent)
