@@ -317,15 +317,14 @@ HUB_OPTIONS = Options(
         "--hub-address",
         type=HUB_ADDRESS,
         multiple=True,
-        help="Address of --listen that the hub tells joining nodes. Unset: the names in --tls-cert with the port of "
-        "--listen.",
+        help="Address of --listen that the hub tells joining nodes. Unset: the names in --tls-cert, but those of "
+        "Services, with the port of --listen.",
     ),
     _join(
         "--join-address",
         type=HUB_ADDRESS,
         multiple=True,
-        help="Address of --join-listen that tokens hold. Unset: the names in --tls-cert with the port of "
-        "--join-listen.",
+        help="Address of --join-listen that tokens hold. Unset: as for --hub-address, with the port of --join-listen.",
     ),
 )
 

@@ -142,13 +142,16 @@ class Signer:
         return key_fingerprint(found.public_key())
 
     def hub_names(self) -> list[str]:
-        """The DNS names and IP addresses in the hub's own certificate, without wildcards."""
+        """The DNS names and IP addresses in the hub's own certificate, without wildcards and names inside a cluster."""
         certificate = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[0]
         try:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except (x509.ExtensionNotFound, ValueError):
             return []
-        hosts = [name for name in names.get_values_for_type(x509.DNSName) if "*" not in name]
+        inside = (".svc", ".svc.cluster.local")
+        hosts = [
+            name for name in names.get_values_for_type(x509.DNSName) if "*" not in name and not name.endswith(inside)
+        ]
         return [*hosts, *map(str, names.get_values_for_type(x509.IPAddress))]
 
     # ---- requests ----------------------------------------------------------------------------------------------------

@@ -153,8 +153,9 @@ def test_an_intermediate_ca_is_in_the_chain(signing: SigningHub, tmp_path: Path)
     assert signer.chain(signed.pem) == signed.pem.encode() + sub.path.read_bytes()
 
 
-def test_the_hubs_names_are_those_of_its_certificate(signing: SigningHub) -> None:
-    assert signing.signer.hub_names() == ["localhost", "127.0.0.1"]
+def test_the_hubs_names_are_those_of_its_certificate_that_nodes_outside_the_cluster_know(signing: SigningHub) -> None:
+    signing.authority.hub("10.0.0.5", names=["csi-bridge-hub-0.csi-bridge.svc", "hub-0.example", "hub-1.example"])
+    assert signing.signer.hub_names() == ["localhost", "hub-0.example", "hub-1.example", "127.0.0.1", "10.0.0.5"]
 
 
 def test_a_ca_key_of_no_certificate_is_refused(signing: SigningHub, tmp_path: Path) -> None:
