@@ -91,7 +91,7 @@ def snapshotter(
     proxy = bridge.start_proxy(claims.storage_class, "--placement=local")
     assert agents.keys() == set(_NODES)
     sidecars.start("csi-provisioner", proxy.socket, "--strict-topology")
-    sidecars.start_snapshot_controller(_GATE)
+    sidecars.start_snapshot_controller(_GATE, "--retry-interval-max=5s")
     (driver,) = (it for it in overlay if it["kind"] == "StatefulSet")
     (container,) = (it for it in driver["spec"]["template"]["spec"]["containers"] if it["name"] == "csi-snapshotter")
     assert _GATE in arguments(container)
@@ -128,8 +128,17 @@ def test_a_group_is_taken_on_its_node_and_one_of_several_nodes_is_refused_for_go
         return [it for it in contents() if _BEING_MADE in it["metadata"].get("annotations", {})]
 
     def let_go(name: str) -> None:
+        # The snapshot-controller leaves the content of a group that is deleted before it has protected the group.
+        api.wait_until(
+            "VolumeGroupSnapshot",
+            name,
+            lambda it: any("bound-protection" in each for each in it["metadata"].get("finalizers", [])),
+            what="protected",
+            namespace=namespace,
+            timeout_s=_LIMIT_S,
+        )
         api.delete("VolumeGroupSnapshot", name, namespace=namespace)
-        api.wait_gone("VolumeGroupSnapshot", name, namespace=namespace)
+        api.wait_gone("VolumeGroupSnapshot", name, namespace=namespace, timeout_s=_LIMIT_S)
         wait_for(lambda: not contents(), what="end of the contents", timeout_s=_LIMIT_S, instead=contents)
 
     def listed(node: str) -> list[csi.Snapshot]:
