@@ -251,7 +251,7 @@ def test_a_hello_that_never_comes_is_said_goodbye_to_whatever_websocket_pings_co
     [
         ((CALL, CALL), "Open: stream id 1 is not a new one of the peer's"),
         ((CALL, Chunk(1, 5 << 20, b"x")), "Chunk: a message of 5242881 bytes; 4194304 were agreed"),
-        ((hello("edge", "n1"),), "a Hello frame in state OPEN"),
+        ((hello("edge", "n1"),), "Hello: twice"),
     ],
     ids=["twice", "too large", "hello again"],
 )
