@@ -43,25 +43,30 @@ CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 class IdentityCache:
     """The answers of one driver, in the file `identity-<driver>.json` of the state directory."""
 
-    def __init__(self, state_dir: Path, driver: str) -> None:
-        """Read the file if it exists and is readable.
+    def __init__(self, state_dir: Path | None, driver: str) -> None:
+        """Read the file if it exists and is readable. Without a state directory there is none.
 
         Raises:
             SettingsError: the directory cannot be used, or a newer proxy driver wrote the file.
         """
         self._driver = driver
         self._updating = threading.Lock()
-        self._path = state_dir / f"identity-{driver.replace('%', '%25').replace('/', '%2F')}.json"
+        self._published: DriverReport | None = None
+        self._stored: DriverReport | None = None
+        self._path: Path | None = None
+        if state_dir is None:
+            return
+        path = self._path = state_dir / f"identity-{driver.replace('%', '%25').replace('/', '%2F')}.json"
         try:
             make_state_directory(state_dir)
-            probe = self._path.with_suffix(".new")
+            probe = path.with_suffix(".new")
             probe.touch()
             probe.unlink()
         except OSError as error:
             raise SettingsError(
                 "--state-dir", str(state_dir), f"cannot be written: {error.strerror or error}"
             ) from error
-        self._published = self._stored = self._read()
+        self._published = self._stored = self._read(path)
 
     @property
     def known(self) -> bool:
@@ -127,20 +132,22 @@ class IdentityCache:
         last = self._stored.answers if self._stored is not None else {}
         return any(last[method] != report.answers.get(method) for method in last.keys() & CACHED_METHODS)
 
-    def _read(self) -> DriverReport | None:
+    def _read(self, path: Path) -> DriverReport | None:
         try:
-            (report,) = decode_reports(json.dumps(read_state(self._path, FORM)["reports"]).encode())
+            (report,) = decode_reports(json.dumps(read_state(path, FORM)["reports"]).encode())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
-            log.warning("%s is unreadable; it is ignored until the hub reports the driver again: %s", self._path, error)
+            log.warning("%s is unreadable; it is ignored until the hub reports the driver again: %s", path, error)
             return None
         if not self._is_usable(report):
-            log.warning("%s is of another driver or incomplete, and ignored", self._path)
+            log.warning("%s is of another driver or incomplete, and ignored", path)
             return None
         return report
 
     def _write(self, report: DriverReport) -> bool:
+        if self._path is None:
+            return True
         try:
             write_state(self._path, FORM, {"reports": json.loads(encode_reports([report]))})
         except OSError as error:

@@ -6,6 +6,7 @@ Rules:
   it as any other one: admission, denials, audit log and drain know it by its name.
 * Its identity is the user id of the hub's process, as on the hub's UNIX socket.
 * The hub's metrics count its calls. Those that it counts itself are the same calls, so nobody scrapes them.
+* It keeps nothing on the disk: the hub's records have the driver's identity.
 """
 
 import os
@@ -47,7 +48,7 @@ async def serving(settings: HubSettings, hub: LinkHandler, hello: Hello) -> Asyn
         for served in settings.serve:
             try:
                 own = _settings_of(served, settings)
-                cache = IdentityCache(own.state_dir, served.name)
+                cache = IdentityCache(None, served.name)
                 found.append(await opened.enter_async_context(serve_sidecars(own, cache, Metrics(), dial=port.dial)))
             except SettingsError as error:
                 why = error.why if str(error.value) in error.why else f"{error.value} {error.why}"
@@ -67,5 +68,5 @@ def _settings_of(served: ServedDriver, hub: HubSettings) -> DriverSettings:
         nodeid=served.nodeid,
         placement=served.placement,
         max_connections=MAX_CONNECTIONS,
-        state_dir=hub.state_dir / "drivers",
+        state_dir=hub.state_dir,
     )

@@ -232,9 +232,8 @@ class Proxy(Member):
 class Served(Proxy):
     """A proxy driver inside the hub's process: it starts, stops and logs with the hub."""
 
-    def __init__(self, driver: str, hub: Hub, socket_path: Path, state: Path) -> None:
+    def __init__(self, driver: str, hub: Hub, socket_path: Path) -> None:
         self.socket = socket_path
-        self.cache = state / f"identity-{driver}.json"
         self.process, self._ready = hub.process, hub._ready
         self._sidecars = []
 
@@ -274,7 +273,7 @@ class Bridge:
         self.hub = Hub(self._directory, self._logs, flags, sockets=[path] if self.serves else [], host=host)
         self._start(self.hub)
         if self.serves:
-            self._served = Served(self.serves, self.hub, path, self._directory / "hub/drivers")
+            self._served = Served(self.serves, self.hub, path)
             self._proxies.append(self._served)
         return self.hub
 

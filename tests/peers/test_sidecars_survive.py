@@ -41,9 +41,10 @@ def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningD
 
 @pytest.fixture
 def cached(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
-    """A bridge of which only the proxy driver runs, started again since: all it knows is in its file."""
+    """A bridge of which only the proxy driver runs, started again since: all it knows is on its disk."""
     tunnel = tunnel_to(vendor.socket, vendor.name)
-    wait_for(tunnel.proxy.cache.exists, what="file of the proxy driver's")
+    if not tunnel.in_hub:  # whose records have it
+        wait_for(tunnel.proxy.cache.exists, what="file of the proxy driver's")
     for process in (tunnel.agent, tunnel.hub, tunnel.proxy):
         process.kill()
     tunnel.proxy.start()

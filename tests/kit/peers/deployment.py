@@ -74,7 +74,7 @@ class Deployment(Bridge):
         self.hub.process.command = [str(_PROGRAM), *args, *PATIENT]
         self._start(self.hub)
         if serves:
-            self._served = Served(serves, self.hub, socket, self.hub_state / "drivers")
+            self._served = Served(serves, self.hub, socket)
             self._proxies.append(self._served)
 
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
