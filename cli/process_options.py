@@ -160,13 +160,6 @@ HUB_OPTIONS = Options(
         help="Directory of YAML or JSON with the pods, claims and volumes of edge nodes, for sites without Kubernetes.",
     ),
     option(
-        "--seal-key",
-        type=PATH,
-        help="With --manifests: file with the key that encrypts the last good objects in --state-dir, with their "
-        "Secrets: 32 random bytes, as they are or as base64. Keep it on another disk, or in a Kubernetes Secret. "
-        "Unset: seal.key in --state-dir, made at the first start.",
-    ),
-    option(
         "--kubeconfig",
         type=TEXT,
         help="Kubernetes cluster that has the pods, claims and volumes of the edge nodes: a kubeconfig file, or "

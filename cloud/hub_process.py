@@ -245,7 +245,6 @@ def _sync_part(
             settings.state_dir,
             records,
             rights,
-            seal_key=settings.seal_key,
             fact_quota_bytes=settings.fact_quota_bytes,
         )
     if settings.kubeconfig is None:

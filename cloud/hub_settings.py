@@ -50,7 +50,6 @@ class HubSettings(ProcessSettings):
     takeover_after_s: float
     unique_topology: UniqueKeys
     fact_quota_bytes: int
-    seal_key: Path | None
     audit_grace_s: float
     ca_key: Path | None
     cert_ttl_s: float

@@ -44,7 +44,6 @@ For every process:
 * `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
   with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
-* `sealing`: encryption of credentials on the disk.
 * `fault_points`: places at which a test kills the agent or the hub.
 
 Of CSI and Kubernetes:

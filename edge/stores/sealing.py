@@ -1,15 +1,20 @@
-"""An object's seal (`common.sealing`), with a key in the agent's state directory.
+"""An object's seal: encryption at rest of objects with credentials, with a key in the agent's state directory.
 
 Rules:
 
-* The object's name and state are bound to its sealed body, so no row can stand in for another one.
+* AES-256-GCM with a random nonce for each body. The object's name and state are authenticated with it, so no row can
+  stand in for another one.
 * The key is a file of mode 0600, made once. If it is lost, only the sealed bodies are, and the hub sends them again.
 """
 
 import logging
+import secrets
 from pathlib import Path
 
-from common import sealing
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from common.files import replace_file
 from common.objects import Ref, Stamp
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
@@ -17,22 +22,25 @@ log = logging.getLogger("csi_bridge.edge.stores.sealing")
 SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
 """Kinds whose bodies are on the disk only when sealed."""
 
+_KEY_BYTES, _NONCE_BYTES = 32, 12
+
 
 class Sealer:
     """Seals and unseals objects with one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._sealer = sealing.Sealer(key)
+        self._cipher = AESGCM(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
         """The sealed form of a body."""
-        return self._sealer.seal(body, bound=_bound(ref, stamp))
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
         """The body. Raises ValueError if it was sealed with another key or for another object, or is damaged."""
         try:
-            return self._sealer.unseal(sealed, bound=_bound(ref, stamp))
-        except ValueError as error:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(ref, stamp))
+        except (InvalidTag, ValueError) as error:
             raise ValueError(f"{ref} cannot be unsealed") from error
 
 
@@ -45,16 +53,23 @@ def load_sealer(path: Path) -> Sealer:
     try:
         key = path.read_bytes()
     except FileNotFoundError:
-        return Sealer(sealing.make_key(path))
-    if len(key) != sealing.KEY_BYTES:
-        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), sealing.KEY_BYTES)
-        return Sealer(sealing.make_key(path))
+        return Sealer(_make_key(path))
+    if len(key) != _KEY_BYTES:
+        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
+        return Sealer(_make_key(path))
     if path.stat().st_mode & 0o077:  # as after a restore from a backup
         try:
             path.chmod(0o600)
         except OSError as error:  # a read-only disk: the node must still get its volumes back
             log.error("%s may be read by others, and its mode cannot be changed: %s", path, error.strerror)  # noqa: TRY400  # not a bug
     return Sealer(key)
+
+
+def _make_key(path: Path) -> bytes:
+    """A new key, on the disk before it seals a body."""
+    key = secrets.token_bytes(_KEY_BYTES)
+    replace_file(path, key, durable=True, mode=0o600)
+    return key
 
 
 def _bound(ref: Ref, stamp: Stamp) -> bytes:

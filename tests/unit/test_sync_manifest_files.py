@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.sources.manifests import manifest_files
-from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, SETTLE_S, ManifestFiles, Now
-from common.sealing import Sealer
-from tests.kit.cluster_objects import as_yaml, node, pod, secret
+from tests.kit.cluster_objects import as_yaml, node, pod
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DAY_S = 86_400.0
-KEY = Sealer(b"k" * 32)
 
 
 class Directory:
@@ -27,7 +24,6 @@ class Directory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.sealed = path.with_name("manifests.sealed")
         self.now = Now(steady=100.0, wall=0.0)
         self.restart()
 
@@ -45,9 +41,8 @@ class Directory:
         self.scan()
         return self.scan(after=SETTLE_S)
 
-    def restart(self, key: Sealer = KEY) -> None:
-        """The hub comes back and knows what is on its disk."""
-        self.files = ManifestFiles(self.path, LastGood(self.sealed, key))
+    def restart(self) -> None:
+        self.files = ManifestFiles(self.path)
 
     def problems(self) -> list[str]:
         return list(self.files.problems.values())
@@ -218,83 +213,27 @@ def test_a_directory_that_never_had_an_object_may_be_empty_and_must_be_there(dir
     assert directory.settled() == ["Pod default/a"]
     (directory.path / "a.yaml").unlink()
     directory.restart()
-    assert (directory.settled(), len(directory.problems())) == (["Pod default/a"], 1)
-    directory.sealed.unlink()
+    assert (directory.settled(), directory.problems(), directory.files.objects) == ([], [], None)
     directory.path.rmdir()
-    directory.restart()
     assert (directory.settled(), len(directory.problems())) == ([], 1)
 
 
 @pytest.mark.parametrize("broken", ["broken: [", "", None])
-def test_manifests_that_are_broken_at_a_restart_drop_nothing(directory: Directory, broken: str | None) -> None:
-    directory.write("a.yaml", pod("a"), secret("s"))
-    before = directory.settled()
-    stamps = {ref: entry.item.stamp for ref, entry in (directory.files.objects or {}).items()}
-    if broken is None:
-        directory.path.rename(directory.path.with_name("away"))
-    else:
-        directory.write("a.yaml", text=broken)
-    directory.restart()
-    assert directory.settled() == before
-    assert {ref: entry.item.stamp for ref, entry in (directory.files.objects or {}).items()} == stamps
-    assert len(directory.problems()) == 1
-
-
-def test_manifests_that_are_good_at_a_restart_count_without_the_last_good_ones(directory: Directory) -> None:
-    directory.write("a.yaml", pod("a"))
-    directory.settled()
-    directory.write("a.yaml", pod("b"))
-    directory.restart()
-    assert directory.settled() == ["Pod default/b"]
-
-
-def test_the_last_good_objects_are_sealed_and_the_owners_alone_and_written_once(directory: Directory) -> None:
-    directory.write("a.yaml", secret("s"), text=None)
-    directory.settled()
-    written = directory.sealed.stat()
-    assert written.st_mode & 0o777 == 0o600
-    assert b"Secret" not in directory.sealed.read_bytes()
-    directory.restart()
-    directory.settled()
-    assert directory.sealed.stat().st_ino == written.st_ino
-
-
-def test_objects_that_cannot_be_stored_count_and_older_ones_are_not_kept(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
+def test_manifests_that_are_broken_at_a_restart_tell_of_no_object_until_they_are_good(
+    directory: Directory, broken: str | None
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     directory.write("a.yaml", pod("a"))
     directory.settled()
-    directory.write("a.yaml", pod("b"))
-    with monkeypatch.context() as patch:
-        patch.setattr("cloud.sources.manifests.last_good.replace_file", fail)
-        assert directory.settled() == ["Pod default/b"]
-        assert "cannot be stored" in directory.problems()[0]
-        assert not directory.sealed.exists()
-    directory.scan()
-    assert (directory.problems(), directory.sealed.exists()) == ([], True)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b'{"items": []}', KEY.seal(b"{}", bound=b"another thing"), KEY.seal(b"{", bound=b"manifests")],
-    ids=["empty", "in clear", "sealed for another use", "sealed and broken"],
-)
-def test_a_copy_that_somebody_without_the_key_put_there_does_not_count(directory: Directory, content: bytes) -> None:
-    directory.sealed.write_bytes(content)
-    directory.write("a.yaml", text="a: [")
-    directory.settled()
-    assert directory.files.objects is None
-
-
-def test_a_copy_under_another_key_counts_again_when_the_key_is_back(directory: Directory) -> None:
-    directory.write("a.yaml", pod("a"))
-    directory.settled()
-    directory.write("a.yaml", text="a: [")
-    directory.restart(Sealer(b"o" * 32))
-    directory.settled()
-    assert directory.files.objects is None
+    away = directory.path.with_name("away")
+    if broken is None:
+        directory.path.rename(away)
+    else:
+        directory.write("b.yaml", text=broken)
     directory.restart()
-    assert directory.settled() == ["Pod default/a"]
+    directory.settled()
+    assert (directory.files.objects, len(directory.problems())) == (None, 1)
+    if broken is None:
+        away.rename(directory.path)
+    else:
+        (directory.path / "b.yaml").unlink()
+    assert (directory.settled(), directory.problems()) == (["Pod default/a"], [])

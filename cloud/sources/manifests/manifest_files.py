@@ -3,7 +3,7 @@
 Rules:
 
 * All files count together. While one of them cannot be used, or two have the same object, all objects stay as they last
-  were, also after a restart (`last_good`).
+  were. After a restart none is known until all files are good.
 * A change counts when no file has changed for `settle_s`: a file may be half written, or be on its way to another name.
 * An empty file is broken, because a full disk or a power cut leaves empty files. A file with only comments is good.
 * If the directory has no manifest or cannot be read, no object is removed: a file system may not be mounted. An empty
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ class ManifestFiles:
         unsettled: a change does not count yet: scan again in `SETTLE_S`.
     """
 
-    def __init__(self, directory: Path, last_good: LastGood | None = None) -> None:
-        self._directory, self._last_good = directory, last_good
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self.objects: Mapping[Ref, Entry] | None = None
         self.problems: dict[str, str] = {}
         self.unsettled = False
@@ -77,8 +76,6 @@ class ManifestFiles:
         self._since = 0.0
         """When the files changed last."""
         self._readings: dict[str, _Reading] = {}
-        self._is_stored = True
-        self._has_recalled = False
 
     def scan(self, now: Now) -> None:
         """Look at the directory, and read the changed files."""
@@ -86,12 +83,12 @@ class ManifestFiles:
         try:
             names = sorted(path.name for path in self._directory.iterdir() if _is_manifest(path.name))
         except OSError as error:
-            self._keep(
-                {"": f"{self._directory} cannot be read ({error.strerror}): the objects from it stay as they were"}
-            )
+            self.problems = {
+                "": f"{self._directory} cannot be read ({error.strerror}): the objects from it stay as they were"
+            }
             return
         if not names:
-            self._keep({})
+            self.problems = {}
             self._readings = {}  # the same files count again when they are back
             if self.objects:
                 why = "has no manifest, and may be the wrong directory: no object is removed"
@@ -109,8 +106,6 @@ class ManifestFiles:
         elif readings != self._readings or "" in self.problems:
             self._readings = readings
             self._count(readings)
-        if not self._is_stored:
-            self._store()
 
     def _is_settled(self, now: Now) -> bool:
         # The last change matters, too: an old file may have been moved here just now, as one of many.
@@ -131,34 +126,9 @@ class ManifestFiles:
                 first = objects.setdefault(entry.ref, entry)
                 if first is not entry:
                     problems[name] = f"{entry.place}: {entry.ref} is already at {first.place}"
-        if problems:
-            self._keep(problems)
-            return
-        self.problems, self.objects = {}, objects
-        self._store()
-
-    def _keep(self, problems: dict[str, str]) -> None:
-        if self.objects is None and self._last_good is not None and not self._has_recalled:
-            self._has_recalled = True
-            if (entries := self._last_good.read()) is not None:
-                self.objects = {entry.ref: entry for entry in entries}
         self.problems = problems
-
-    def _store(self) -> None:
-        """Store the objects for the next start of the hub. After a failure, the next scan tries again."""
-        self._is_stored = True
-        if self._last_good is None or self.objects is None:
-            return
-        try:
-            self._last_good.write(self.objects.values())
-        except OSError as error:
-            self._is_stored = False
-            self.problems["kept"] = (
-                f"the last good manifests cannot be stored, and a hub that restarts needs them while a manifest is "
-                f"broken: {error.strerror or error}"
-            )
-        else:
-            self.problems.pop("kept", None)
+        if not problems:
+            self.objects = objects
 
 
 def _is_manifest(name: str) -> bool:

@@ -4,9 +4,8 @@ Rules:
 
 * A thread reads files and binds objects. The result replaces the objects on the loop, all at once.
 * A bug in a scan ends this scan and not the hub, which also carries calls.
-* The source is ready when all files were good at one time, in this run of the hub or an earlier one (`last_good`).
-  Before that,
-  no node gets anything: a file that is broken may have objects that a node still uses.
+* The source is ready when all files were good at one time. Before that no node gets anything, and each keeps what it
+  has: a file that is broken may have objects that a node still uses.
 """
 
 import asyncio
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud.sources.manifests.binding import Binder, Told
-from cloud.sources.manifests.last_good import LastGood
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
 from cloud.sources.manifests.pairs import Pairs, read_pairs, write_pairs
 from cloud.sources.source import Item, Objects
@@ -49,17 +47,11 @@ class Facts(Protocol):
 class Manifests(Objects):
     """A source (`source.Source`) that reads a directory. `run()` does the work."""
 
-    def __init__(
-        self,
-        directory: Path,
-        facts: Facts | None = None,
-        last_good: LastGood | None = None,
-        bindings: Path | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, facts: Facts | None = None, bindings: Path | None = None) -> None:
         """`bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it."""
         super().__init__()
         self._directory, self._facts = directory, facts
-        self._files = ManifestFiles(directory, last_good)
+        self._files = ManifestFiles(directory)
         self._bindings = bindings
         self._stored = read_pairs(bindings) if bindings is not None else Pairs()
         self._binder = Binder(self._stored)

@@ -17,10 +17,10 @@ import yaml
 
 from cli.edge_volumes import ask
 from cloud.records.records import Kind
-from cloud.sources.manifests.last_good import BOUND
 from common.errors import BridgeError
+from common.pages.client import ask_page
+from common.pages.hub import VolumeStatus
 from common.pages.json_form import plain
-from common.sealing import Sealer, read_key
 from tests.kit.bridge import Bridge
 from tests.kit.leftovers import clear
 from tests.kit.state_db import records_in
@@ -94,7 +94,7 @@ class AgentNode:
             if self._objects.pop((kind, namespace or "", name), None) is not None and kind not in _UNTOLD:
                 self._file(kind, namespace or "", name).unlink()
         if kind == "Pod":
-            wait_for(lambda: (kind, namespace or "", name) not in self._believed(), what="belief in the deletion")
+            self._wait_believed()
 
     def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
         self.create({**attachment, "status": {"attached": True, "attachmentMetadata": dict(context)}})
@@ -111,11 +111,7 @@ class AgentNode:
         """Write a volume and its claim as the external resizer leaves them."""
         grown = self._objects["PersistentVolume", "", volume]
         asking = self._objects["PersistentVolumeClaim", namespace, claim]
-        # What was never believed to be small has not grown.
-        wait_for(
-            lambda: all(self._is_believed(it, it["metadata"]["uid"]) for it in (grown, asking)),
-            what="belief in the volume and its claim",
-        )
+        self._wait_believed()  # what was never believed to be small has not grown
         self._write({**grown, "spec": {**grown["spec"], "capacity": {"storage": size}}})
         status: dict[str, Any] = {"allocatedResources": {"storage": size}}
         if node_expansion:
@@ -125,7 +121,7 @@ class AgentNode:
             status["capacity"] = {"storage": size}
         spec = {**asking["spec"], "resources": {"requests": {"storage": size}}}
         self._write({**asking, "spec": spec, "status": {**asking.get("status", {}), **status}})
-        wait_for(lambda: self._is_believed(grown, size) and self._is_believed(asking, size), what="belief in the size")
+        self._wait_believed()
 
     def claim(self, name: str, *, namespace: str) -> Object:
         written = self._objects["PersistentVolumeClaim", namespace, name]
@@ -183,19 +179,23 @@ class AgentNode:
             }
         )
 
-    def _is_believed(self, made: Object, text: str) -> bool:
-        """Whether the hub goes by an object with this text."""
-        name = made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"]
-        return text in json.dumps(self._believed().get(name, ""))
-
-    def _believed(self) -> dict[tuple[str, str, str], Object]:
-        """The objects that the hub goes by, by kind, namespace and name."""
-        file = self._directory / "hub" / "manifests.sealed"
-        if not file.exists():
-            return {}
-        sealer = Sealer(read_key(self._directory / "hub" / "seal.key"))
-        items = json.loads(sealer.unseal(file.read_bytes(), bound=BOUND))["items"]
-        return {(it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"]): it for it in items}
+    def _wait_believed(self) -> None:
+        """Return when the hub goes by all that is written by now: all files count together."""
+        mark = f"mark-{uuid.uuid4()}"
+        spec = {"csi": {"driver": "mark.example", "volumeHandle": mark}, "accessModes": ["ReadWriteOnce"]}
+        self.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": mark},
+                "spec": {**spec, "capacity": {"storage": "1Mi"}},
+            }
+        )
+        hub = self._bridge.hub.uds
+        wait_for(
+            lambda: any(it.pv == mark for it in ask_page(hub, "/volumes", list[VolumeStatus], timeout_s=10)),
+            what="belief in what is written",
+        )
 
     def _may_be_in_use(self, key: str) -> bool:
         told = self._fact("Node")
