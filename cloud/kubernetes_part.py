@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from cloud.cluster_references import ClusterReferences
 from cloud.kube import Body, connect, refuse_older
@@ -15,7 +16,6 @@ from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
 from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
-from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import Part, SyncPart
 from cloud.upsync import farewell, handover
@@ -29,10 +29,13 @@ from cloud.upsync.in_use import InUse
 from cloud.upsync.node_problems import NodeProblems
 from cloud.upsync.node_writer import NodeWriter
 from cloud.upsync.pod_writer import PodWriter
-from cloud.upsync.written_facts import Writer, WrittenFacts
+from cloud.upsync.written_facts import WrittenFacts
 from cloud.volume_report import report
 from common.objects import Ref
 from common.tasks import supervised
+
+if TYPE_CHECKING:
+    from cloud.upsync.writer import Writer
 
 
 @asynccontextmanager
@@ -87,7 +90,7 @@ async def following(
             farewell.KIND: farewell.Farewell(kube),
         }
         problems = NodeProblems(kube, cluster, state=cluster.node_state, pods=closures.pods)
-        facts = WrittenFacts(FactSink(closures, table, sole_use.claim), table, writers, hearts, in_use)
+        facts = WrittenFacts(closures, table, sole_use.claim, writers, hearts=hearts, in_use=in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
             for ref in refs:

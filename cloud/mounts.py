@@ -22,7 +22,7 @@ from cloud.kinds import pods, volumeattachments
 from cloud.kinds.fields import Body
 from cloud.kinds.nodes import NODE_IDS, NodeState, read_ids
 from cloud.kinds.persistentvolumes import class_of
-from cloud.sources.source import Objects, Source
+from cloud.sources.source import Source
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact
 from cloud.upsync.ownership import HUB, MADE_BY, annotation
 from common import offline_policy
@@ -178,7 +178,7 @@ class Mounts:
 
 def no_mounts() -> Mounts:
     """The mounts for a hub without objects and facts: it knows only the links."""
-    source = Objects()
+    source = Source()
     source.is_ready = True
     return Mounts(source, earlier_use={})
 

@@ -14,6 +14,7 @@ from cloud.references import ReferenceReader
 from cloud.sole_use import SoleUse
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
+from cloud.sync.streams import SyncServer
 from common.link import Stream
 from common.objects import Ref
 from common.pages.hub import VolumeStatus
@@ -30,27 +31,8 @@ Problems = Callable[[str], Sequence[str] | None]
 """What a node's agent says must be solved there; None while the node is away."""
 
 
-class Sync(Protocol):
-    """The hub's ends of the sync streams (`cloud.sync.streams.SyncServer`)."""
-
-    async def serve_sync(self, stream: Stream, node: str) -> None:
-        """Send an agent the objects of its node."""
-
-    async def serve_facts(self, stream: Stream, node: str) -> None:
-        """Take the facts of an agent's node."""
-
-    async def serve_observe(self, stream: Stream, node: str) -> None:
-        """Leave an agent's node to its kubelet."""
-
-    def knows(self, node: str) -> bool:
-        """Whether facts of a node are stored."""
-
-    async def forget(self, node: str) -> None:
-        """Remove the facts of a node. Raises OSError if they cannot be removed."""
-
-
 class NoSync:
-    """Stands in for a `Sync` in a hub without a source: it sends nothing, and agents keep their facts."""
+    """Stands in for a `SyncServer` in a hub without a source: it sends nothing, and agents keep their facts."""
 
     async def serve_sync(self, stream: Stream, _node: str) -> None:
         """Send nothing, and keep the stream open."""
@@ -70,6 +52,10 @@ class NoSync:
 
     async def forget(self, _node: str) -> None:
         """Do nothing."""
+
+
+Sync = SyncServer | NoSync
+"""The hub's ends of the sync streams."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ Rules:
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from cloud.kinds.fields import Body
 from cloud.kinds.tokens import TokenRequest
@@ -18,35 +17,6 @@ from common.objects import Ref, Stamp
 
 Changed = Callable[[frozenset[Ref]], None]
 """Called on the loop with all objects that changed together; with an empty set when the source became ready."""
-
-
-class Source(Protocol):
-    """The source of the closures' objects."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the source has delivered every object once."""
-
-    def refs(self, kind: str) -> Iterable[Ref]:
-        """All objects of a kind, in no order."""
-
-    def stamp(self, ref: Ref) -> Stamp | None:
-        """The state of an object; None if there is none."""
-
-    def body(self, ref: Ref) -> Body | None:
-        """A trimmed object (`kind_rules.trimmed`); None if there is none."""
-
-    def knows(self, ref: Ref) -> bool:
-        """Whether `stamp` is right: a Secret, for example, may not have been read yet."""
-
-    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """Provide an object from now on. For tokens, `request` replaces the earlier one."""
-
-    def release(self, ref: Ref) -> None:
-        """Provide the object no more."""
-
-    def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Call `changed` at every change. Returns a function that ends this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +27,12 @@ class Item:
     body: Body
 
 
-class Objects:
-    """The objects of a source (`Source`). A subclass fills them."""
+class Source:
+    """The objects of a source. A subclass fills them.
+
+    Attributes:
+        is_ready: whether every object was delivered once.
+    """
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -79,19 +53,19 @@ class Objects:
         return item.stamp if item is not None else None
 
     def body(self, ref: Ref) -> Body | None:
-        """An object; None if there is none."""
+        """A trimmed object (`kind_rules.trimmed`); None if there is none."""
         item = self.item(ref)
         return item.body if item is not None else None
 
     def knows(self, ref: Ref) -> bool:  # noqa: ARG002  # the protocol's
-        """Whether `stamp` is right. Here all objects come together."""
+        """Whether `stamp` is right: a Secret, for example, may not have been read yet. Here all come together."""
         return self.is_ready
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """Nothing to do: all objects are there."""
+        """Provide an object from now on. For tokens, `request` replaces the earlier one. Here all are there."""
 
     def release(self, ref: Ref) -> None:
-        """Nothing to do: all objects stay."""
+        """Provide the object no more. Here all stay."""
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
         """Call `changed` at every change. Returns a function that ends this."""

@@ -37,17 +37,17 @@ class FactSink:
         return self._table.stamps(node)
 
     async def meet(self, node: str, instance: str) -> None:
-        """A machine sends the node's facts from now on. Errors as of `FactTable.meet`."""
+        """Note which machine sends the node's facts from now on (`Hello.instance`). Errors as of `FactTable.meet`."""
         await self._table.meet(node, instance)
 
     def up(self, node: str) -> None:
-        """The node sends its facts from now on. This sink does nothing then."""
+        """Note one more stream on which the node sends facts. This sink does nothing then."""
 
     def down(self, node: str) -> None:
-        """It sends them no more. This sink does nothing then."""
+        """Note that one of these streams has ended. This sink does nothing then."""
 
     def observed(self, node: str) -> None:
-        """A kubelet serves the node. This sink does nothing then."""
+        """Note that a kubelet serves the node from now on. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
         """Keep a fact. Returns True once it is stored; False: it does not count, and is kept if it has room.

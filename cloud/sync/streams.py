@@ -19,10 +19,10 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 from cloud.sync.closures import Closures
+from cloud.sync.facts import FactSink
 from common.digest import Digest
 from common.errors import NotCarried, RemoteProtocolError
 from common.link import Stream
@@ -46,47 +46,6 @@ _MOST_STREAMS = 4
 
 _MOST_REFUSALS = 10
 """The refusals of one stream that are logged: a node could fill the hub's disk with them."""
-
-
-class FactSink(Protocol):
-    """Stores the nodes' facts."""
-
-    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The state of each stored fact of the node, without those of `PASSING_KINDS`."""
-
-    async def meet(self, node: str, instance: str) -> None:
-        """Note which machine of the node sends its facts from now on (`Hello.instance`).
-
-        Raises:
-            ValueError: the volumes that the node's earlier machines had in use have no room.
-            OSError: the disk failed.
-        """
-
-    def up(self, node: str) -> None:
-        """Note one more stream on which the node sends facts."""
-
-    def down(self, node: str) -> None:
-        """Note that one of these streams has ended."""
-
-    def observed(self, node: str) -> None:
-        """Note that a kubelet serves the node from now on."""
-
-    async def void(self, node: str) -> None:
-        """Drop all facts of the node. OSError as in `store`."""
-
-    async def store(self, node: str, obj: Object) -> bool:
-        """Store a fact, unless it no longer counts. Returns whether it counts.
-
-        Raises:
-            ValueError: the fact makes no sense, or the node may not send it. The node gets this text.
-            OSError: the disk failed. The caller tries again.
-        """
-
-    async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """Drop a fact that the node has withdrawn. Errors as in `store`."""
-
-    async def forget(self, node: str) -> None:
-        """Forget a node that is gone for good, with all its facts. OSError as in `store`."""
 
 
 class SyncServer:

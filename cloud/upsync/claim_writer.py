@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, Kube, KubeError
 from cloud.sync.closures import Closures
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 from common.quantity import parse_bytes
 
@@ -36,7 +37,7 @@ _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "C
 """The conditions that the kubelet removes when a volume has its size (knownResizeConditions)."""
 
 
-class ClaimWriter:
+class ClaimWriter(Writer):
     """Writes the nodes' facts about claims."""
 
     def __init__(self, api: Kube, closures: Closures) -> None:
@@ -69,13 +70,6 @@ class ClaimWriter:
             version = {"resourceVersion": claim["metadata"]["resourceVersion"]}
             patch = {"metadata": version, "status": change}
             await self._api.patch(_CLAIMS, ref.name, patch, ref.namespace, subresource="status")
-
-    def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing to forget."""
-
-    def problems(self) -> list[str]:
-        """No problems."""
-        return []
 
 
 def _is_about(fact: Body, claim: Body) -> bool:

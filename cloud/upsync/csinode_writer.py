@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import HUB, MADE_BY, remember_drivers, written_drivers
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
@@ -28,7 +29,7 @@ _GRACE_S: Final = 120.0
 """How long an unreported driver keeps its entry: as long as an agent remembers a driver that left."""
 
 
-class CSINodeWriter:
+class CSINodeWriter(Writer):
     """Writes the nodes' facts about their drivers."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -61,10 +62,6 @@ class CSINodeWriter:
     def forget(self, node: str, _ref: Ref) -> None:
         """Forget the node's drivers."""
         self._missed.pop(node, None)
-
-    def problems(self) -> list[str]:
-        """No problems."""
-        return []
 
     def _miss(self, node: str, drivers: Collection[str]) -> Mapping[str, float]:
         """Replace the node's unreported drivers. Returns them with the time since when each is unreported."""

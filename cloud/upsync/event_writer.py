@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, Kube, KubeError
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -31,7 +32,7 @@ _ENDING: Final = "being terminated"
 """The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
 
 
-class EventWriter:
+class EventWriter(Writer):
     """Writes the nodes' events."""
 
     def __init__(self, api: Kube) -> None:
@@ -51,13 +52,6 @@ class EventWriter:
             if not is_void(error):
                 raise
             log.info("an event of node %s is dropped: %s", node, error)
-
-    def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing to forget."""
-
-    def problems(self) -> list[str]:
-        """No problems."""
-        return []
 
     async def _put(self, ref: Ref, told: Body) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import Final
 from cloud.kinds.nodes import PROBLEM
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.ownership import is_made
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 
 KIND: Final = "Farewell"
@@ -21,7 +22,7 @@ KIND: Final = "Farewell"
 _NODES: Final = RESOURCES["Node"]
 
 
-class Farewell:
+class Farewell(Writer):
     """Deletes the Nodes of nodes that are gone for good."""
 
     def __init__(self, api: Kube) -> None:
@@ -48,9 +49,6 @@ class Farewell:
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             change: Body = {"metadata": version, "status": {"conditions": kept}}
             await self._api.patch(_NODES, node, change, subresource="status")
-
-    def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing to forget."""
 
     def problems(self) -> list[str]:
         """No problems."""

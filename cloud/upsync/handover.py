@@ -16,13 +16,14 @@ from typing import Final
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.node_marks import AGENT, EDGE
 from cloud.upsync.ownership import LEASES, is_made, unmarked
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 
 KIND: Final = "Kubelet"
 """Its kind in `written_facts`. There is no such object: it stands for a node that is handed over."""
 
 
-class HandOver:
+class HandOver(Writer):
     """Hands nodes over to their kubelets."""
 
     def __init__(self, api: Kube) -> None:
@@ -43,13 +44,6 @@ class HandOver:
                     _check_kubelet(node, found)
                     _open(found, change)
                 await self._api.patch(RESOURCES[kind], node, change, namespace)
-
-    def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing to forget."""
-
-    def problems(self) -> list[str]:
-        """No problems."""
-        return []
 
 
 def _check_kubelet(node: str, found: Body) -> None:

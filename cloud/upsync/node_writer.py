@@ -26,6 +26,7 @@ from cloud.kube import RESOURCES, Body, Kube, find
 from cloud.node_marks import is_reserved
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, is_made, remember_drivers, written_drivers
+from cloud.upsync.writer import Writer
 from common.objects import Ref
 from common.quantity import parse_bytes
 from common.topology import NODE_SEGMENT
@@ -39,7 +40,7 @@ _LONGEST_LABEL_CHARS: Final = 63
 """The longest name of a node with a hostname label."""
 
 
-class NodeWriter:
+class NodeWriter(Writer):
     """Writes the nodes' facts about themselves."""
 
     def __init__(

@@ -20,6 +20,7 @@ from typing import Final
 from cloud.kube import RESOURCES, Body, Kube, KubeError, find
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.ownership import is_made
+from cloud.upsync.writer import Writer
 from common.errors import timestamp
 from common.objects import Ref
 from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
@@ -44,7 +45,7 @@ _LEAST_REASON_CHARS: Final = 60
 """The least part of a message for one volume's reason: several volumes share the message."""
 
 
-class PodWriter:
+class PodWriter(Writer):
     """Writes the nodes' facts about their pods."""
 
     def __init__(self, api: Kube, *, now: Callable[[], float] = time.time) -> None:

@@ -26,18 +26,20 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
 from cloud.kinds.fields import Body
 from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import KubeError
-from cloud.sync.fact_kinds import NODE_KINDS, read_fact
+from cloud.sync.closures import Closures
+from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync import farewell, handover
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
+from cloud.upsync.writer import Writer
 from common import sole_use
 from common.logs import of_peer
 from common.objects import Object, Ref, Stamp
@@ -52,43 +54,26 @@ Key = tuple[str, Ref]
 """A node, and the object of one of its facts; or a task for the node (`farewell.KIND`, `handover.KIND`)."""
 
 
-class Writer(Protocol):
-    """Writes facts of one kind."""
-
-    async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> float | None:
-        """Write a fact; None: the node has withdrawn it. Returns the seconds until the next write, or None.
-
-        Raises:
-            KubeError: the write failed; try again.
-        """
-
-    def forget(self, node: str, ref: Ref) -> None:
-        """Forget an object that is not written any more."""
-
-    def problems(self) -> list[str]:
-        """The problems that an operator should know, in sentences."""
-
-
-class WrittenFacts:
-    """Takes the nodes' facts (`cloud.sync.streams.FactSink`), stores them and queues them for their writers."""
+class WrittenFacts(FactSink):
+    """Takes the nodes' facts, stores them and queues them for their writers."""
 
     def __init__(
         self,
-        sink: FactSink,
-        files: FactTable,
+        closures: Closures,
+        table: FactTable,
+        claim: Callable[[str, Ref, Fact], Awaitable[None]],
         writers: Mapping[str, Writer],
+        *,
         hearts: Heartbeats,
         in_use: InUse,
-        *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        later: Callable[[float, Callable[[], None]], object] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hearts, self._in_use = hearts, in_use
+        super().__init__(closures, table, claim)
+        self._hearts, self._in_use, self._writers = hearts, in_use, writers
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
         """The nodes that a kubelet serves, as their agents said last."""
-        self._sink, self._files, self._writers = sink, files, writers
         self._buckets: dict[str, Bucket] = {}
         """By node: the Events that it may still let the hub write."""
         self._monotonic = monotonic
@@ -96,9 +81,7 @@ class WrittenFacts:
         """The UID of each existing Node, as the cluster's watch showed it last."""
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
         """The nodes with a stored fact about a claim, by claim. The claim may not exist yet."""
-        self._queues: dict[str, WriteQueue[Key]] = {
-            kind: WriteQueue(self._write, pause=pause, later=later) for kind in writers
-        }
+        self._queues: dict[str, WriteQueue[Key]] = {kind: WriteQueue(self._write, pause=pause) for kind in writers}
 
     def judge_again(self, node: str) -> None:
         """Write what the hub may believe now of a node's facts about itself, or may not believe any more."""
@@ -117,16 +100,12 @@ class WrittenFacts:
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The stored facts of a node, without its events, and without its Node until `volumesInUse` is written."""
-        stamps = self._sink.stamps(node)
+        stamps = super().stamps(node)
         ref = Ref("Node", "", node)
-        fact = self._files.of(node).get(ref)
+        fact = self._table.of(node).get(ref)
         if fact is None or self._in_use.has(node, _in_use(fact.body)):
             return stamps
         return {it: stamp for it, stamp in stamps.items() if it != ref}
-
-    async def meet(self, node: str, instance: str) -> None:
-        """A machine sends the node's facts from now on. Errors as of `FactSink.meet`."""
-        await self._sink.meet(node, instance)
 
     def up(self, node: str) -> None:
         """Note one more stream on which the node sends facts."""
@@ -147,7 +126,7 @@ class WrittenFacts:
         """Hand the node over to its kubelet: remove the hub's marks, and write no fact of it."""
         self._observed.add(node)
         self._in_use.end(node)
-        for ref in (Ref(handover.KIND, "", node), *self._files.of(node)):
+        for ref in (Ref(handover.KIND, "", node), *self._table.of(node)):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
@@ -162,7 +141,7 @@ class WrittenFacts:
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
-                for told in self._files.of(ref.name):  # the pod writer writes only if the hub made the Node
+                for told in self._table.of(ref.name):  # the pod writer writes only if the hub made the Node
                     self._add((ref.name, told))
             case "Node" if body is not None and self._has_other_use(ref, body):
                 self._add((ref.name, ref))
@@ -177,7 +156,7 @@ class WrittenFacts:
 
     def _has_other_use(self, ref: Ref, body: Body) -> bool:
         """Whether a Node has not the `volumesInUse` of its fact: the request of a hub before this one may come late."""
-        fact = self._files.of(ref.name).get(ref)
+        fact = self._table.of(ref.name).get(ref)
         return fact is not None and set(_in_use(fact.body)) != set(_in_use(body))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
@@ -194,7 +173,7 @@ class WrittenFacts:
             self._queues[key[1].kind].add(key)
 
     def _add_if_told(self, node: str, ref: Ref) -> None:
-        if ref in self._files.of(node):
+        if ref in self._table.of(node):
             self._add((node, ref))
 
     async def store(self, node: str, obj: Object) -> bool:
@@ -212,7 +191,7 @@ class WrittenFacts:
             why = "an event of node %s is dropped, because the node sends too many"
             log.warning(why, node, extra=of_peer(f"edge {node}"))
             return False
-        if not await self._sink.store(node, obj):
+        if not await super().store(node, obj):
             return False
         self._told(key)
         if obj.ref.kind == "Node" and node not in self._observed:
@@ -221,8 +200,8 @@ class WrittenFacts:
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """Drop a fact that the node has withdrawn. Errors as in `store`."""
-        await self._sink.drop(node, ref, uid)
-        if ref not in self._files.of(node):
+        await super().drop(node, ref, uid)
+        if ref not in self._table.of(node):
             self._untell(node, ref)
         if ref.kind != "Event":
             self._add((node, ref))
@@ -230,7 +209,7 @@ class WrittenFacts:
     async def void(self, node: str) -> None:
         """Drop all facts of the node from the disk. Those that Kubernetes has stay there. Raises OSError."""
         self._untell_all(node)
-        await self._sink.void(node)
+        await super().void(node)
 
     async def forget(self, node: str) -> None:
         """Forget a node that is gone for good, and delete the objects that the hub made for it.
@@ -239,10 +218,10 @@ class WrittenFacts:
             OSError: the disk is broken.
         """
         self._in_use.end(node)
-        told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
+        told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._table.of(node)))
         self._untell_all(node)
         self._buckets.pop(node, None)
-        await self._sink.forget(node)
+        await super().forget(node)
         if node not in self._streams:  # it may have reconnected meanwhile
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
@@ -255,7 +234,7 @@ class WrittenFacts:
         self._add(key)
 
     def _untell_all(self, node: str) -> None:
-        for ref in self._files.of(node):
+        for ref in self._table.of(node):
             self._untell(node, ref)
 
     def _untell(self, node: str, ref: Ref) -> None:
@@ -274,10 +253,10 @@ class WrittenFacts:
             self._writers[ref.kind].forget(node, ref)
             return None
         if ref.kind == "Event":
-            if (event := self._files.events.get(key)) is not None:
+            if (event := self._table.events.get(key)) is not None:
                 await self._writers[ref.kind].write(node, ref, dict(event.body))
-                if self._files.events.get(key) is event:
-                    del self._files.events[key]
+                if self._table.events.get(key) is event:
+                    del self._table.events[key]
             return None
         try:
             return await self._write_told(node, ref)
@@ -287,7 +266,7 @@ class WrittenFacts:
         return await self._write_told(node, ref)  # the object was deleted during the write, for example by a farewell
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
-        fact, body = self._files.of(node).get(ref), self._files.believed(node, ref)
+        fact, body = self._table.of(node).get(ref), self._table.believed(node, ref)
         if fact is not None and fact.is_part:
             return None
         if fact is not None and body != fact.body:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cloud.placement.fleet import Fleet, _member, _segment
 from cloud.sources.manifests.binding import Binder, ClaimStatus, Told
 from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, read_fact
 from common.objects import Object, Ref, Stamp, encode_body
@@ -35,7 +35,7 @@ def manifests(data: bytes) -> None:
         return
     told = {ref: (ClaimStatus("n1", "", {"capacity": {"storage": "1Gi"}}),) for ref in entries}
     bound = Binder().bind(entries, Told(told))
-    source = Objects()
+    source = Source()
     source.update(dict(bound.items), ready=True)
     closures = Closures(source, TRUSTING)
     nodes = {item.body["spec"]["nodeName"] for ref, item in bound.items.items() if ref.kind == "Pod"}

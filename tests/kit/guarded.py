@@ -11,7 +11,7 @@ from cloud.kinds.nodes import NodeState
 from cloud.lapses import Lapses
 from cloud.mount_guard import MountGuard
 from cloud.mounts import Mounts, no_mounts
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResponse
 from common.errors import VolumeHeld
@@ -69,7 +69,7 @@ class Guarded:
 
     def __init__(self, *, has_cluster: bool = True) -> None:
         self.records, self.links = MemoryRecords(), Links()
-        self.source, self.states, self.trouble = Objects(), dict[str, NodeState](), ""
+        self.source, self.states, self.trouble = Source(), dict[str, NodeState](), ""
         self.source.is_ready = True
         self.facts: dict[str, dict[Ref, Fact]] = {}
         self.earlier_use: dict[str, frozenset[str]] = {}

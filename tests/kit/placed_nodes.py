@@ -19,7 +19,7 @@ from cloud.placement.placement import Placement
 from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.csi import csi_pb2 as csi
 from common.errors import CallError, DriverMissing, NodeOffline, NodeUnknown, ReportRefused
 from common.metrics import Metrics
@@ -462,14 +462,14 @@ def affinity(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = Tr
     return Affinity(volumes(*nodes, handle=handle, key=key, ready=ready))
 
 
-def volumes(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = True) -> Objects:
+def volumes(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = True) -> Source:
     """The objects among which that is."""
     term = {"matchExpressions": [{"key": key, "operator": "In", "values": list(nodes)}]}
     spec = {
         "csi": {"driver": DRIVER, "volumeHandle": handle},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     }
-    objects = Objects()
+    objects = Source()
     objects.update({Ref("PersistentVolume", "", "pv"): Item(Stamp("u", "1"), {"spec": spec})}, ready=ready)
     return objects
 

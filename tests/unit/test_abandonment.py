@@ -16,7 +16,7 @@ from cloud.abandon.own_storage import own_contents, own_groups, own_volumes
 from cloud.kube import RESOURCES, KubeError
 from cloud.placement.claim import Mark
 from cloud.placement.rules import GROUP, SNAPSHOT, VOLUME, Thing
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from cloud.sync_part import NoSync, SyncPart
 from cloud.unique_segments import UniqueSegments, unique_keys
 from common.endpoint import hub_endpoint
@@ -49,7 +49,7 @@ class Facts(NoSync):
 class Site:
     """A hub with a cluster, and its node n1, which is away."""
 
-    def __init__(self, world: Hub, source: Objects, facts: Facts) -> None:
+    def __init__(self, world: Hub, source: Source, facts: Facts) -> None:
         self.world, self.source, self.facts = world, source, facts
 
     def add_volume(self, name: str, node: str) -> None:
@@ -72,7 +72,7 @@ class Site:
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    source, facts = Objects(), Facts()
+    source, facts = Source(), Facts()
     source.update({}, ready=True)
     async with running(Hub(tmp_path, SyncPart(source=source, sync=facts))) as world:
         await world.edge()
@@ -148,7 +148,7 @@ async def test_a_hub_that_has_not_read_the_volumes_names_none(site: Site) -> Non
 
 async def test_a_hub_without_a_cluster_names_none(tmp_path: Path) -> None:
     async with running(Hub(tmp_path)) as world:
-        site = Site(world, Objects(), Facts())
+        site = Site(world, Source(), Facts())
         await site.order("deny", subject="n1")
         assert "follows no Kubernetes cluster" in (await site.own_storage())[1]
 

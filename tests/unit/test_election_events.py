@@ -9,7 +9,7 @@ import pytest
 
 from cloud.election import FIRST, Elected
 from cloud.kube import KubeError
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from cloud.upsync.election_events import ElectionEvents
 from cloud.upsync.event_queue import EventQueue
 from common.objects import Ref, Stamp
@@ -27,7 +27,7 @@ class ElectionEventsOfHub:
     """An API server, the hub's copy of its objects, and the Events."""
 
     def __init__(self) -> None:
-        self.api, self.source = FakeApi(), Objects()
+        self.api, self.source = FakeApi(), Source()
         self.queue = EventQueue(self.api)
         self.events = ElectionEvents(self.source, self.queue.add)
 

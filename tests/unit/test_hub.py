@@ -13,7 +13,7 @@ import pytest
 from cloud.mounts import no_mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
@@ -309,7 +309,7 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 @pytest.fixture
 async def told(tmp_path: Path) -> AsyncIterator[tuple[Hub, FactSink]]:
     """A hub with facts: n1 has told of itself."""
-    closures = Closures(objects := Objects(), TRUSTING)
+    closures = Closures(objects := Source(), TRUSTING)
     records = SqliteRecords(tmp_path / "facts")
     table = FactTable(records, TRUSTING)
     facts = FactSink(closures, table, SoleUse(table, no_mounts()).claim)

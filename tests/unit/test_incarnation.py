@@ -15,7 +15,7 @@ from cloud.placement.claims import Claims
 from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.database_writer import WriteFailed
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from cloud.sources.source import Source
 
 DRIVER = "d.example"
 NOW = 1_795_252_323.9
@@ -101,7 +100,7 @@ def volume(
 
 async def test_volumes_of_an_earlier_hub_are_a_loss_until_an_operator_settles_it(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         assert "has not read all PersistentVolumes yet" in first.loss
         objects.update(volumes(volume()), ready=True)
@@ -109,7 +108,7 @@ async def test_volumes_of_an_earlier_hub_are_a_loss_until_an_operator_settles_it
         assert "PersistentVolume pv-1 of driver d.example was made on edge node n1" in loss
         assert loss.startswith("2026-11-21T09:12:03Z ")
     async with hub(tmp_path) as second:
-        second.look(Objects())
+        second.look(Source())
         assert second.loss == loss
         assert await second.incarnation.trust() == [loss]
     async with hub(tmp_path) as third:
@@ -129,7 +128,7 @@ async def test_volumes_of_an_earlier_hub_are_a_loss_until_an_operator_settles_it
 )
 async def test_a_first_install_beside_other_volumes_is_not_stopped(tmp_path: Path, body: dict[str, Any]) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         objects.update(volumes(body), ready=True)
         assert first.loss == ""
@@ -137,7 +136,7 @@ async def test_a_first_install_beside_other_volumes_is_not_stopped(tmp_path: Pat
 
 async def test_a_volume_that_the_hub_has_made_before_it_could_look_is_none_of_an_earlier_hub(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         await first.create("CreateVolume pvc-1", "mine")
     async with hub(tmp_path) as second:
@@ -148,7 +147,7 @@ async def test_a_volume_that_the_hub_has_made_before_it_could_look_is_none_of_an
 
 async def test_a_volume_of_an_earlier_hub_is_found_beside_those_that_this_one_has_made(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         await first.create("CreateVolume pvc-1", "mine")
         objects.update(volumes(volume("pv-1", handle="mine"), volume("pv-2", handle="theirs")), ready=True)
@@ -157,7 +156,7 @@ async def test_a_volume_of_an_earlier_hub_is_found_beside_those_that_this_one_ha
 
 async def test_watches_look_again_when_it_is_certain(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects, seen = Objects(), list[str]()
+        objects, seen = Source(), list[str]()
         first.look(objects, settled=lambda: seen.append(first.loss))
         objects.update(volumes(volume(by="")))
         assert seen == []
@@ -168,9 +167,9 @@ async def test_watches_look_again_when_it_is_certain(tmp_path: Path) -> None:
 
 async def test_a_restart_before_the_volumes_are_read_looks_again(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        first.look(Objects())
+        first.look(Source())
     async with hub(tmp_path) as second:
-        objects = Objects()
+        objects = Source()
         second.look(objects)
         objects.update(volumes(volume()), ready=True)
         assert "PersistentVolume pv-1" in second.loss
@@ -178,7 +177,7 @@ async def test_a_restart_before_the_volumes_are_read_looks_again(tmp_path: Path)
 
 async def test_an_operator_who_trusts_the_hub_before_it_has_looked_is_believed(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         await first.incarnation.trust()
         objects.update(volumes(volume()), ready=True)
@@ -190,7 +189,7 @@ async def test_a_hub_that_has_run_before_does_not_look(tmp_path: Path) -> None:
         first.look(None)  # it has no objects
         assert first.loss == ""
     async with hub(tmp_path) as second:
-        objects = Objects()
+        objects = Source()
         second.look(objects)
         objects.update(volumes(volume()), ready=True)
         assert second.loss == ""
@@ -198,7 +197,7 @@ async def test_a_hub_that_has_run_before_does_not_look(tmp_path: Path) -> None:
 
 async def test_a_trust_that_cannot_be_written_leaves_the_loss(tmp_path: Path) -> None:
     async with hub(tmp_path) as first:
-        objects = Objects()
+        objects = Source()
         first.look(objects)
         full(tmp_path)
         with pytest.raises(WriteFailed):

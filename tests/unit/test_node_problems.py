@@ -9,7 +9,7 @@ import pytest
 from cloud.kinds.fields import Fields
 from cloud.kinds.nodes import PROBLEM, state_of
 from cloud.kube import RESOURCES
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.upsync.node_problems import NodeProblems
 from common.objects import Ref
 from tests.kit.cluster_objects import entries, pod
@@ -27,7 +27,7 @@ class Written:
     def __init__(self) -> None:
         self.api = FakeApi()
         self.api.put({"kind": "Node", "metadata": {"name": "n1"}})
-        objects, source = self.api._objects["Node"], Objects()
+        objects, source = self.api._objects["Node"], Source()
         source.update(
             {ref: it.item for ref, it in entries(pod("web", claims=("data",))).items()},
             ready=True,

@@ -11,7 +11,7 @@ from cloud.cluster_references import ClusterReferences
 from cloud.kube import KubeError
 from cloud.placement.rules import SNAPSHOT, VOLUME, Thing
 from cloud.references import Reference, SourceReferences
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.objects import Ref, Stamp
 from tests.kit.fake_api import FakeApi
 
@@ -36,8 +36,8 @@ def content(name: str, *, handle: str = "", source: str = "") -> dict[str, Any]:
     return {**body, "status": {"snapshotHandle": handle, "restoreSize": 5}} if handle else body
 
 
-def source(*bodies: dict[str, Any], ready: bool = True) -> Objects:
-    objects = Objects()
+def source(*bodies: dict[str, Any], ready: bool = True) -> Source:
+    objects = Source()
     refs = {
         Ref(body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]): Item(Stamp("u", "1"), body)
         for body in bodies

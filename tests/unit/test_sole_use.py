@@ -11,7 +11,7 @@ from cloud.kinds.nodes import NodeState
 from cloud.mounts import Mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import name_in_use
 from cloud.sync.fact_table import FactTable
@@ -36,7 +36,7 @@ class Hub:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.source = Objects()
+        self.source = Source()
         self.source.is_ready = True
         self.kubelets: dict[str, NodeState] = {}
         self.given_up: set[str] = set()

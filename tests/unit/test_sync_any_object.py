@@ -10,7 +10,7 @@ import pytest
 
 from cloud.sources.manifests.binding import Binder, Told
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
 from common.objects import Object, Ref, Stamp, encode_body
@@ -137,7 +137,7 @@ def test_an_object_with_anything_anywhere_is_served_or_refused_by_name(kind: str
             assert said.startswith("m.json:1: "), where
             assert len(said) < 500, where
             continue
-        source = Objects()
+        source = Source()
         bound = Binder().bind({entry.ref: entry for entry in [*others, *found]}, Told())
         source.update(bound.items, ready=True)
         closures = Closures(source, TRUSTING)

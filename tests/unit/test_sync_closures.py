@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.node_rights import NodeRights
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from cloud.sync import closures as module
 from cloud.sync.closures import Closures
 from common.objects import Ref
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from cloud.kinds.tokens import TokenRequest
 
 
-def source(*objects: Any) -> Objects:
+def source(*objects: Any) -> Source:
     """A source that holds these and is ready."""
-    found = Objects()
+    found = Source()
     found.update(items(*objects), ready=True)
     return found
 
@@ -45,7 +45,7 @@ def items(*objects: Any) -> dict[Ref, Item]:
     return {ref: entry.item for ref, entry in entries(*objects).items()}
 
 
-class Reluctant(Objects):
+class Reluctant(Source):
     """A source that has Secrets and tokens on demand only, and is ready."""
 
     def __init__(self, *objects: Any) -> None:
@@ -69,7 +69,7 @@ class Reluctant(Objects):
             self.asked.discard(ref)
 
 
-def watched(source: Objects, *nodes: str) -> Closures:
+def watched(source: Source, *nodes: str) -> Closures:
     """Closures of which those of these nodes (n1, if none is named) are kept."""
     closures = Closures(source, TRUSTING)
     for name in nodes or ("n1",):
@@ -81,11 +81,11 @@ def held(closures: Closures, name: str) -> list[str]:
     return [str(ref) for ref in closures.stamps(name)]
 
 
-def put(into: Objects, *objects: Any) -> None:
+def put(into: Source, *objects: Any) -> None:
     into.update(items(*objects))
 
 
-def remove(from_: Objects, *refs: Ref) -> None:
+def remove(from_: Source, *refs: Ref) -> None:
     from_.update(dict.fromkeys(refs))
 
 
@@ -269,7 +269,7 @@ def test_one_watcher_that_fails_keeps_no_other_from_hearing() -> None:
 
 
 def test_everybody_hears_when_the_source_becomes_ready() -> None:
-    objects = Objects()
+    objects = Source()
     closures = Closures(objects, TRUSTING)
     told: list[bool] = []
     closures.watch("n1", lambda: told.append(closures.is_ready))
@@ -310,7 +310,7 @@ def test_a_node_may_tell_of_what_left_it_while_it_was_away() -> None:
 
 
 def test_a_node_may_tell_of_anything_until_the_source_is_ready() -> None:
-    objects = Objects()
+    objects = Source()
     closures = watched(objects)
     assert closures.may_concern("n1", DATA)
     objects.update(items(node()), ready=True)
@@ -387,7 +387,7 @@ def test_whatever_changes_a_closure_is_what_it_would_be_if_made_anew(
 # -------------------- size --------------------
 
 
-class CountingSource(Objects):
+class CountingSource(Source):
     """A source that counts how often it is asked for a stamp."""
 
     asked = 0
@@ -578,7 +578,7 @@ def test_unknown_is_what_a_closure_needs_and_the_source_cannot_say() -> None:
 VAULT: dict[str, Any] = {"tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]}
 
 
-def uid_of(objects: Objects, name: str) -> str:
+def uid_of(objects: Source, name: str) -> str:
     stamp = objects.stamp(Ref("Pod", "default", name))
     return stamp.uid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, read_fact
 from cloud.volume_report import report
 from common.objects import Object, Ref, Stamp, encode_body
@@ -34,7 +34,7 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     web = pod("web", claims=("data", "logs"))
     web["metadata"]["uid"] = "web-uid"
     bound = [(claim(name, volume=name), volume(name, claim=f"default/{name}")) for name in ("data", "logs")]
-    objects = Objects()
+    objects = Source()
     objects.update({ref: it.item for ref, it in entries(web, *sum(bound, ())).items()}, ready=True)
     return {it.pv: (it.state, it.error) for it in report(objects, facts, {})}
 

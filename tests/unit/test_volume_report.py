@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sources.source import Objects
+from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, name_in_use
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 CLAIMED = (claim("data", volume="v"), volume("v", claim="default/data"))
 
 
-def source(*objects: Any) -> Objects:
-    found = Objects()
+def source(*objects: Any) -> Source:
+    found = Source()
     found.update({ref: entry.item for ref, entry in entries(*objects).items()}, ready=True)
     return found
 
@@ -40,7 +40,7 @@ class Facts:
         return self._told.get(node, {})
 
 
-def told(objects: Objects, name: str, status: str, *volumes: Any, uid: str = "", **more: str) -> dict[Ref, Fact]:
+def told(objects: Source, name: str, status: str, *volumes: Any, uid: str = "", **more: str) -> dict[Ref, Fact]:
     """What a node tells of the volumes of the pod of this name; an older one gives no list of volumes."""
     ref = Ref("Pod", "default", name)
     body = objects.body(ref)
@@ -55,7 +55,7 @@ def told(objects: Objects, name: str, status: str, *volumes: Any, uid: str = "",
     return {ref: Fact(Stamp("", "1"), {"metadata": metadata, "status": status_told})}
 
 
-def lines(objects: Objects, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
+def lines(objects: Source, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
     placed = more.get("placed", {})
     return [(it.pv, it.node, it.state, it.error) for it in report(objects, facts or Facts(), placed)]
 
@@ -236,7 +236,7 @@ def test_volumes_of_no_csi_driver_are_nobodys_business() -> None:
 
 
 def test_a_volume_without_a_pv_is_only_known_while_the_hub_still_reads_the_objects() -> None:
-    objects = Objects()
+    objects = Source()
     assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["known"]
     objects.update({}, ready=True)
     assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["no PV"]

@@ -14,7 +14,6 @@ from cloud.mounts import no_mounts
 from cloud.records.sqlite import SqliteRecords
 from cloud.sole_use import SoleUse
 from cloud.sync.fact_table import FactTable
-from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
@@ -135,11 +134,12 @@ class WritingHub:
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
         return WrittenFacts(
-            FactSink(Closures(), table, SoleUse(table, no_mounts()).claim),
+            Closures(),
             table,
+            SoleUse(table, no_mounts()).claim,
             writers,
-            self.hearts,
-            self.in_use,
+            hearts=self.hearts,
+            in_use=self.in_use,
             pause=_soon,
             monotonic=lambda: self.now,
         )

@@ -28,7 +28,7 @@ from cloud.sources.cluster.reflector import Reflector
 from cloud.sources.cluster.secret_reader import SecretReader
 from cloud.sources.cluster.token_minter import TokenMinter
 from cloud.sources.manifests.manifest_objects import item_of
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
@@ -42,8 +42,8 @@ _DISPENSABLE: Final = "StorageClass"
 """A kind that the hub's role of an earlier version does not allow. Then it is unknown, and nodes get all others."""
 
 
-class Cluster(Objects):
-    """A source (`source.Source`) that follows an API server. `run()` does the work."""
+class Cluster(Source):
+    """A source that follows an API server. `run()` does the work."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from typing import Protocol
 from cloud.sources.manifests.binding import Binder, Told
 from cloud.sources.manifests.manifest_files import SETTLE_S, ManifestFiles, Now
 from cloud.sources.manifests.pairs import Pairs, read_pairs, write_pairs
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.manifests")
@@ -44,8 +44,8 @@ class Facts(Protocol):
         """Call `changed` whenever one changes. Returns a function that ends this."""
 
 
-class Manifests(Objects):
-    """A source (`source.Source`) that reads a directory. `run()` does the work."""
+class Manifests(Source):
+    """A source that reads a directory. `run()` does the work."""
 
     def __init__(self, directory: Path, facts: Facts | None = None, bindings: Path | None = None) -> None:
         """`bindings` is the file of the pairs that are bound. Raises NewerState if a newer hub wrote it."""

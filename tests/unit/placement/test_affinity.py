@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.placement.affinity import Affinity
-from cloud.sources.source import Item, Objects
+from cloud.sources.source import Item, Source
 from common.objects import Ref, Stamp
 from common.topology import NODE_SEGMENT
 from tests.kit.placed_nodes import DRIVER, fleet, report
@@ -34,8 +34,8 @@ def term(key: str, operator: str, *values: str, part: str = "matchExpressions") 
     return {part: [{"key": key, "operator": operator, "values": list(values)}]}
 
 
-def source(item: Item | None) -> Objects:
-    objects = Objects()
+def source(item: Item | None) -> Source:
+    objects = Source()
     objects.update({REF: item})
     return objects
 
@@ -108,7 +108,7 @@ def test_the_nodes_of_several_volumes_of_a_handle_are_those_of_each(two: Fleet) 
     assert (fit.named, fit.possible) == (["n2"], ["n1", "n2"])
 
 
-class Counted(Objects):
+class Counted(Source):
     """Objects of which each look at a Node is counted."""
 
     looks = 0
@@ -136,7 +136,7 @@ def test_volumes_of_other_drivers_and_handles_say_nothing(two: Fleet) -> None:
 
 
 def test_a_volume_that_comes_changes_and_goes_is_followed(two: Fleet) -> None:
-    objects = Objects()
+    objects = Source()
     affinity = Affinity(objects)
     objects.update({REF: volume(term("zone", "In", "b"))})
     assert affinity.fit("h", DRIVER, two).named == ["n2"]
