@@ -226,10 +226,12 @@ async def _records(
     from cloud.kube import connect  # noqa: PLC0415  # as in `_lease`
     from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
 
-    async with connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
-        records = KubernetesRecords(kube, lease.namespace, still_leads=lambda: lease.check(kube))
+    reading = connect(settings.kubeconfig)
+    async with reading as reader, connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
+        records = KubernetesRecords(reader, lease.namespace)
         try:
-            await records.open()
+            records.open()
+            await records.lead(kube, lambda: lease.check(kube))
             yield records
         finally:
             await records.close()

@@ -96,13 +96,16 @@ def _prefixed(kind: Kind) -> Callable[[Key], str]:
     return lambda key: f"csi-bridge-{kind}-{_hash(key)}"
 
 
+STATUS: Final[Path] = ("status",)
+"""The field of a node's record, which is written by a request of its own."""
+
 _SPEC: Final = ("spec",)
 _DATA: Final = ("data", "record")
 _MAPPINGS: Final = {
     Kind.CLAIM: _Mapping(PLACEMENT, _SPEC, ("driver", "name"), _hash),
     Kind.TOKEN: _Mapping(TOKEN, _SPEC, ("id",), lambda key: key[0]),
     Kind.DENIAL: _Mapping(DENIAL, _SPEC, ("kind", "value"), _hash),
-    Kind.NODE: _Mapping(NODE, ("status",), ("node",), _node_name),
+    Kind.NODE: _Mapping(NODE, STATUS, ("node",), _node_name),
     Kind.SEGMENTS: _Mapping(NODE, ("spec", "segments"), ("node",), _node_name, only="segments"),
     Kind.CERTIFICATES: _Mapping(NODE, ("spec", "certificates"), ("node",), _node_name, only="certificates"),
     Kind.MACHINE: _Mapping(NODE, ("spec", "machine"), ("node",), _node_name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from tests.kit.records_suite import KEY, RecordsSuite, claim, found
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from cloud.kube import Kube
+    from cloud.kube import Kube, Resource
     from tests.kit.peers.control_plane import ControlPlane
     from tests.kit.records_suite import Reopen
 
@@ -43,12 +43,29 @@ async def kube(control_plane: ControlPlane) -> AsyncIterator[Kube]:
         yield kube
 
 
+class Lagging:
+    """A client of an API server whose watches are behind."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.list, self._kube = kube.list, kube
+
+    async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Any]]:
+        async for event in self._kube.watch(resource, version, for_s=for_s):
+            await asyncio.sleep(0.05)
+            yield event
+
+
 class Hub:
     """The records of a hub, and whether it leads."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(self, kube: Kube, namespace: str, *, lags: bool = False) -> None:
         self.leads, self.asked = True, 0
-        self.records = KubernetesRecords(kube, namespace, still_leads=self._still_leads, retry_s=0.1)
+        self.records = KubernetesRecords(cast("Kube", Lagging(kube)) if lags else kube, namespace, retry_s=0.1)
+        self.records.open()
+        self._kube = kube
+
+    async def lead(self) -> None:
+        await self.records.lead(self._kube, self._still_leads)
 
     async def _still_leads(self) -> None:
         self.asked += 1
@@ -62,10 +79,15 @@ async def eventually(read: Callable[[], Awaitable[str]], value: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def watch_ends(hub: Hub) -> None:
+    for each in hub.records._copies.values():
+        await each.close()
+
+
 @pytest.fixture
 async def hub(kube: Kube, namespace: str) -> AsyncIterator[Hub]:
     hub = Hub(kube, namespace)
-    await hub.records.open()
+    await hub.lead()
     yield hub
     await hub.records.close()
 
@@ -77,10 +99,10 @@ class TestKubernetes(RecordsSuite):
 
             async def again() -> KubernetesRecords:
                 await opened.aclose()
-                records = Hub(kube, namespace).records
-                await records.open()
-                opened.push_async_callback(records.close)
-                return records
+                hub = Hub(kube, namespace)
+                await hub.lead()
+                opened.push_async_callback(hub.records.close)
+                return hub.records
 
             yield again
 
@@ -96,7 +118,7 @@ async def test_after_a_change_that_fails_the_rest_of_the_write_is_not_sent(
     assert hub.records.trouble == ""
     await hub.records.close()
     after = Hub(kube, namespace)
-    await after.records.open()
+    await after.lead()
     assert set(found(after.records)) == {A.key, ("d", "d")}
     await after.records.close()
 
@@ -117,10 +139,9 @@ async def test_a_hub_that_leads_no_more_changes_nothing_that_another_one_has_wri
 ) -> None:
     await hub.records.write([B])
     other = Hub(kube, namespace)
-    await other.records.open()
+    await other.lead()
     hub.leads = False
-    for task in hub.records._following:  # as if its watch had ended
-        task.cancel()
+    await watch_ends(hub)
     await other.records.write([A, B._replace(body=claim(2.0))])
     with pytest.raises(WriteFailed, match="another hub has written it"):
         await hub.records.write([A._replace(body=claim(9.0))])
@@ -156,7 +177,7 @@ async def test_an_object_that_is_no_record_stops_the_hub_at_its_start(kube: Kube
     await kube.create(PLACE.resource, {**body, "spec": {"driver": "d", "name": "a", "state": "open"}})
     hub = Hub(kube, namespace)
     with pytest.raises(Exception, match="VolumePlacement mine has the record of"):
-        await hub.records.open()
+        await hub.lead()
     await hub.records.close()
 
 
@@ -196,8 +217,7 @@ async def test_a_node_whose_object_somebody_deletes_during_a_write_has_all_its_r
     hub.records.watch(Kind.NODE, lambda _key: node)
     await hub.records.write([node])
     place = place_of(Kind.NODE, ("n1",))
-    for task in hub.records._following:  # the write is faster than the watch
-        task.cancel()
+    await watch_ends(hub)  # the write is faster
     await kube.delete(place.resource, place.name, uid=(await kube.get(place.resource, place.name))["metadata"]["uid"])
     await hub.records.write([fence])
 
@@ -206,3 +226,35 @@ async def test_a_node_whose_object_somebody_deletes_during_a_write_has_all_its_r
         return f"{body['spec']['fence']['why']} {len((body.get('status') or {}).get('drivers', ()))}"
 
     await eventually(drivers, "burnt 1")
+
+
+async def test_a_standby_takes_over_with_the_last_changes_of_the_hub_before_it_and_misses_no_late_one(
+    hub: Hub, kube: Kube, namespace: str
+) -> None:
+    denial = Change(Kind.DENIAL, ("node", "n1"), {"at": 1.0, "why": "stolen"})
+    for turn in range(5):
+        await hub.records.write([A, B, denial])
+        standby = Hub(kube, namespace, lags=True)
+        for each in standby.records._copies.values():
+            await each._complete.wait()
+        for number in range(20):
+            last = hub.records.write([A._replace(body=claim(number)), Change(Kind.CLAIM, ("d", f"{turn}"), claim(1))])
+        await hub.records.write([B._replace(body=None), denial._replace(body=None)])
+        await last
+        await standby.lead()
+        assert found(standby.records) == {
+            A.key: claim(19),
+            **{("d", f"{number}"): claim(1) for number in range(turn + 1)},
+        }
+        assert found(standby.records, Kind.DENIAL) == {}
+        await standby.records.close()
+    standby, late = Hub(kube, namespace), []
+    await standby.lead()
+    standby.records.watch(Kind.CLAIM, lambda key: Change(Kind.CLAIM, key, None), lambda *it: late.append(it) is None)
+    await hub.records.write([C])
+
+    async def taken() -> str:
+        return "".join(key[1] for key, _body in late)
+
+    await eventually(taken, "c")
+    await standby.records.close()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cloud.kube import KubeError
+from cloud.kube import KubeError, Page
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
 from cloud.records.records import Change, Kind
@@ -17,23 +19,41 @@ from tests.kit.records_suite import KEY, claim
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from cloud.kube import Kube
 
 NODE = Change(Kind.NODE, ("n1",), {"instance": "i", "drivers": []})
 
 
 class Api:
-    """Stands in for `cloud.kube.Kube`: objects by name, and whether a hub leads.
+    """Stands in for `cloud.kube.Kube`: objects by name, and whether a hub leads. A watch shows what a test `tell`s.
 
     Answers wait while `answers` is not set. The next one may be lost (`is_lost`).
     """
 
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
+    def __init__(self, *objects: Any) -> None:
+        self.objects: dict[str, Any] = {it["metadata"]["name"]: it for it in objects}
+        self._events: dict[str, asyncio.Queue[tuple[str, Any]]] = defaultdict(asyncio.Queue)
         self.answers = asyncio.Event()
         self.answers.set()
         self.leads, self.is_lost = True, False
-        self._version = 0
+        self._version = 10
+
+    async def list(self, resource: Any, **_of: Any) -> Page:
+        return Page([it for it in self.objects.values() if it["kind"] == resource.kind], str(self._version), "")
+
+    async def watch(self, resource: Any, _version: str, **_of: Any) -> AsyncIterator[tuple[str, Any]]:
+        while True:
+            yield await self._events[resource.kind].get()
+
+    async def tell(self, what: str, body: Any) -> None:
+        self._events[body["kind"]].put_nowait((what, body))
+        await settle()
+
+    async def patch(self, _resource: Any, name: str, change: Any, _namespace: str) -> Any:
+        assert change["metadata"]["uid"] == self.objects[name]["metadata"]["uid"]
+        return await self._put(name, self.objects[name])
 
     async def still_leads(self) -> None:
         if not self.leads:
@@ -50,7 +70,7 @@ class Api:
         return await self._put(body["metadata"]["name"], body)
 
     async def edit(self, _resource: Any, name: str, steps: list[Any], _namespace: str, *, subresource: str = "") -> Any:
-        body = dict(self.objects[name])
+        body = copy.deepcopy(self.objects[name])
         assert subresource in ("", "status")
         for step in steps[1:]:
             body[step["path"].removeprefix("/")] = step["value"]
@@ -69,13 +89,30 @@ class Api:
         return self.objects[name]
 
 
-def records_of(api: Api) -> KubernetesRecords:
-    return KubernetesRecords(cast("Kube", api), "default", still_leads=api.still_leads)
+def standby_of(api: Api) -> KubernetesRecords:
+    records = KubernetesRecords(cast("Kube", api), "default")
+    records.open()
+    return records
+
+
+async def records_of(api: Api) -> KubernetesRecords:
+    """The records of a hub that leads."""
+    records = standby_of(api)
+    await lead(records, api)
+    return records
+
+
+async def lead(records: KubernetesRecords, api: Api) -> None:
+    leading = asyncio.create_task(records.lead(cast("Kube", api), api.still_leads))
+    await settle()
+    for body in list(api.objects.values()):
+        await api.tell("MODIFIED", body)
+    await leading
 
 
 async def test_changes_of_a_record_that_come_while_an_earlier_one_is_being_sent_are_written() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     api.answers.clear()
     records.put(Change(Kind.CLAIM, KEY, claim(1)))
     await settle()
@@ -90,7 +127,7 @@ async def test_changes_of_a_record_that_come_while_an_earlier_one_is_being_sent_
 
 async def test_the_status_of_a_node_may_wait_and_its_removal_does_not() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     for body in (NODE.body, {**(NODE.body or {}), "instance": "later"}):
         records.put(NODE._replace(body=body))
         await settle()
@@ -103,7 +140,7 @@ async def test_the_status_of_a_node_may_wait_and_its_removal_does_not() -> None:
 
 async def test_a_hub_that_got_no_answer_and_leads_no_more_writes_nothing_over_the_next_one() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     await records.write([Change(Kind.CLAIM, KEY, claim(1))])
     api.is_lost = True
     with pytest.raises(WriteFailed, match="no answer"):
@@ -130,38 +167,37 @@ def other_claim(version: int, **labels: str) -> dict[str, Any]:
 @pytest.mark.parametrize("leads", [True, False])
 async def test_what_another_hub_has_changed_is_written_over_only_by_a_hub_that_leads(leads: bool) -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     records.watch(Kind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
     api.leads = leads
-    api.objects[PLACE.name] = changed = other_claim(9)
-    records.seen(PLACE.resource, changed, is_gone=False)
-    await settle()
+    api.objects[PLACE.name] = changed = other_claim(99)
+    await api.tell("MODIFIED", changed)
     assert api.objects[PLACE.name]["spec"]["node"] == ("n1" if leads else "n2")
     await records.close()
 
 
 async def test_an_edited_record_that_cannot_be_read_is_written_again() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     records.watch(Kind.CLAIM, lambda _key: CLAIM)
     await records.write([CLAIM])
-    api.objects[PLACE.name] = edited = {**other_claim(9), "spec": {"node": "n2"}}
-    records.seen(PLACE.resource, edited, is_gone=False)
-    await settle()
+    api.objects[PLACE.name] = edited = {**other_claim(99), "spec": {"node": "n2"}}
+    await api.tell("MODIFIED", edited)
     assert api.objects[PLACE.name]["spec"]["node"] == "n1"
     await records.close()
 
 
 async def test_records_of_an_older_copy_that_was_restored_under_a_hub_are_written_again() -> None:
-    api = Api()
-    records = records_of(api)
+    api = Api(other_claim(7))
+    records = await records_of(api)
     records.watch(Kind.CLAIM, lambda _key: CLAIM)
-    api.objects[PLACE.name] = other_claim(7)
-    records.load(PLACE.resource, [other_claim(7)])
     await records.write([CLAIM])
     api.objects[PLACE.name] = other_claim(0)
-    records.compare(PLACE.resource, [other_claim(0)])
+    listed = records._copies["VolumePlacement"]
+    listed.begin()
+    listed.add(other_claim(0))
+    listed.end()
     await settle()
     assert api.objects[PLACE.name]["spec"]["node"] == "n1"
     await records.close()
@@ -169,14 +205,14 @@ async def test_records_of_an_older_copy_that_was_restored_under_a_hub_are_writte
 
 async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_over_and_its_owner_takes_it() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     taken: list[Any] = []
     records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, body: taken.append((key, body["node"])) is None)
     api.objects[PLACE.name] = late = other_claim(5)
     with pytest.raises(WriteFailed, match="another hub has written it"):  # the watch has not shown it yet
         await records.write([CLAIM])
     assert api.objects[PLACE.name] == late
-    records.seen(PLACE.resource, late, is_gone=False)
+    await api.tell("ADDED", late)
     assert taken == [(KEY, "n2")]
     await records.write([CLAIM._replace(body=None)])  # it is a record like any other now
     assert api.objects == {}
@@ -185,14 +221,14 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
 
 async def test_a_claim_that_the_watch_shows_after_this_hub_has_removed_it_stays_removed() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     taken: list[Any] = []
     records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, _body: taken.append(key) is None)
     await records.write([CLAIM])
     (made,) = api.objects.values()
     await records.write([CLAIM._replace(body=None)])
-    records.seen(PLACE.resource, made, is_gone=False)
-    records.seen(PLACE.resource, made, is_gone=True)
+    await api.tell("ADDED", made)
+    await api.tell("DELETED", made)
     await settle()
     assert (taken, api.objects) == ([], {})
     await records.close()
@@ -200,20 +236,61 @@ async def test_a_claim_that_the_watch_shows_after_this_hub_has_removed_it_stays_
 
 async def test_a_hub_works_with_no_records_of_a_hub_whose_lease_is_in_another_namespace() -> None:
     api = Api()
-    records = records_of(api)
+    records = await records_of(api)
     await records.write([CLAIM])
     (made,) = api.objects.values()
     assert made["metadata"]["labels"] == {"csi-bridge.io/hub": "default"}
-    records.seen(
-        PLACE.resource, {**other_claim(9, **{"csi-bridge.io/hub": "b"}), "metadata": other(made)}, is_gone=False
-    )
+    await api.tell("ADDED", {**other_claim(99, **{"csi-bridge.io/hub": "b"}), "metadata": other(made)})
     with pytest.raises(WriteFailed, match="whose Lease is in the namespace b"):
         await records.write([CLAIM])
     with pytest.raises(SettingsError, match="give --leader-election-namespace=b"):
-        records_of(api).load(PLACE.resource, [other_claim(9, **{"csi-bridge.io/hub": "b"})])
+        await records_of(Api(other_claim(99, **{"csi-bridge.io/hub": "b"})))
     await records.close()
 
 
 def other(made: dict[str, Any]) -> dict[str, Any]:
     """The metadata of an object of the hub in the namespace b."""
     return {**made["metadata"], "name": "other", "labels": {"csi-bridge.io/hub": "b"}}
+
+
+async def test_a_standby_leads_once_its_watch_has_shown_all_that_was_accepted_before() -> None:
+    api = Api(other_claim(7))
+    records = standby_of(api)
+    await settle()
+    leading = asyncio.create_task(records.lead(cast("Kube", api), api.still_leads))
+    await settle()
+    (last,) = api.objects.values()  # with the hub's annotation, so to say
+    await api.tell("MODIFIED", {**other_claim(8), "spec": {**last["spec"], "node": "n3"}})
+    assert not leading.done()
+    await api.tell("MODIFIED", {**last, "spec": {**last["spec"], "node": "n4"}})
+    await leading
+    assert records.take(Kind.CLAIM, lambda _key, body: body["node"]) == ["n4"]
+    await records.close()
+
+
+async def test_an_object_that_cannot_be_read_stops_no_standby() -> None:
+    unreadable = {**other_claim(7), "spec": {"driver": "d"}}
+    with pytest.raises(SettingsError, match="cannot be read"):
+        await records_of(Api(unreadable))
+    api = Api(unreadable)
+    records = standby_of(api)
+    await settle()
+    api.objects[PLACE.name] = mended = other_claim(8)  # by the hub that leads
+    await api.tell("MODIFIED", mended)
+    await lead(records, api)
+    await records.close()
+
+
+async def test_an_own_change_whose_answer_was_lost_is_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
+    api = Api()
+    records = await records_of(api)
+    records.watch(Kind.CLAIM, lambda _key: CLAIM)
+    await records.write([CLAIM])
+    api.is_lost = True
+    with pytest.raises(WriteFailed, match="no answer"):
+        await records.write([CLAIM._replace(body=claim(2))])
+    api.is_lost = False
+    await api.tell("MODIFIED", api.objects[PLACE.name])
+    assert api.objects[PLACE.name]["spec"]["since"] == 1
+    assert "somebody else" not in caplog.text
+    await records.close()

@@ -1,0 +1,230 @@
+"""A copy of one resource's objects in the cluster: that of a standby, which becomes the leader's.
+
+Rules:
+
+* A standby reads, and writes nothing. It keeps each record as JSON, because parsed ones take several times the memory.
+* An object that cannot be read stops a hub that begins to lead. A standby waits: the leader writes its records again.
+* A hub that begins to lead has seen each write that the API server accepted before (`catch_up`). It changes an
+  annotation of one object, and waits until the copy has that change: a watch shows the changes of a resource in their
+  order. If the copy has no object, it is listed again, which takes no time then.
+* The leader makes its own changes in the copy, and judges those of others itself.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cloud.kube import Kube, KubeError, Resource
+from cloud.records.objects import GROUP, Path, place_of, records_in
+from cloud.records.records import Body, Key, Kind, damaged
+from cloud.sources.cluster.reflector import Reflector
+from common.errors import SettingsError
+
+log = logging.getLogger("csi_bridge.hub.records")
+
+PLACE: Final = "the records in the cluster"
+"""Their name in messages."""
+
+HUB: Final = f"{GROUP}/hub"
+"""The label of objects that belong to no namespace: the namespace of their hub's Lease."""
+
+_READ: Final = f"{GROUP}/read"
+"""The annotation that a hub changes when it begins to lead."""
+
+
+@dataclass(slots=True, eq=False)
+class Stored:
+    """An object, as the hub knows it.
+
+    Attributes:
+        version: its resource version; empty: there is no such object; None: not known.
+        uid: its UID.
+        records: the kind and key of the record in each field.
+        bodies: of these records, as JSON, until the hub leads.
+        damage: why they cannot be read.
+        status_at: when this hub has sent its status, in the loop's time.
+    """
+
+    version: str | None = ""
+    uid: str = ""
+    records: dict[Path, tuple[Kind, Key]] = field(default_factory=dict)
+    bodies: tuple[str, ...] = ()
+    damage: SettingsError | None = None
+    status_at: float | None = None
+
+    def adopt(self, resource: Resource, body: Body) -> None:
+        """Take the state of the object that the API server has answered."""
+        metadata = body["metadata"]
+        self.version, self.uid = metadata["resourceVersion"], metadata["uid"]
+        # If somebody has edited it beyond reading, what it had before is written again.
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            self.records = {place_of(kind, key).path: (kind, key) for kind, key, _ in records_in(resource, body)}
+
+
+class ObjectCopy:
+    """The objects of one resource. `open` begins to follow them.
+
+    Attributes:
+        resource: in the namespace of the hub's Lease, if it is namespaced.
+        objects: by name.
+    """
+
+    def __init__(self, kube: Kube, resource: Resource, namespace: str) -> None:
+        """`kube` reads. `namespace` is that of the hub's Lease."""
+        self.resource, self.objects = resource, dict[str, Stored]()
+        self._kube, self._namespace = kube, namespace
+        self._following: asyncio.Task[None] | None = None
+        self._complete, self._changed, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._listed: dict[str, Stored] | None = None
+        """The list that is being read."""
+        self._seen: Callable[[Resource, Body, bool], None] | None = None
+        self._stale: Callable[[Resource, str], None] = lambda _resource, _name: None
+        self._unlisted: dict[str, str | None] = {}
+        """The leader's objects that a list has not shown yet, with their versions at its begin."""
+
+    def open(self) -> None:
+        """List the objects, and follow them from now on."""
+        if self._following is not None:
+            self._following.cancel()
+        self._complete.clear()
+        self._listed = None
+        reflector = Reflector(self._kube, self.resource, self, pause=self._pause)
+        self._following = asyncio.create_task(reflector.run(), name=f"records {self.resource.plural}")
+
+    async def close(self) -> None:
+        """Follow them no more."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def catch_up(self, kube: Kube, *, retry_s: float) -> None:
+        """Wait until the copy has all that the API server has accepted before. `kube` writes."""
+        self._hurry.set()
+        self._hurry = asyncio.Event()
+        await self._complete.wait()
+        why = ""
+        while readable := [(name, it) for name, it in self.objects.items() if it.damage is None]:
+            name, it = random.choice(readable)  # noqa: S311  # no secret
+            change = {"metadata": {"uid": it.uid, "annotations": {_READ: secrets.token_hex(8)}}}
+            try:
+                changed = await kube.patch(self.resource, name, change, self.resource.namespace)
+            except KubeError as error:  # it may be gone, and the watch has not shown that yet
+                if str(error) != why:
+                    log.warning("the hub waits until its copy of %s is up to date: %s", self.resource.plural, error)
+                why = str(error)
+                await asyncio.sleep(retry_s)
+                continue
+            version = int(changed["metadata"]["resourceVersion"])
+            while (now := self.objects.get(name)) is not None and now.uid == it.uid and int(now.version or 0) < version:
+                self._changed.clear()
+                await self._changed.wait()
+            return
+        self.open()
+        await self._complete.wait()
+
+    def hand_over(
+        self, seen: Callable[[Resource, Body, bool], None], stale: Callable[[Resource, str], None]
+    ) -> list[tuple[Kind, Key, str]]:
+        """Return all records, their bodies as JSON: from now on the hub leads.
+
+        Args:
+            seen: called with each object that may have changed, and whether it is gone.
+            stale: called with the name of an object that a list lacks, or has in an older version than the hub knows.
+
+        Raises:
+            SettingsError: an object cannot be read.
+        """
+        found = []
+        for it in self.objects.values():
+            if it.damage is not None:
+                raise it.damage
+            found += [(kind, key, body) for (kind, key), body in zip(it.records.values(), it.bodies, strict=True)]
+            it.bodies = ()
+        self._seen, self._stale = seen, stale
+        if self._listed is not None:  # its first part was not compared
+            self.open()
+        return found
+
+    # ---- cloud.sources.cluster.reflector.Copy ------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A whole list follows, by `add`."""
+        self._listed = {}
+        self._unlisted = {name: it.version for name, it in self.objects.items()} if self._seen is not None else {}
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """Take an object of the list. One that is older than the leader's counts as missing: it was restored."""
+        metadata = body["metadata"]
+        if self._seen is None:
+            assert self._listed is not None
+            self._listed[metadata["name"]] = self._read(dict(body))
+        elif int(metadata["resourceVersion"]) >= int(self._unlisted.get(metadata["name"]) or 0):
+            self._unlisted.pop(metadata["name"], None)
+            self._seen(self.resource, dict(body), False)  # noqa: FBT003  # the fields of an event
+
+    def end(self) -> None:
+        """The list is complete."""
+        if self._seen is None:
+            self.objects = self._listed or {}
+        self._listed = None
+        for name, version in self._unlisted.items():
+            if (it := self.objects.get(name)) is not None and it.version == version:  # the hub has not written it since
+                self._stale(self.resource, name)
+        self._complete.set()
+        self._changed.set()
+
+    def put(self, body: Mapping[str, Any]) -> None:
+        """Take a new state of one object."""
+        if self._seen is not None:
+            self._seen(self.resource, dict(body), False)  # noqa: FBT003  # as above
+        else:
+            self.objects[body["metadata"]["name"]] = self._read(dict(body))
+            self._changed.set()
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        """Remove one object."""
+        if self._seen is not None:
+            self._seen(self.resource, dict(body), True)  # noqa: FBT003  # as above
+        else:
+            self.objects.pop(body["metadata"]["name"], None)
+            self._changed.set()
+
+    def _read(self, body: Body) -> Stored:
+        name, it = body["metadata"]["name"], Stored(body["metadata"]["resourceVersion"], body["metadata"]["uid"])
+        if why := of_other_hub(self.resource, body, self._namespace):
+            it.damage = SettingsError("--leader-election-namespace", self._namespace, why)
+            return it
+        try:
+            for kind, key, found in records_in(self.resource, body):
+                place = place_of(kind, key)
+                if place.name != name:
+                    it.damage = damaged(PLACE, f"{self.resource.kind} {name} has the record of {place.name}")
+                it.records[place.path] = kind, key
+                it.bodies += (json.dumps(found, ensure_ascii=False),)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            it.damage = damaged(PLACE, f"{self.resource.kind} {name} cannot be read: {error!r}")
+        return it
+
+    async def _pause(self, wait_s: float) -> None:
+        """Wait between two tries of the reflector, unless the hub is about to lead."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._hurry.wait()
+
+
+def of_other_hub(resource: Resource, body: Body, namespace: str) -> str:
+    """Whether an object is of a hub whose Lease is in another namespace, in a sentence; else empty."""
+    hub = (body["metadata"].get("labels") or {}).get(HUB, namespace)
+    if resource.namespaced or hub == namespace:
+        return ""
+    return (
+        f"{resource.kind} {body['metadata']['name']} belongs to a hub whose Lease is in the namespace {hub} (label "
+        f"{HUB}): all hubs of a cluster must share one Lease; give --leader-election-namespace={hub}, or see "
+        f"docs/on-kubernetes.md#one-hub-at-a-time"
+    )
