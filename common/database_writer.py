@@ -14,16 +14,13 @@ Rules:
   retries of those that it `replaces` (`submit`).
 * The writer logs a failure once, and logs when writing works again.
 * If a caller is cancelled, its write goes on.
-* A write that `grows` fails while the disk has less room than `least_free_bytes`: that room is for other files.
 """
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import logging
 import operator
-import os
 import sqlite3
 import threading
 import time
@@ -55,10 +52,6 @@ class WriteFailed(OSError):
         super().__init__(f"{place} cannot be written: {why}")
 
 
-class _NoRoom(OSError):
-    """Only the room is left that others need: writes that grow fail, and the database works."""
-
-
 @dataclass(slots=True, eq=False)
 class _Write:
     """A write that waits for the writer's thread.
@@ -69,7 +62,6 @@ class _Write:
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
         number: the place of its coming.
         replaces: the keys of the `put`s before it that nobody needs any more once it is written.
-        grows: whether it needs room that other files may need more.
     """
 
     statements: Sequence[Statement]
@@ -77,7 +69,6 @@ class _Write:
     retried: bool = False
     number: int = 0
     replaces: Iterable[Hashable] = ()
-    grows: bool = False
 
 
 class DatabaseWriter:
@@ -97,7 +88,6 @@ class DatabaseWriter:
         connected: Callable[[], None] = lambda: None,
         trouble: str = "",
         retry_s: float = RETRY_S,
-        least_free_bytes: int = 0,
     ) -> None:
         """Start the writer's thread.
 
@@ -110,9 +100,7 @@ class DatabaseWriter:
             connected: called on the loop after the first write of a connection that `connect` made.
             trouble: why the file could not be written.
             retry_s: between a write that failed and its retry.
-            least_free_bytes: with less free room on the disk, writes that grow fail.
         """
-        self._least_free_bytes = least_free_bytes
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
         self._connect, self._retry_s = connect, retry_s
         self._connected = connected if connection is None else None
@@ -139,17 +127,14 @@ class DatabaseWriter:
         """
         await self.submit(statements)
 
-    def submit(
-        self, statements: Iterable[Statement], *, grows: bool = False, replaces: Iterable[Hashable] = ()
-    ) -> asyncio.Future[None]:
+    def submit(self, statements: Iterable[Statement], *, replaces: Iterable[Hashable] = ()) -> asyncio.Future[None]:
         """Begin a `commit`, which takes its place among the other writes now. Returns its end.
 
         Args:
             statements: what to execute.
-            grows: fail if the disk has less room than `least_free_bytes`.
             replaces: earlier `put`s with these keys are not retried once it is committed.
         """
-        return self._submit(_Write(list(statements), grows=grows, replaces=replaces))
+        return self._submit(_Write(list(statements), replaces=replaces))
 
     async def persist(self, statements: Iterable[Statement]) -> bool:
         """Execute statements in one transaction, and retry until they are committed.
@@ -248,7 +233,7 @@ class DatabaseWriter:
                     if key in retried and retried[key].number < write.number:
                         del results[retried.pop(key)]
         failed = [error for error in results.values() if error is not None]
-        errors, works = [it for it in failed if not isinstance(it, _NoRoom)], len(failed) < len(writes)
+        works = len(failed) < len(writes)
         again = {key: write for key, write in retried.items() if results[write] is not None}
         with self._woken:
             self._retry_at = time.monotonic() + self._retry_s if again else 0.0
@@ -256,8 +241,7 @@ class DatabaseWriter:
                 for write in again.values():
                     del results[write]
                 self._retried = again | self._retried  # a newer `put` of the same key stays
-        if errors or works:
-            self._note_trouble(errors[0] if errors else None)
+        self._note_trouble(failed[0] if failed else None)
         self._tell(results, works=works)
 
     def _transact(self, writes: list[_Write]) -> list[Exception | None]:
@@ -266,22 +250,10 @@ class DatabaseWriter:
             if self._connection is None:
                 assert self._connect is not None
                 self._connection = self._connect()
-            crowded = self._no_room() if any(write.grows for write in writes) else None
             with transaction(self._connection):
-                return _attempt_all(self._connection, writes, crowded)
+                return [_attempt(self._connection, write) for write in writes]
         except Exception as error:  # noqa: BLE001  # the callers get it
             return [error] * len(writes)
-
-    def _no_room(self) -> _NoRoom | None:
-        """The error of writes that grow; None if the disk has room for them."""
-        found = os.statvfs(self._path)
-        free_bytes = found.f_bavail * found.f_frsize
-        if free_bytes >= self._least_free_bytes:
-            return None
-        return _NoRoom(
-            errno.ENOSPC,
-            f"the disk has {free_bytes >> 10} KiB left; the last {self._least_free_bytes >> 10} are for others",
-        )
 
     def _note_trouble(self, error: Exception | None) -> None:
         if error is None:
@@ -319,12 +291,6 @@ class DatabaseWriter:
                 failed = WriteFailed(self._path, _text(error))
                 failed.__cause__ = error
                 done.set_exception(failed)
-
-
-def _attempt_all(
-    connection: sqlite3.Connection, writes: list[_Write], crowded: _NoRoom | None
-) -> list[Exception | None]:
-    return [crowded if write.grows and crowded is not None else _attempt(connection, write) for write in writes]
 
 
 def _attempt(connection: sqlite3.Connection, write: _Write) -> Exception | None:

@@ -154,7 +154,7 @@ class KubernetesRecords:
         if adopt is not None:
             self._adopters[kind] = adopt
 
-    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:  # noqa: ARG002  # etcd's room is nobody's in particular
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes in their order (`Records.write`)."""
         last = None
         done = asyncio.get_running_loop().create_future()

@@ -91,12 +91,8 @@ class Records(Protocol):
         `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing.
         """
 
-    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes in their order. Returns the end of the attempt.
-
-        Args:
-            changes: the changes.
-            grows: fail if there is only the room left that other records need.
 
         The end raises `common.database_writer.WriteFailed` if none, or only the first few, are written.
         """

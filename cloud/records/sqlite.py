@@ -34,9 +34,6 @@ SCHEMA: Final = Schema(
 )
 """Of `state.db`. Keys are JSON lists of texts, bodies are JSON objects."""
 
-LEAST_FREE_BYTES: Final = 16 * 1_048_576
-"""The room on the disk that writes which `grow` leave to all others."""
-
 _PLACE_CHARS: Final = 16
 _PUT: Final = "INSERT OR REPLACE INTO records VALUES (?, ?, ?)"
 _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
@@ -66,7 +63,7 @@ class SqliteRecords:
             if isinstance(error, sqlite3.Error | ValueError):
                 raise damaged(str(self._path), str(error)) from error
             raise
-        self._writer = DatabaseWriter(self._path, database, retry_s=retry_s, least_free_bytes=LEAST_FREE_BYTES)
+        self._writer = DatabaseWriter(self._path, database, retry_s=retry_s)
 
     @property
     def trouble(self) -> str:
@@ -80,10 +77,10 @@ class SqliteRecords:
     def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Nobody else changes the file."""
 
-    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes, all or none (`Records.write`)."""
         statements = {(it.kind, it.key): _statement(it) for it in changes}
-        return self._writer.submit(statements.values(), grows=grows, replaces=statements)
+        return self._writer.submit(statements.values(), replaces=statements)
 
     def put(self, change: Change) -> None:
         """Write a change soon (`Records.put`)."""

@@ -10,7 +10,7 @@ Rules:
 * Events are for people. The newest ones of all nodes are in memory alone.
 * What a node's machine had in use stays when another machine tells the facts of that name: only an operator knows
   whether the earlier machine still writes. It lasts until `settle` or `forget`.
-* Each node has a quota of bytes (`cloud.sync.fact_quota`), and facts leave the last room on the disk to other records.
+* Each node has a quota of bytes (`cloud.sync.fact_quota`).
 * A write that fails raises OSError: the caller tries again.
 
 Records:
@@ -216,7 +216,7 @@ class FactTable:
             record = self._record(ref, fact)
             if record is not None and not (sure and record == self._record(ref, facts.get(ref))):
                 body = {**record, "told_ns": fact.told_ns}
-                await self._write([Change(Kind.FACT, _key(node, ref), body)], grows=True)
+                await self._write([Change(Kind.FACT, _key(node, ref), body)])
             self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old, facts[ref] = facts.get(ref), fact
@@ -286,7 +286,7 @@ class FactTable:
     async def _put_machine(self, node: str, instance: str, earlier_use: frozenset[str]) -> None:
         change = _machine(node, instance, earlier_use)
         self._quota.check(node, _EARLIER_USE, _machine_size(node, earlier_use))
-        await self._write([change], grows=bool(earlier_use))
+        await self._write([change])
         self._note_machine(node, instance, earlier_use)
 
     def _as_it_is(self, node: str, *ref: str) -> Change:
@@ -318,11 +318,11 @@ class FactTable:
         recorded = [ref for ref in refs if ref.kind in GUARDED_KINDS or not self._guarded_only]
         return [Change(Kind.FACT, _key(node, ref), None) for ref in recorded]
 
-    async def _write(self, changes: list[Change], *, grows: bool = False) -> None:
+    async def _write(self, changes: list[Change]) -> None:
         facts = [change.key for change in changes if change.kind is Kind.FACT]
         self._unsure.update(facts)
         try:
-            await self._records.write(changes, grows=grows)
+            await self._records.write(changes)
         except OSError as error:
             self._trouble = str(error)
             raise

@@ -10,11 +10,9 @@ import pytest
 from common.status import Code
 from common.topology import NODE_SEGMENT
 from tests.kit.bridge import Bridge
-from tests.kit.fact_teller import FactTeller, claim_fact
 from tests.kit.operator import by_hand, hub_state, node_state
 from tests.kit.requests import create, create_at, delete
 from tests.kit.small_disk import fill, make_room, small_disk
-from tests.kit.stranger import Stranger
 from tests.kit.vendor import Vendor
 from tests.kit.waiting import wait_for
 
@@ -99,20 +97,6 @@ def test_a_denial_counts_at_once_when_the_hubs_disk_is_full(bridge: Bridge, side
     bridge.hub.kill()
     bridge.hub.start()
     assert "n1 " in by_hand("denials", f"--hub=unix://{bridge.hub.uds}").stdout
-
-
-def test_facts_leave_room_on_the_hubs_disk_for_creates_and_the_hub_says_so(
-    bridge: Bridge, sidecar: Sidecar, disk: Path
-) -> None:
-    fill(disk, but_bytes=12 << 20)
-    with Stranger(bridge.hub.address) as stranger:
-        teller = FactTeller(stranger, "n2")
-        teller.send(claim_fact("c1", padding=1_000))
-        wait_for(
-            lambda: any("cannot store the facts" in problem for problem in hub_state(bridge.hub.uds)["problems"]),
-            what="problem with facts",
-        )
-        assert sidecar.call("CreateVolume", create("beside")).ok
 
 
 def test_a_hub_that_stops_on_a_full_disk_has_all_volumes_when_there_is_room(

@@ -91,7 +91,7 @@ class MemoryRecords:
         found = ((key, json.loads(body)) for (of, key), body in self.kept.items() if of is kind)
         return read_all(found, read, kind=kind, place="memory")
 
-    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()
         if self.held is not None:
             self.held.append((done, list(changes)))

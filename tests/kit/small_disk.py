@@ -32,12 +32,12 @@ def small_disk(directory: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
-def fill(disk: Path, *, but_bytes: int = 0) -> None:
-    """Write until the disk takes no more than so many bytes."""
+def fill(disk: Path) -> None:
+    """Write until the disk takes no more."""
     hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for size in (1 << 20, 4096):
         with contextlib.suppress(OSError):
-            while os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize >= but_bytes + size:
+            while True:
                 os.write(hog, bytes(size))
     os.close(hog)
 

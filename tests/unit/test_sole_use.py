@@ -107,9 +107,9 @@ async def test_a_claim_whose_write_worked_although_it_failed_ends_when_another_n
 ) -> None:
     write = hub.records.write
 
-    def lose(changes: list[Change], *, grows: bool = False) -> asyncio.Future[None]:
+    def lose(changes: list[Change]) -> asyncio.Future[None]:
         async def end() -> None:
-            await write(changes, grows=grows)
+            await write(changes)
             raise WriteFailed("the records in the cluster", "no answer")
 
         return asyncio.ensure_future(end())

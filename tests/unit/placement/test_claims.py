@@ -67,9 +67,9 @@ class Cut:
         self.take, self.put, self.watch = records.take, records.put, records.watch
         self.close, self._whole = records.close, records.write
 
-    def write(self, changes: Iterable[Change], *, grows: bool = False) -> asyncio.Future[None]:
+    def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         changes = list(changes)
-        end = self._whole(changes[: self.most], grows=grows)
+        end = self._whole(changes[: self.most])
         return end if len(changes) <= self.most else asyncio.ensure_future(self._fail(end))
 
     async def _fail(self, end: asyncio.Future[None]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -89,19 +87,4 @@ async def test_nothing_of_a_failed_write_is_there_and_a_put_is_written_once_that
     await records.close()
     records = SqliteRecords(tmp_path)
     assert found(records) == {("d", "b"): {"node": "n1"}}
-    await records.close()
-
-
-async def test_a_write_that_grows_leaves_the_last_room_on_the_disk_to_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = SqliteRecords(tmp_path)
-    full = os.statvfs_result((4096, 4096, 1000, 0, 100, 0, 0, 0, 0, 255))
-    monkeypatch.setattr("common.database_writer.os.statvfs", lambda _path: full)
-    with pytest.raises(WriteFailed, match="the disk has 400 KiB left") as failed:
-        await records.write([A], grows=True)
-    assert isinstance(failed.value.__cause__, OSError)
-    assert failed.value.__cause__.errno == errno.ENOSPC
-    assert records.trouble == ""
-    await records.write([B])
     await records.close()
