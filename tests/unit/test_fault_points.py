@@ -1,4 +1,4 @@
-"""The table of fault points: complete, reached from the code, named to maintainers, and survived by tests."""
+"""The fault points of the code are those at which tests kill a process, and maintainers read of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import re
 from pathlib import Path
 
-from common.fault_points import POINTS, VARIABLE
+from common.fault_points import VARIABLE
 from tests.kit.fault_points import ALL
 
 ROOT = Path(__file__).parents[2]
@@ -36,25 +36,19 @@ def _pattern(argument: ast.expr) -> str:
     return "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else "[a-z]+" for part in parts)
 
 
-def test_the_code_reaches_no_point_that_the_table_does_not_have() -> None:
-    unknown = {
-        pattern: place
-        for pattern, place in reached().items()
-        if not any(re.fullmatch(pattern, point) for point in POINTS)
+def test_a_process_is_killed_at_every_point_that_the_code_reaches() -> None:
+    untested = {
+        pattern: place for pattern, place in reached().items() if not any(re.fullmatch(pattern, point) for point in ALL)
     }
-    assert unknown == {}
+    assert untested == {}
 
 
-def test_the_table_has_no_point_that_the_code_does_not_reach() -> None:
+def test_no_test_waits_for_a_point_that_the_code_does_not_reach() -> None:
     patterns = reached()
-    assert [point for point in POINTS if not any(re.fullmatch(pattern, point) for pattern in patterns)] == []
+    assert [point for point in ALL if not any(re.fullmatch(pattern, point) for pattern in patterns)] == []
 
 
-def test_a_process_is_killed_at_every_point_of_the_table() -> None:
-    assert set(POINTS) == ALL
-
-
-def test_the_page_on_recovery_names_the_table_and_dies_at_a_point_of_it() -> None:
+def test_the_page_on_recovery_names_the_module_and_dies_at_a_point_of_it() -> None:
     _, _, page = (ROOT / "docs" / "recovery.md").read_text().partition("## A death at every point")
     assert "`common/fault_points.py`" in page
-    assert [point for point in re.findall(rf"{VARIABLE}=([a-z.-]+)", page) if point in POINTS] == ["stage.before-call"]
+    assert [point for point in re.findall(rf"{VARIABLE}=([a-z.-]+)", page) if point in ALL] == ["stage.before-call"]
