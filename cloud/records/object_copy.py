@@ -6,7 +6,7 @@ Rules:
 * An object that cannot be read stops a hub that begins to lead. A standby waits: the leader writes its records again.
 * A hub that begins to lead has seen each write that the API server accepted before (`catch_up`). It changes an
   annotation of one object, and waits until the copy has that change: a watch shows the changes of a resource in their
-  order. If the copy has no object, it is listed again, which takes no time then.
+  order. If there is no object, the version of an empty list tells which events come too late to count.
 * The leader makes its own changes in the copy, and judges those of others itself.
 """
 
@@ -87,6 +87,8 @@ class ObjectCopy:
         self._stale: Callable[[Resource, str], None] = lambda _resource, _name: None
         self._unlisted: dict[str, str | None] = {}
         """The leader's objects that a list has not shown yet, with their versions at its begin."""
+        self._empty_at = 0
+        """There was no object in this version. Events of earlier ones say nothing."""
 
     def open(self) -> None:
         """List the objects, and follow them from now on."""
@@ -109,24 +111,33 @@ class ObjectCopy:
         self._hurry = asyncio.Event()
         await self._complete.wait()
         why = ""
-        while readable := [(name, it) for name, it in self.objects.items() if it.damage is None]:
-            name, it = random.choice(readable)  # noqa: S311  # no secret
-            change = {"metadata": {"uid": it.uid, "annotations": {_READ: secrets.token_hex(8)}}}
+        while True:
             try:
-                changed = await kube.patch(self.resource, name, change, self.resource.namespace)
-            except KubeError as error:  # it may be gone, and the watch has not shown that yet
+                if await self._has_caught_up(kube):
+                    return
+            except KubeError as error:
                 if str(error) != why:
                     log.warning("the hub waits until its copy of %s is up to date: %s", self.resource.plural, error)
                 why = str(error)
-                await asyncio.sleep(retry_s)
-                continue
-            version = int(changed["metadata"]["resourceVersion"])
-            while (now := self.objects.get(name)) is not None and now.uid == it.uid and int(now.version or 0) < version:
-                self._changed.clear()
-                await self._changed.wait()
-            return
-        self.open()
-        await self._complete.wait()
+            await asyncio.sleep(retry_s)
+
+    async def _has_caught_up(self, kube: Kube) -> bool:
+        """Make one attempt; False: the copy is behind, and does not have the object that would tell."""
+        if not self.objects:
+            page = await self._kube.list(self.resource, limit=1)
+            self._empty_at = int(page.version)
+            return not page.items and not self.objects
+        readable = [(name, it) for name, it in self.objects.items() if it.damage is None]
+        if not readable:
+            return True  # `hand_over` says why
+        name, it = random.choice(readable)  # noqa: S311  # no secret
+        change = {"metadata": {"uid": it.uid, "annotations": {_READ: secrets.token_hex(8)}}}
+        changed = await kube.patch(self.resource, name, change, self.resource.namespace)
+        version = int(changed["metadata"]["resourceVersion"])
+        while (now := self.objects.get(name)) is not None and now.uid == it.uid and int(now.version or 0) < version:
+            self._changed.clear()
+            await self._changed.wait()
+        return True
 
     def hand_over(
         self, seen: Callable[[Resource, Body, bool], None], stale: Callable[[Resource, str], None]
@@ -155,7 +166,7 @@ class ObjectCopy:
 
     def begin(self) -> None:
         """A whole list follows, by `add`."""
-        self._listed = {}
+        self._listed, self._empty_at = {}, 0
         self._unlisted = {name: it.version for name, it in self.objects.items()} if self._seen is not None else {}
 
     def add(self, body: Mapping[str, Any]) -> None:
@@ -166,7 +177,7 @@ class ObjectCopy:
             self._listed[metadata["name"]] = self._read(dict(body))
         elif int(metadata["resourceVersion"]) >= int(self._unlisted.get(metadata["name"]) or 0):
             self._unlisted.pop(metadata["name"], None)
-            self._seen(self.resource, dict(body), False)  # noqa: FBT003  # the fields of an event
+            self._seen(self.resource, dict(body), False)  # noqa: FBT003  # it is not gone
 
     def end(self) -> None:
         """The list is complete."""
@@ -181,19 +192,21 @@ class ObjectCopy:
 
     def put(self, body: Mapping[str, Any]) -> None:
         """Take a new state of one object."""
-        if self._seen is not None:
-            self._seen(self.resource, dict(body), False)  # noqa: FBT003  # as above
-        else:
-            self.objects[body["metadata"]["name"]] = self._read(dict(body))
-            self._changed.set()
+        self._take(dict(body), is_gone=False)
 
     def remove(self, body: Mapping[str, Any]) -> None:
         """Remove one object."""
-        if self._seen is not None:
-            self._seen(self.resource, dict(body), True)  # noqa: FBT003  # as above
-        else:
-            self.objects.pop(body["metadata"]["name"], None)
+        self._take(dict(body), is_gone=True)
+
+    def _take(self, body: Body, *, is_gone: bool) -> None:
+        if self._seen is None:
+            if is_gone:
+                self.objects.pop(body["metadata"]["name"], None)
+            else:
+                self.objects[body["metadata"]["name"]] = self._read(body)
             self._changed.set()
+        elif int(body["metadata"]["resourceVersion"]) > self._empty_at:
+            self._seen(self.resource, body, is_gone)
 
     def _read(self, body: Body) -> Stored:
         name, it = body["metadata"]["name"], Stored(body["metadata"]["resourceVersion"], body["metadata"]["uid"])

@@ -208,7 +208,9 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
     records = await records_of(api)
     taken: list[Any] = []
     records.watch(Kind.CLAIM, lambda _key: CLAIM, lambda key, body: taken.append((key, body["node"])) is None)
-    api.objects[PLACE.name] = late = other_claim(5)
+    await api.tell("ADDED", other_claim(5))  # gone before this hub began: there was none then
+    assert taken == []
+    api.objects[PLACE.name] = late = other_claim(15)
     with pytest.raises(WriteFailed, match="another hub has written it"):  # the watch has not shown it yet
         await records.write([CLAIM])
     assert api.objects[PLACE.name] == late
