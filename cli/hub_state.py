@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from cli.json_text import json_text
 from cli.operator import in_words
 from cli.operator_options import OperatorSettings
-from cli.table import say, terminal_width
+from cli.table import printable, say, terminal_width
 from common.endpoint import Endpoint
 from common.errors import BridgeError, DialError
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
-from common.pages.json_form import plain
+from common.pages.json_form import plain, shown
 
 T = TypeVar("T")
 
@@ -48,9 +48,17 @@ def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
 
 
 def ask_state(hub: Endpoint, *, timeout_s: float) -> HubState:
-    """Ask the hub for its state. Errors as of `ask`."""
+    """Ask the hub for its state. Errors as of `ask`. A standby tells no nodes."""
     status = ask(hub, "/status", HubStatus, timeout_s=timeout_s)
-    return HubState(status, ask(hub, "/nodes", list[NodeStatus], timeout_s=timeout_s))
+    return HubState(status, ask(hub, "/nodes", list[NodeStatus], timeout_s=timeout_s) if status.leads else [])
+
+
+def standby(hub: HubStatus) -> str:
+    """What a standby says, as a line."""
+    leader = f"{hub.leader} leads" if hub.leader else "no hub leads"
+    since = f" since {shown(hub.since)}" if hub.leader and hub.since is not None else ""
+    links = f"{hub.links} peer{'' if hub.links == 1 else 's'} connected"
+    return printable(f"{hub.software}: standby with {links}: {leader}{since}")
 
 
 def as_json(state: HubState, *only: str) -> dict[str, Any]:
@@ -88,7 +96,15 @@ def tell(
 
 
 def look(settings: OperatorSettings) -> HubState:
-    """Ask for the state, as a command does."""
+    """Ask the hub that leads for its state, as a command does."""
+    state = look_at_any(settings)
+    if not state.hub.leads:
+        raise BridgeError(f"only the hub that leads knows the nodes: {standby(state.hub)}")
+    return state
+
+
+def look_at_any(settings: OperatorSettings) -> HubState:
+    """Ask any hub for its state, as a command does."""
     return ask_state(settings.hub, timeout_s=settings.timeout_s)
 
 

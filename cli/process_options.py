@@ -57,7 +57,11 @@ PROCESS_OPTIONS = (
         default="0",
         help="Verbosity as in klog. 4 or more is the same as --log-level=debug.",
     ),
-    _logs("--http", type=ADDRESS, help="Address for /metrics, /healthz and /readyz. Unset: not served."),
+    _logs(
+        "--http",
+        type=ADDRESS,
+        help="Address for /metrics, /healthz, /readyz, and of a hub /readyz/active. Unset: not served.",
+    ),
     _tuning(
         "--max-message",
         type=size_type("64KiB", "64MiB"),
@@ -105,7 +109,8 @@ PROCESS_OPTIONS = (
         "--drain-timeout",
         type=duration_type(),
         default="25s",
-        help="Time for calls under way to finish after SIGTERM. Kubernetes kills a pod after 30 s by default.",
+        help="Time for calls under way to finish after SIGTERM. Kubernetes kills a pod after 30 s by default. A "
+        "hub with --kubeconfig waits for none: their retries reach the hub that takes over.",
     ),
     _tls("--tls-ca", type=PATH, help="PEM file of the CA that signs the peers' certificates."),
     _tls("--tls-cert", type=PATH, help="PEM file of this process's certificate."),
@@ -169,8 +174,8 @@ HUB_OPTIONS = Options(
         "--leader-election",
         "--leader-elect",
         type=click.BOOL,
-        help="Changes nothing: with --kubeconfig, one hub of a cluster works at a time, the holder of the Lease "
-        "csi-bridge-hub. The others wait.",
+        help="Changes nothing: with --kubeconfig, one hub of a cluster leads at a time, the holder of the Lease "
+        "csi-bridge-hub. The others are standbys.",
     ),
     option(
         "--leader-election-namespace",
@@ -193,7 +198,7 @@ HUB_OPTIONS = Options(
         "--leader-election-retry-period",
         type=duration_type("100ms", "24h"),
         default="5s",
-        help="Time between two renewals. A waiting hub, and one whose renewal has failed, try each second.",
+        help="Time between two renewals. A hub whose renewal has failed tries each second, a waiting hub twice.",
     ),
     option(
         "--node-labels",

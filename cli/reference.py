@@ -41,7 +41,8 @@ _METRICS = """\
 
 A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
 client. `/healthz` and `/readyz` answer 200 while the process lives. `/readyz` answers 503 with the reason while a proxy
-driver does not know its driver, and while a hub waits for its Lease. For the state of links see
+driver does not know its driver, and until a hub listens. A hub's `/readyz/active` answers 200 while it leads, and 503
+with the reason while it is a standby. For the state of links see
 `csi_bridge_connected_nodes` and `csi-bridge status`. The `kubelet_volume_stats_…` are an agent's on a node without a
 kubelet: [usage for dashboards and alerts](edge-without-kubelet.md#usage-for-dashboards-and-alerts).
 """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cli.hub_state import HubState, look, tell
+from cli.hub_state import HubState, look_at_any, standby, tell
 from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, distrusted, state_of, unreported
 from cli.operator_options import OperatorSettings
@@ -17,6 +17,8 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
     yield (
         f"{hub.software}: {hub.connected} of {hub.known} nodes connected "
         f"(limit {hub.max_nodes}), {len(drivers)} proxy driver{'' if len(drivers) == 1 else 's'}"
+        if hub.leads
+        else standby(hub)
     )
     if nodes:
         yield ""
@@ -75,4 +77,4 @@ def _election(it: ElectionStatus) -> tuple[str, ...]:
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """Print the overview. Returns the exit code: 0, or 1 with the reason on stderr if the hub does not answer."""
-    return tell(settings, look, show=show, as_json=state_as_json if as_json else None)
+    return tell(settings, look_at_any, show=show, as_json=state_as_json if as_json else None)

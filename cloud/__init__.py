@@ -26,6 +26,7 @@ The hub:
 * `served_driver`, `served_drivers`: the proxy drivers inside the hub's process.
 * `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `leadership`, `hub_lease`: when one of several hubs may work; the Lease that says so.
+* `standby`: the listeners and links of a hub that waits for it.
 * `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
 * `node_records`: what the hub still knows of a node after a restart.
 * `node_rights`: what the hub believes a node of its drivers, and which volumes it may get.

@@ -15,7 +15,7 @@ from typing import Final
 
 from cloud.hub_settings import HubSettings
 from cloud.kube import RESOURCES, Body, Kube, KubeError, connect, find
-from cloud.leadership import NAME, Leadership, LeaseRecord, Sighting, next_epoch, read_lease, released, taken
+from cloud.leadership import NAME, Leadership, LeaseRecord, Sighting, read_lease, released, taken
 from common.errors import LeadershipLost
 from common.tasks import supervised
 
@@ -23,8 +23,11 @@ log = logging.getLogger("csi_bridge.hub.lease")
 
 _LEASES: Final = RESOURCES["Lease"]
 
-_LOOK_S: Final = 1.0
-"""A waiting hub looks so often, so that it takes a released Lease within a second."""
+_LOOK_S: Final = 0.5
+"""A waiting hub looks so often, so that it leads within a second after another one has released the Lease."""
+
+_AGAIN_S: Final = 1.0
+"""After a renewal that failed."""
 
 _POD_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -51,6 +54,7 @@ class HubLease:
     Attributes:
         leadership: this hub's; None: it waits.
         why_not: what it waits for, in a sentence.
+        trouble: the same, if it cannot see who holds the Lease; else empty.
         namespace: that of the Lease.
     """
 
@@ -65,7 +69,7 @@ class HubLease:
     ) -> None:
         """`place` names the state directory, whose lock this process has."""
         self.leadership: Leadership | None = None
-        self.why_not = "this hub starts"
+        self.why_not, self.trouble = "this hub starts", ""
         self._kubeconfig = settings.kubeconfig
         self.namespace = lease_namespace(settings.leader_election_namespace)
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)
@@ -78,13 +82,23 @@ class HubLease:
         self._newest = ""
         """The newest time that this process has written, or has tried to."""
 
-    def ready(self) -> tuple[bool, str]:
-        """Whether this hub works, for `/readyz`."""
-        return self.leadership is not None and self.leadership.holds(), self.why_not
+    @property
+    def is_held(self) -> bool:
+        """Whether this hub holds it. Any thread may ask."""
+        return self.leadership is not None and self.leadership.holds()
+
+    @property
+    def holder(self) -> tuple[str, str]:
+        """The identity of the hub that held it at the last look, and since when; empty: none."""
+        return self._record.holder, self._record.acquired
 
     @asynccontextmanager
-    async def held(self, stopping: asyncio.Event) -> AsyncIterator[Leadership | None]:
+    async def held(
+        self, stopping: asyncio.Event, *, on_wait: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[Leadership | None]:
         """Hold the Lease while the block runs; it gets None if `stopping` is set first.
+
+        `on_wait` is called once, if the Lease is not free at the first look.
 
         Raises:
             SettingsError: the kubeconfig cannot be used.
@@ -92,11 +106,11 @@ class HubLease:
         """
         assert self._kubeconfig is not None
         async with connect(self._kubeconfig) as api:
-            if not await self.take(api, stopping):
+            if not await self.take(api, stopping, on_wait):
                 yield None
                 return
-            assert self.leadership is not None
-            log.info("this hub works, with the epoch %d: it holds the Lease %s", self.leadership.epoch, self._shown)
+            self.why_not = f"this hub holds the Lease {self._shown}, and reads the records"
+            log.info("%s", self.why_not)
             try:
                 async with supervised() as tasks:
                     tasks.start(self.keep(api), name="renewal of the Lease")
@@ -104,22 +118,24 @@ class HubLease:
             finally:
                 await self.release(api)
 
-    async def take(self, api: Kube, stopping: asyncio.Event) -> bool:
+    async def take(self, api: Kube, stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]) -> bool:
         """Wait until the Lease is free, and take it. Returns False if `stopping` is set first."""
-        sighting = Sighting(self._place, self._duration_s)
+        sighting, waits = Sighting(self._place, self._duration_s), False
         while not stopping.is_set():
             try:
                 async with asyncio.timeout(self._deadline_s):
                     await self._read(api)
                     sent_at = self._now()
                     if sighting.free_at(self._record, sent_at) <= sent_at:
-                        epoch = next_epoch(self._record.epoch, self._wall())
-                        await self._write(api, self._taken(epoch))
-                        self.leadership = Leadership(epoch, sent_at + self._deadline_s, self._now)
+                        await self._write(api, self._taken())
+                        self.leadership = Leadership(sent_at + self._deadline_s, self._now)
                         return True
                 self._wait(f"{self._record.holder or 'a hub may hold it, although the Lease names none'}")
             except (KubeError, TimeoutError) as error:
                 self._wait(str(error) or _SILENT, level=logging.WARNING)
+            if not waits:
+                waits = True
+                await on_wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(_LOOK_S, self._retry_s)):
                     await stopping.wait()
@@ -144,7 +160,7 @@ class HubLease:
                 async with asyncio.timeout(min(self._deadline_s / 3, leadership.left_s)):
                     sent_at = await self._change(api, {"spec": {"renewTime": self._time()}})
             except (KubeError, TimeoutError) as error:
-                pause_s, why = min(_LOOK_S, self._retry_s), str(error) or _SILENT
+                pause_s, why = min(_AGAIN_S, self._retry_s), str(error) or _SILENT
                 log.warning("the Lease %s is not renewed: %s", self._shown, why)
             else:
                 leadership.renew(sent_at + self._deadline_s)
@@ -185,7 +201,7 @@ class HubLease:
             await self._read(api)
             if not self._record.version:
                 log.warning("the Lease %s was deleted; this hub, which holds it, makes it anew", self._shown)
-                await self._write(api, self._taken(self.leadership.epoch))
+                await self._write(api, self._taken())
             elif self._record.holder != self._identity:
                 raise self._lost(f"{self._record.holder or 'no hub'} holds it now")
             elif self._record.renewed > self._newest:
@@ -197,18 +213,17 @@ class HubLease:
 
     async def _write(self, api: Kube, change: Body) -> None:
         """Write a change of the Lease as it was read last, or make it if it was missing."""
-        metadata = change.get("metadata", {})
         if self._record.version:
-            metadata = {**metadata, "resourceVersion": self._record.version}
+            metadata = {"resourceVersion": self._record.version}
             written = await api.patch(_LEASES, NAME, {**change, "metadata": metadata}, self.namespace)
         else:
             made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **change}
-            metadata = {**metadata, "name": NAME, "namespace": self.namespace}
+            metadata = {"name": NAME, "namespace": self.namespace}
             written = await api.create(_LEASES, {**made, "metadata": metadata}, self.namespace)
         self._record = read_lease(written)
 
-    def _taken(self, epoch: int) -> Body:
-        return taken(self._record, self._identity, duration_s=self._duration_s, epoch=epoch, time=self._time())
+    def _taken(self) -> Body:
+        return taken(self._record, self._identity, duration_s=self._duration_s, time=self._time())
 
     def _time(self) -> str:
         time = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -217,12 +232,11 @@ class HubLease:
 
     def _wait(self, why: str, *, level: int = logging.INFO) -> None:
         if self.why_not != (why_not := f"this hub waits for the Lease {self._shown}: {why}"):
-            self.why_not = why_not
+            self.why_not, self.trouble = why_not, why_not if level > logging.INFO else ""
             log.log(level, "%s", why_not)
 
     def _lost(self, why: str) -> LeadershipLost:
         assert self.leadership is not None
         self.leadership.end()
-        return LeadershipLost(
-            f"this hub has lost the Lease {self._shown}, and ends so that two hubs never work at once: {why}"
-        )
+        self.why_not = f"this hub has lost the Lease {self._shown}"
+        return LeadershipLost(f"{self.why_not}, and ends so that two hubs never work at once: {why}")

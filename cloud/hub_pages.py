@@ -63,6 +63,7 @@ class HubPages:
         self._fences, self._guard = fences, guard
         self._ends = ends
         self._settings = settings
+        self._since = time_of(time.time())
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
@@ -86,7 +87,9 @@ class HubPages:
             connected=self._nodes.connected,
             max_nodes=self._nodes.max_nodes,
             has_source=self._part.source is not None,
-            epoch=self._part.epoch,
+            since=self._since,
+            links=self._hub.links,
+            epoch=self._incarnation.epoch,
             lost=[loss] if (loss := self._incarnation.loss) else [],
             trouble=self._records.trouble,
             problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],

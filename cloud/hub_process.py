@@ -1,10 +1,10 @@
-"""The hub's process: opens the hub's files and listeners, runs it, and drains it."""
+"""The hub's process: waits until the hub may lead, opens its files, runs it, and drains it."""
 
 import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from cloud.records.records import Records
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
 from cloud.served_drivers import serving
+from cloud.standby import Standby
 from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
@@ -33,12 +34,10 @@ from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
-from common.listener import Listener, listen_tcp
-from common.messages import Hello, Kind
+from common.messages import Kind
 from common.metrics import Metrics
 from common.tasks import supervised
-from common.tls import TlsIdentity
-from common.version import SOFTWARE, introduce
+from common.version import SOFTWARE
 
 if TYPE_CHECKING:
     from cloud.hub_lease import HubLease
@@ -67,26 +66,29 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             directory.refuse(("state.db",), "a hub without --kubeconfig")
             lease = _lease(settings, directory)
         metrics = Metrics()
+        standby = Standby(settings, tls, metrics, lease)
         if settings.http is not None:
-            ready = lease.ready if lease is not None else lambda: (True, "")
-            http = HttpEndpoint(settings.http, metrics=metrics, ready=ready)
+            http = HttpEndpoint(settings.http, metrics=metrics, ready=standby.ready, active=standby.active)
             opened.push_async_callback(asyncio.to_thread, http.close)
+        opened.push_async_callback(standby.close)
         leadership = None
-        if lease is not None:
-            metrics.show_leader(lambda: lease.ready()[0])
-            leadership = await opened.enter_async_context(lease.held(stopping))
-            if leadership is None:
+        if lease is None:
+            records = await opened.enter_async_context(_local_records(settings))
+        else:
+            metrics.show_leader(lambda: lease.is_held)
+            leading = await opened.enter_async_context(_leading(settings, lease, stopping, standby.listen))
+            if leading is None:
                 return
-        records = await opened.enter_async_context(_records(settings, lease, leadership))
-        await _run(settings, stopping, opened, tls=tls, records=records, metrics=metrics, leadership=leadership)
+            records, leadership = leading
+        await _run(settings, stopping, opened, standby, records=records, metrics=metrics, leadership=leadership)
 
 
 async def _run(
     settings: HubSettings,
     stopping: asyncio.Event,
     opened: AsyncExitStack,
+    standby: Standby,
     *,
-    tls: TlsIdentity | None,
     records: Records,
     metrics: Metrics,
     leadership: Leadership | None,
@@ -98,34 +100,38 @@ async def _run(
         join.add_orders(parts.orders)
         incarnation.sign = join.secret(SIGNED)
         parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
-    hello = introduce("hub", settings.name, instance="hub")
-    listeners = []
-    for listener in _listeners(settings, tls, hello, parts, join):
-        opened.push_async_callback(listener.close)
-        listeners.append(listener)
-    served = await opened.enter_async_context(serving(settings, parts.hub, hello))
+    if (joins := join.listener() if join is not None else None) is not None:
+        opened.push_async_callback(joins.close)
+    opened.push_async_callback(standby.close)  # before all that its links use
+    served = await opened.enter_async_context(serving(settings, parts.hub, standby.hello))
     _warn_of_few_descriptors(settings)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.ends.follow(), name="certificate ends")
     tasks.start(incarnation.follow(), name="epochs of the records")
-    for listener in listeners:
-        await listener.start()
-        log.info("listening on %s", listener.address)
+    await standby.lead(parts.hub, parts.pages.pages())
+    if joins is not None:
+        await joins.start()
+        log.info("listening on %s", joins.address)
+    log.info("this hub leads, with the epoch %d", incarnation.epoch)
     tasks = await opened.enter_async_context(supervised())
     for each in served:
         each.start(tasks)
     tasks.start(parts.placement.elections.follow(), name="elections")
     tasks.start(_watch(parts, trust), name="watch of certificates and fences")
     await stopping.wait()
-    log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+    if leadership is not None:
+        log.info("stopping: calls under way end now, and their retries reach the hub that takes over")
+    else:
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     parts.placement.elections.stop()
-    for listener in listeners:
-        listener.stop_accepting()
+    standby.stop_accepting()
     if join is not None:
         join.drain()
-    await _drain(parts.hub, served, settings.drain_timeout_s)
+    if joins is not None:
+        joins.stop_accepting()
+    await _drain(parts.hub, served, settings.drain_timeout_s, at_once=leadership is not None)
 
 
 async def _open(
@@ -136,7 +142,7 @@ async def _open(
     leadership: Leadership | None,
 ) -> tuple[TrustPart, HubParts, Incarnation]:
     incarnation = Incarnation(records)
-    await incarnation.count()
+    await incarnation.count(is_one_of_several=leadership is not None)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust = TrustPart(settings, records, metrics)
     segments = UniqueSegments(records, settings.unique_topology)
@@ -165,12 +171,12 @@ async def _open(
     return trust, parts, incarnation
 
 
-async def _drain(hub: Hub, served: Sequence[Serving], limit_s: float) -> None:
+async def _drain(hub: Hub, served: Sequence[Serving], limit_s: float, *, at_once: bool) -> None:
     for each in served:
         each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await asyncio.gather(hub.drain(), *(each.drain() for each in served))
+            await asyncio.gather(hub.drain(at_once=at_once), *(each.drain() for each in served))
 
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:
@@ -212,27 +218,38 @@ def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
 
 
 @asynccontextmanager
-async def _records(
-    settings: HubSettings, lease: "HubLease | None", leadership: Leadership | None
-) -> AsyncIterator[Records]:
-    """Open the records: in the cluster that the settings name, else in the state directory."""
-    if lease is None or leadership is None or settings.kubeconfig is None:
-        local = SqliteRecords(settings.state_dir)
-        try:
-            yield local
-        finally:
-            await local.close()
-        return
+async def _local_records(settings: HubSettings) -> AsyncIterator[Records]:
+    """The records in the state directory."""
+    records = SqliteRecords(settings.state_dir)
+    try:
+        yield records
+    finally:
+        await records.close()
+
+
+@asynccontextmanager
+async def _leading(
+    settings: HubSettings, lease: "HubLease", stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]
+) -> AsyncIterator[tuple[Records, Leadership] | None]:
+    """Lead the cluster while the block runs, with the records in it; it gets None if `stopping` is set first."""
     from cloud.kube import connect  # noqa: PLC0415  # as in `_lease`
     from cloud.records.kubernetes import KubernetesRecords  # noqa: PLC0415
 
-    reading = connect(settings.kubeconfig)
-    async with reading as reader, connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
+    assert settings.kubeconfig is not None
+    async with connect(settings.kubeconfig) as reader:
         records = KubernetesRecords(reader, lease.namespace)
+        records.open()
         try:
-            records.open()
-            await records.lead(kube, lambda: lease.check(kube))
-            yield records
+            async with lease.held(stopping, on_wait=on_wait) as leadership:
+                if leadership is None:
+                    yield None
+                    return
+                async with connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
+                    try:
+                        await records.lead(kube, lambda: lease.check(kube))
+                        yield records, leadership
+                    finally:
+                        await records.close()  # the last writes, before the Lease is released
         finally:
             await records.close()
 
@@ -262,36 +279,4 @@ def _sync_part(
         taints=taints,
         fact_quota_bytes=settings.fact_quota_bytes,
         leadership=leadership,
-    )
-
-
-def _listeners(
-    settings: HubSettings, tls: TlsIdentity | None, hello: Hello, parts: HubParts, join: JoinPart | None
-) -> Iterator[Listener]:
-    limits = settings.limits()
-    if settings.listen is not None:
-        yield Listener(
-            listen_tcp(settings.listen, flag="--listen"),
-            hello,
-            parts.hub,
-            limits=limits,
-            tls=tls.context if tls is not None else None,
-            max_connections=settings.max_connections,
-            max_handshakes=settings.max_handshakes,
-            on_failed=parts.hub.failed,
-        )
-    if join is not None and (listener := join.listener()) is not None:
-        yield listener
-    # Last, because it makes a file, and an earlier failure must leave none.
-    sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
-    allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
-    yield Listener(
-        sock,
-        hello,
-        parts.hub,
-        limits=limits,
-        allow_uids=allowed,
-        max_handshakes=settings.max_handshakes,
-        pages=parts.pages.pages(),
-        on_failed=parts.hub.failed,
     )

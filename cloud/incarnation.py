@@ -2,14 +2,15 @@
 
 Rules:
 
-* New records get a random id, and each start and each hour of a hub a number, the epoch. Both are the mark. The
-  records have the last epochs.
+* New records get a random id, and each start and each hour of a hub that leads a number, the epoch. Both are the mark.
+  The records have the last epochs. That of the start is the hub's own, which its hello has (`Hello.epoch`).
 * The agents are the witnesses: the hub gives each its mark, and the agent shows the last one that it got. A mark of
   another id, or of an epoch that the records do not know, is of records that the hub has lost.
 * New records beside a PersistentVolume of an earlier hub are a loss, too. Until all are read, the loss is possible.
 * While a loss stands, the nodes may have what the records lack: the hub refuses a create that several nodes could take,
   and a call that names no node. Agents keep their marks, so that the witness is not lost before the loss is written.
-* `csi-bridge trust` settles the loss, and all marks of before.
+* `csi-bridge trust` settles the loss, and all marks of before. Agents refuse a hub with a lower epoch than they know:
+  if one has shown such a mark, the hub gets an epoch above it, and announces that.
 * A mark is signed with the CA's key, if the hub has it: else a hostile node can invent one (SECURITY.md).
 """
 
@@ -27,7 +28,7 @@ from cloud.placement.claims import Claims
 from cloud.records.records import Body, Change, Key, Kind, Records
 from cloud.sources.source import Source
 from common.database_writer import WriteFailed
-from common.errors import SettingsError, timestamp
+from common.errors import LeadershipLost, SettingsError, timestamp
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.incarnation")
@@ -60,12 +61,14 @@ class Incarnation:
 
     Attributes:
         sign: the key of marks; empty: they are not signed.
-        epoch: the number of this hub's start, above those of all earlier ones; 0: it is not counted yet.
+        epoch: the number of this hub's leadership, above those of all earlier ones; 0: it is not counted yet.
+        announce: called when the epoch has changed.
     """
 
     def __init__(self, records: Records, *, now: Callable[[], float] = time.time) -> None:
         """Read the mark, or make one for new records. Raises SettingsError if it cannot be read."""
         self._records, self._now, self.sign, self.epoch = records, now, b"", 0
+        self.announce: Callable[[], None] = lambda: None
         found = records.take(Kind.MARK, _read)
         self._state = found[0] if found else _State(secrets.token_hex(8), [])
         self._unread, self._heard = "", 0
@@ -78,13 +81,20 @@ class Incarnation:
         """The loss for which the hub refuses calls; empty: none stands."""
         return self._state.loss or self._unread
 
-    async def count(self) -> None:
-        """Write the next epoch; at a start, before any other record. Raises SettingsError if new records cannot be."""
+    async def count(self, *, is_one_of_several: bool = False) -> None:
+        """Write the next epoch; at a start, before any other record.
+
+        Raises:
+            SettingsError: new records cannot be written.
+            LeadershipLost: they cannot be, and this hub is one of several: no agent could tell it from its predecessor.
+        """
         epochs = self._state.epochs
         raised = max([int(self._now()), *(it + 1 for it in epochs[-1:])])
         try:
             await self._write(epochs=[*epochs, raised][-_MOST_EPOCHS:])
         except WriteFailed as error:
+            if is_one_of_several:
+                raise LeadershipLost(f"this hub ends, because it cannot write its epoch: {error}") from error
             if not epochs:
                 raise SettingsError("--state-dir", str(error.place), f"cannot be written: {error.why}") from error
             log.warning("the records get no new epoch, so an older copy may pass for them: %s", error)
@@ -140,13 +150,20 @@ class Incarnation:
             OSError: the records cannot be written, and the loss stands.
         """
         loss = self.loss
-        trusted = max(int(self._now()), self._state.epochs[-1], self._heard)
+        epochs = self._state.epochs
+        trusted = max(int(self._now()), epochs[-1], self._heard)
+        rises = self._heard >= self.epoch
+        if rises:
+            epochs = [*epochs, trusted + 1][-_MOST_EPOCHS:]
         try:
-            await self._write(loss="", checked=True, trusted=trusted)
+            await self._write(loss="", checked=True, trusted=trusted, epochs=epochs)
         except WriteFailed:
             self._records.put(_change(self._state))  # the write that failed may have worked
             raise
         self._unread = ""
+        if rises:
+            self._heard, self.epoch = 0, trusted + 1
+            self.announce()
         return [loss] if loss else []
 
     async def _write(self, **changes: Any) -> None:

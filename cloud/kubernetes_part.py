@@ -116,7 +116,6 @@ async def following(
                 elected=ElectionEvents(cluster, events.add).add,
                 sole_use=sole_use,
                 tell_problems=problems.begin,
-                epoch=leadership.epoch if leadership is not None else 0,
             )
         finally:
             await problems.close()

@@ -1,6 +1,6 @@
 """The leadership: when a hub may take the Lease of its cluster, and until when it may act by it.
 
-Rules, which are those of client-go's leaderelection except for the last three:
+Rules, which are those of client-go's leaderelection except for the last two:
 
 * A waiting hub takes the Lease when it has not changed for the duration in it, by the hub's own clock. The times in the
   Lease are for people: two machines' clocks are never compared.
@@ -11,7 +11,6 @@ Rules, which are those of client-go's leaderelection except for the last three:
   state directory, so the earlier one has ended.
 * A missing Lease, and one that nobody has ever held, are free after a whole duration: somebody may have deleted the
   Lease while a hub held it.
-* Each leadership has an epoch above all earlier ones. `leaseTransitions` is none: it begins anew in a new Lease.
 """
 
 import math
@@ -22,14 +21,8 @@ from typing import Any, Final
 NAME: Final = "csi-bridge-hub"
 """The Lease."""
 
-EPOCH: Final = "csi-bridge.io/epoch"
-"""The annotation of the Lease with the epoch."""
-
 _RELEASED_S: Final = 1
 """The duration in a released Lease, as client-go writes it (ReleaseOnCancel)."""
-
-_MOST_DIGITS: Final = 15
-"""A longer epoch is no epoch: the Lease may be edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +32,34 @@ class LeaseRecord:
     Attributes:
         holder: the identity of the hub that holds it; empty: none does.
         duration_s: how long it must not have changed before another hub takes it; 0: it does not say.
-        epoch: of the last leadership; 0: there is none.
         transitions: how often it went to another holder.
         version: its resource version; empty: there is no Lease.
         renewed: when its holder has renewed it, by the holder's clock; empty: it does not say.
+        acquired: when its holder has taken it, as `renewed`.
     """
 
     holder: str = ""
     duration_s: int = 0
-    epoch: int = 0
     transitions: int = 0
     version: str = ""
     renewed: str = ""
+    acquired: str = ""
 
 
 def read_lease(lease: dict[str, Any]) -> LeaseRecord:
     """Read a Lease from the API server."""
     metadata, spec = lease["metadata"], lease.get("spec") or {}
-    epoch = (metadata.get("annotations") or {}).get(EPOCH, "")
     return LeaseRecord(
         spec.get("holderIdentity") or "",
         spec.get("leaseDurationSeconds") or 0,
-        int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) <= _MOST_DIGITS else 0,
         spec.get("leaseTransitions") or 0,
         metadata["resourceVersion"],
         spec.get("renewTime") or "",
+        spec.get("acquireTime") or "",
     )
 
 
-def taken(record: LeaseRecord, identity: str, *, duration_s: int, epoch: int, time: str) -> dict[str, Any]:
+def taken(record: LeaseRecord, identity: str, *, duration_s: int, time: str) -> dict[str, Any]:
     """Return the change of the Lease with which a hub takes it, in the state in which it has read it."""
     spec = {
         "holderIdentity": identity,
@@ -76,17 +68,12 @@ def taken(record: LeaseRecord, identity: str, *, duration_s: int, epoch: int, ti
         "renewTime": time,
         "leaseTransitions": record.transitions + 1,
     }
-    return {"metadata": {"annotations": {EPOCH: str(epoch)}}, "spec": spec}
+    return {"spec": spec}
 
 
 def released(time: str) -> dict[str, Any]:
     """Return the change with which a hub releases the Lease."""
     return {"spec": {"holderIdentity": "", "leaseDurationSeconds": _RELEASED_S, "acquireTime": time, "renewTime": time}}
-
-
-def next_epoch(last: int, wall_s: float) -> int:
-    """Return the epoch of a new leadership: above the last one, and in a new Lease above those of lost Leases."""
-    return max(last + 1, int(wall_s))
 
 
 class Sighting:
@@ -109,15 +96,10 @@ class Sighting:
 
 
 class Leadership:
-    """One hub's right to act as the only one of its cluster.
+    """One hub's right to act as the only one of its cluster."""
 
-    Attributes:
-        epoch: its number.
-    """
-
-    def __init__(self, epoch: int, until: float, now: Callable[[], float]) -> None:
+    def __init__(self, until: float, now: Callable[[], float]) -> None:
         """It ends at `until`, of the clock `now`, which counts the time in which the machine was suspended."""
-        self.epoch = epoch
         self._until, self._now = until, now
 
     @property

@@ -77,7 +77,6 @@ class SyncPart:
         sole_use: stores which node has a volume that one node at a time may have; None if the hub has no source.
         tell_problems: begins to tell the cluster of nodes' problems. Returns a function to call with the name of a node
             whose problems may have changed.
-        epoch: that of this hub's leadership; 0: it needs none.
     """
 
     source: Source | None = None
@@ -92,7 +91,6 @@ class SyncPart:
     settle_earlier: Callable[[str], Awaitable[None]] = field(default_factory=lambda: _nothing)
     sole_use: SoleUse | None = None
     tell_problems: Callable[[Problems], Callable[[str], None]] = lambda _problems: lambda _node: None
-    epoch: int = 0
 
     def node_labels(self, node: str) -> Mapping[str, str] | None:
         """The labels of a node's Node, none if there is no such Node; None: the hub has not read the Nodes yet."""

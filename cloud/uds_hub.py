@@ -9,7 +9,10 @@ Rules:
   need no task (`passage`).
 * A hub that has lost its Lease sends nothing more: its pong would renew an agent's lease, and a call or an
   acknowledgement that has waited would come late.
-* A hub that stops refuses new peers and new streams, and waits until the open streams have ended.
+* A hub that stops refuses new peers and new streams, and waits until the open streams have ended. If another hub takes
+  over, it ends all links instead: the callers' retries join their operations at the agents.
+* A link may come from a standby (`cloud.standby`), which has accepted it with epoch 0: the hub decides on it as if its
+  hello had come now.
 """
 
 import asyncio
@@ -78,6 +81,7 @@ class Hub:
         """With `insecure` the hub listens without TLS (loopback only), so it checks no certificate."""
         self._nodes = nodes
         self._incarnation = incarnation
+        incarnation.announce = self._announce
         self._calls = calls
         self._credentials = credentials
         self._refusals = refusals
@@ -113,34 +117,12 @@ class Hub:
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:
-            said = link.peer
-            log.warning(
-                "refused %s %s from %s: %s",
-                said.role[:_SHOWN_CHARS],
-                said.name[:_SHOWN_CHARS],
-                link.peer_identity.address,
-                refusal.shown,
-                extra=_stranger(link),
-            )
-            self._refusals.add(link, refusal.reason, refusal.shown)
-            audit.add(
-                Event.CONFLICT if refusal.reason == Reason.CONFLICT else Event.REFUSAL,
-                who=certified(link.peer_identity) or said.name,
-                address=link.peer_identity.address,
-                role=said.role,
-                name=said.name,
-                reason=refusal.reason,
-                why=refusal.shown,
-                peer=_stranger(link)["peer"],
-            )
-            link.refuse(refusal)
+            turn_away(link, refusal, self._refusals)
             return
         self._refusals.settle(link)
         self._links[link] = None
         self._first_end = min(self._first_end, _end_of(link))
-        is_agent = link.context.role is Role.EDGE
-        mark = self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else ""
-        link.accept(self._incarnation.epoch, mark)
+        self._welcome(link)
         self._metrics.link_ups.inc()
         self._metrics.connected_nodes = self._nodes.connected
         log.log(
@@ -162,6 +144,16 @@ class Hub:
                 serial=f"{link.peer_identity.serial:x}" if link.peer_identity.serial else "",
                 software=link.peer.software,
             )
+
+    def _welcome(self, link: Link) -> None:
+        is_agent = link.context.role is Role.EDGE
+        mark = self._incarnation.meet(link.peer.name, link.peer.mark) if is_agent else ""
+        link.accept(self._incarnation.epoch, mark)
+
+    def _announce(self) -> None:
+        """Tell every peer the hub's new epoch."""
+        for link in list(self._links):
+            self._welcome(link)
 
     def _admit(self, link: Link) -> Admitted:
         if self._draining:
@@ -254,14 +246,25 @@ class Hub:
         """Log that a peer shuts down. If it is an agent, `Nodes.call` refuses new calls to its node."""
         log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
 
-    async def drain(self) -> None:
-        """Refuse new peers and streams, and wait until the open streams have ended and all links are closed."""
+    async def drain(self, *, at_once: bool = False) -> None:
+        """Refuse new peers and streams, and wait until the open streams have ended and all links are closed.
+
+        With `at_once`, end them: another hub takes over.
+        """
         self._draining = True
         self._calls.drain()
         links = list(self._links)
         for link in links:
-            link.drain("the hub is shutting down")
+            if at_once:
+                link.goodbye(Reason.STOPPED, "this hub stops, and another one may lead")
+            else:
+                link.drain("the hub is shutting down")
         await asyncio.gather(*(link.wait_closed() for link in links))
+
+    @property
+    def links(self) -> int:
+        """How many peers are connected."""
+        return len(self._links)
 
     def peer_terms(self) -> list[PeerTerm]:
         """The certificates of the connected peers. Any thread may ask."""
@@ -313,6 +316,31 @@ class Hub:
         if role is not Role.OPERATOR:
             bind_peer(_admitted(stream.link)["peer"])
         await serve(stream)
+
+
+def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None:
+    """Refuse a peer, and note that for operators."""
+    said = link.peer
+    log.warning(
+        "refused %s %s from %s: %s",
+        said.role[:_SHOWN_CHARS],
+        said.name[:_SHOWN_CHARS],
+        link.peer_identity.address,
+        refusal.shown,
+        extra=_stranger(link),
+    )
+    refusals.add(link, refusal.reason, refusal.shown)
+    audit.add(
+        Event.CONFLICT if refusal.reason == Reason.CONFLICT else Event.REFUSAL,
+        who=certified(link.peer_identity) or said.name,
+        address=link.peer_identity.address,
+        role=said.role,
+        name=said.name,
+        reason=refusal.reason,
+        why=refusal.shown,
+        peer=_stranger(link)["peer"],
+    )
+    link.refuse(refusal)
 
 
 async def _refuse_status(_stream: Stream) -> None:

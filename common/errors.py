@@ -3,7 +3,7 @@
     BridgeError
     ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
     │   └── NewerState           a newer program wrote a file of the state directory
-    ├── LeadershipLost         this hub has lost the Lease of its cluster: the process ends (exit code 1)
+    ├── LeadershipLost         this hub may not lead its cluster (any more): the process ends (exit code 1)
     ├── ProtocolError
     │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
     │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
@@ -15,7 +15,7 @@
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
         ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
         ├── OpenElsewhere  NobodyServes  FieldMissing  NotListed  TokenUnknown  VolumeHeld
-        ├── HubUnreachable  LinkLost  Draining
+        ├── HubUnreachable  LinkLost  Draining  StandsBy
         ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
         └── NotCarried  ForeignDriver  OperatorRefused
@@ -67,7 +67,7 @@ class NewerState(SettingsError):
 
 
 class LeadershipLost(BridgeError):
-    """This hub could not renew the Lease of its cluster in time, or another hub has it. The process must end."""
+    """This hub has lost the Lease of its cluster, or cannot write its epoch: it leads no more. The process must end."""
 
 
 class ProtocolError(BridgeError):
@@ -451,6 +451,14 @@ class Draining(CallError):
         )
 
 
+class StandsBy(CallError):
+    """This hub is a standby: another one serves calls, and takes orders."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(f"this hub is a standby, and only the hub that leads takes calls and orders: {why}")
+
+
 class CallTimeout(CallError):
     """The caller's deadline has passed. An operation goes on; any other call is cancelled."""
 
@@ -620,6 +628,7 @@ CODES: dict[type[BaseException], Code] = {
     HubUnreachable: Code.UNAVAILABLE,
     LinkLost: Code.UNAVAILABLE,
     Draining: Code.UNAVAILABLE,
+    StandsBy: Code.UNAVAILABLE,
     CallTimeout: Code.DEADLINE_EXCEEDED,
     OperationLimit: Code.DEADLINE_EXCEEDED,
     OperationConflict: Code.ABORTED,

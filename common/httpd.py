@@ -1,4 +1,4 @@
-"""The HTTP endpoint: serves /metrics, /healthz and /readyz.
+"""The HTTP endpoint: serves /metrics, /healthz and /readyz, and of a hub /readyz/active.
 
 Rules:
 * It runs in threads of its own. So it answers while the event loop is busy, and a health check sees a live process.
@@ -13,7 +13,7 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -52,8 +52,14 @@ class HttpEndpoint:
         address: the address that it listens on, with the real port if 0 was requested.
     """
 
-    def __init__(self, address: HostPort, *, metrics: Metrics, ready: Ready) -> None:
-        """Bind, and serve. Each /readyz calls `ready` in a thread: it must be quick and thread-safe.
+    def __init__(self, address: HostPort, *, metrics: Metrics, ready: Ready, active: Ready | None = None) -> None:
+        """Bind, and serve.
+
+        Args:
+            address: where.
+            metrics: for /metrics.
+            ready: for /readyz. It is called in a thread: it must be quick and thread-safe.
+            active: the same for /readyz/active; None: there is no such page.
 
         Raises:
             SettingsError: the system refuses the address.
@@ -63,7 +69,9 @@ class HttpEndpoint:
         except (OSError, UnicodeError) as error:  # a name that is no host's fails in its encoding
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SettingsError("--http", str(address), f"cannot listen there: {why}") from error
-        self._server.set_app(_application(metrics, ready))
+        self._server.set_app(
+            _application(metrics, {"/readyz": ready} | ({"/readyz/active": active} if active is not None else {}))
+        )
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))
         self._thread = threading.Thread(target=self._server.serve, name="csi-bridge-http", daemon=True)
@@ -76,8 +84,9 @@ class HttpEndpoint:
         self._server.server_close()
 
 
-def _application(counted: Metrics, ready: Ready) -> "WSGIApplication":
+def _application(counted: Metrics, readiness: Mapping[str, Ready]) -> "WSGIApplication":
     metrics: WSGIApplication = make_wsgi_app(registry_of(counted))
+    paths = ("/metrics", "/healthz", *readiness)
 
     def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] != "HEAD":
@@ -91,13 +100,13 @@ def _application(counted: Metrics, ready: Ready) -> "WSGIApplication":
             return _text(
                 start_response, "403 Forbidden", "this endpoint answers no web page (the request has an Origin)"
             )
-        if path not in {"/metrics", "/healthz", "/readyz"}:
-            return _text(start_response, "404 Not Found", "this endpoint has /metrics, /healthz and /readyz")
+        if path not in paths:
+            return _text(start_response, "404 Not Found", f"this endpoint has {', '.join(paths)}")
         if environ["REQUEST_METHOD"] != "GET":
             return _text(start_response, "405 Method Not Allowed", "use GET")
         if path == "/metrics":
             return metrics(environ, start_response)
-        is_ready, why = _asked(ready) if path == "/readyz" else (True, "")
+        is_ready, why = _asked(readiness[path]) if path in readiness else (True, "")
         return _text(start_response, *(("200 OK", "ok") if is_ready else ("503 Service Unavailable", why)))
 
     return application

@@ -90,6 +90,9 @@ class Listener:
     """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
 
     It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
+
+    Attributes:
+        pages: the answers to plain HTTP requests; None: they get an error.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Listener:
             max_connections: admitted links; the hellos of more are refused. A certificate's name may have
                 `MOST_LINKS_OF_ONE` of them.
             max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
-            pages: answer plain HTTP requests; None: they get an error.
+            pages: the first `pages`.
             on_failed: hears of connections that ended before a hello.
             admits: whether a connection of an address (`common.handshakes.group_of`) may begin TLS now.
         """
@@ -130,7 +133,7 @@ class Listener:
         self._tls = tls
         self._allow_uids = allow_uids
         self._max_connections = max_connections
-        self._pages = pages
+        self.pages = pages
         self._on_failed = on_failed
         self._admits = admits
         self._server: asyncio.Server | None = None
@@ -198,7 +201,7 @@ class Listener:
             self._make_link,
             on_made=lambda websocket: self._made(arrival, websocket),
             on_end=self._ended,
-            on_plain=self._answer if self._pages is not None else None,
+            on_plain=self._answer if self.pages is not None else None,
             on_failed=self._no_session,
             began=arrival.began,
         )
@@ -352,8 +355,8 @@ class Listener:
         return arrival.group if arrival is not None else ""
 
     def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
-        assert self._pages is not None
-        task = asyncio.get_running_loop().create_task(self._pages.answer(path, writer), name=f"page {path}")
+        assert self.pages is not None
+        task = asyncio.get_running_loop().create_task(self.pages.answer(path, writer), name=f"page {path}")
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 

@@ -99,11 +99,15 @@ class HubStatus:
 
     Attributes:
         software: the hub's name and version.
+        leads: whether it leads. A standby waits, and of all pages it has this one; it knows no nodes and no drivers.
+        leader: of a standby: the hub that leads, as the Lease has it; empty: it has not seen one.
+        since: since when this hub leads, or of a standby the leader; None: not known.
+        links: how many peers are connected to this hub.
         known: how many edge nodes the hub knows.
         connected: how many of them are connected.
         max_nodes: how many the hub may know (`--max-nodes`).
         has_source: whether the hub gets objects from Kubernetes or from manifests.
-        epoch: the number of its leadership, which grows with each hub that takes the Lease; 0: it follows no cluster.
+        epoch: the number of its leadership, which grows with each start of a hub that leads; 0: it is a standby.
         lost: the records that the hub has lost, a sentence each. `csi-bridge trust` settles them.
         trouble: why the hub cannot write its records; empty if it can.
         problems: problems with objects, manifests and the API server, a sentence each.
@@ -119,6 +123,10 @@ class HubStatus:
     connected: int
     max_nodes: int
     has_source: bool
+    leads: bool = True
+    leader: str = ""
+    since: datetime | None = None
+    links: int = 0
     epoch: int = 0
     lost: list[str] = field(default_factory=list)
     trouble: str = ""

@@ -59,6 +59,7 @@ class Pages:
         listings: Mapping[str, Listing] | None = None,
         *,
         of_one: Mapping[str, ListingOf] | None = None,
+        why_no_more: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         work: Callable[[], float] = time.thread_time,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -69,6 +70,7 @@ class Pages:
             documents: the pages that are one object, by path.
             listings: the pages that are a list, by path.
             of_one: the pages that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
+            why_no_more: says why there are no others for now; None: there are none at all.
             clock: measures how long a page takes, and how old a kept one is.
             work: measures the loop's CPU time for a part of a list: on a busy machine it takes longer than it works.
             pause: waits for so many seconds.
@@ -76,6 +78,7 @@ class Pages:
         self._documents = documents
         self._listings = listings or {}
         self._of_one = of_one or {}
+        self._why_no_more = why_no_more
         self._clock = clock
         self._work = work
         self._pause = pause
@@ -105,6 +108,8 @@ class Pages:
             await _send(writer, _whole(HTTPStatus.OK, self._document(path)))
         elif (listing := self._listing(path)) is not None:
             await self._send_list(writer, listing)
+        elif self._why_no_more is not None:
+            await _send(writer, _whole(HTTPStatus.SERVICE_UNAVAILABLE, encode({"error": self._why_no_more()})))
         else:
             paths = " and ".join([*self._documents, *self._listings])
             await _send(writer, _whole(HTTPStatus.NOT_FOUND, encode({"error": f"only GET of {paths} is served"})))

@@ -82,6 +82,16 @@ def test_readiness_is_the_process_s_own_answer_with_its_reason_and_a_live_proces
     assert ask(endpoint, "/healthz") == (200, "ok\n")
 
 
+def test_only_a_process_that_may_be_a_standby_says_whether_it_is_active(
+    endpoint: HttpEndpoint, health: Health, metrics: Metrics
+) -> None:
+    assert ask(endpoint, "/readyz/active") == (404, "this endpoint has /metrics, /healthz, /readyz\n")
+    with closing(HttpEndpoint(ANY_PORT, metrics=metrics, ready=lambda: (True, ""), active=health)) as hub:
+        assert ask(hub, "/readyz/active") == (200, "ok\n")
+        health.answer = (False, "it waits")
+        assert (ask(hub, "/readyz/active"), ask(hub, "/readyz")) == ((503, "it waits\n"), (200, "ok\n"))
+
+
 def test_a_readiness_check_that_fails_means_not_ready_and_tells_nothing(endpoint: HttpEndpoint, health: Health) -> None:
     health.answer = RuntimeError("hunter2")
     assert ask(endpoint, "/readyz") == (503, "the readiness check failed; the log says how\n")

@@ -1,7 +1,8 @@
-"""Two hubs of one cluster: one works, the other waits for its Lease. Each has a state directory of its own."""
+"""Two hubs of one cluster: one leads, the other waits for its Lease. Each has a state directory of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 import urllib.error
@@ -10,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.dial import dial
+from common.endpoint import hub_endpoint
+from common.limits import Limits
+from common.version import introduce
 from tests.kit.bridge import Agent, Hub
-from tests.kit.operator import by_hand
+from tests.kit.linked import Peer
+from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.ports import free_ports
-from tests.kit.processes import listens_on
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from common.link import Link
     from tests.kit.peers.control_plane import ControlPlane
 
 pytestmark = pytest.mark.slow
@@ -35,46 +41,52 @@ WAITS = "waits for the Lease csi-bridge/csi-bridge-hub"
 
 
 class Pair:
-    """Two hubs. The first one works.
+    """Two hubs. The first one leads.
 
     Attributes:
         first, second: the hubs.
-        http: the address of the second one's `--http`.
     """
 
     def __init__(self, directory: Path, logs: Path, plane: ControlPlane) -> None:
         self._plane, self._directory, self._logs = plane, directory, logs
         plane.apply(DEPLOY / "base/hub-rbac.yaml")
-        kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
-        (port,) = free_ports(1)
-        self.http = f"127.0.0.1:{port}"
-        self.first = self._hub("a", f"--kubeconfig={kubeconfig}", *TIMES)
-        self.second = self._hub("b", f"--kubeconfig={kubeconfig}", *TIMES, f"--http={self.http}")
+        self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
+        self._http: dict[Hub, str] = {}
+        self.first, self.second = self._hub("a"), self._hub("b")
         self.agent = Agent("n1", self.first.address, [], directory, logs, ())
-        self.first.start()
-        self.second.start(wait=False)
-        self.second.wait_logged(WAITS)
+        self.first.start(wait=False)
+        self.wait_leads(self.first)
+        self.second.start()
 
-    def _hub(self, name: str, *flags: str) -> Hub:
+    def _hub(self, name: str) -> Hub:
         directory, logs = self._directory / name, self._logs / name
         directory.mkdir()
         logs.mkdir()
-        return Hub(directory, logs, flags)
+        (port,) = free_ports(1)
+        http = f"127.0.0.1:{port}"
+        hub = Hub(directory, logs, (f"--kubeconfig={self._kubeconfig}", *TIMES, f"--http={http}"))
+        self._http[hub] = http
+        return hub
 
     def lease(self) -> dict[str, Any]:
         found = self._plane.api.get("Lease", HUB, namespace="csi-bridge")
         assert found is not None
         return found
 
-    def epoch(self) -> int:
-        return int(self.lease()["metadata"]["annotations"]["csi-bridge.io/epoch"])
+    def holder(self) -> str:
+        return str(self.lease()["spec"]["holderIdentity"])
 
-    def readiness(self) -> str:
+    def readiness(self, hub: Hub, path: str = "/readyz") -> str:
         try:
-            with urllib.request.urlopen(f"http://{self.http}/readyz", timeout=10.0) as answer:
+            with urllib.request.urlopen(f"http://{self._http[hub]}{path}", timeout=10.0) as answer:
                 return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode()
+        except OSError as error:
+            return str(error)
+
+    def wait_leads(self, hub: Hub) -> None:
+        hub.process.wait_until(lambda: self.readiness(hub, "/readyz/active") == "ok\n", what="leading")
 
 
 @pytest.fixture
@@ -87,33 +99,65 @@ def pair(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterat
     assert [line for member in members for line in member.complaints()] == []
 
 
-def test_the_second_hub_works_when_the_first_one_was_killed_or_has_stopped(pair: Pair) -> None:
-    first, second = pair.first, pair.second
-    epochs, holder = [pair.epoch()], pair.lease()["spec"]["holderIdentity"]
-    assert pair.readiness() == f"this hub {WAITS}: {holder}\n"
-    assert not listens_on(second.uds)
+class Epochs(Peer):
+    """A peer of a hub that notes the epochs of its hellos."""
+
+    def __init__(self) -> None:
+        super().__init__(accepts=False)
+        self.heard: asyncio.Queue[int] = asyncio.Queue()
+        self.link: Link
+
+    def greeted(self, link: Link) -> None:
+        self.heard.put_nowait(link.peer.epoch)
+
+
+async def dialled(hub: Hub) -> Epochs:
+    """Dial a hub, as an agent that answers its pings."""
+    peer, hello = Epochs(), introduce("edge", "n2", instance="i", boot=1)
+    peer.link = await dial(hub_endpoint(f"ws://{hub.address}"), hello, peer, limits=Limits())
+    return peer
+
+
+async def test_links_of_a_standby_lead_to_the_next_hub_when_the_leader_was_killed_or_has_stopped(pair: Pair) -> None:
+    """Nobody dials. Every hub says its epoch, and each leader's is above those before."""
+    first, second, holder = pair.first, pair.second, pair.holder()
+    assert pair.readiness(second) == "ok\n"
+    assert pair.readiness(second, "/readyz/active") == f"this hub {WAITS}: {holder}\n"
+    standby, leader = hub_state(second.uds), hub_state(first.uds)
+    assert (standby["leads"], standby["leader"], standby["epoch"]) == (False, holder, 0)
+    shown = by_hand("status", f"--hub=unix://{second.uds}")
+    assert f": standby with 0 peers connected: {holder} leads since {standby['since'][:19]}Z" in shown.stdout
+    for command in (("forget", "n1"), ("nodes",), ("denials",)):
+        refused = by_hand(*command, f"--hub=unix://{second.uds}")
+        assert (refused.returncode, "hub that leads" in refused.stderr, holder in refused.stderr) == (1, True, True)
+    at_first, at_second = await dialled(first), await dialled(second)
+    epochs = [leader["epoch"]]
+    assert (await at_first.heard.get(), await at_second.heard.get()) == (epochs[-1], 0)
 
     killed = time.monotonic()
     first.kill()
-    second.wait_ready()
-    assert time.monotonic() - killed > LEASE_S - 2.0  # the last renewal, and the look at it, were up to a second before
-    assert pair.readiness() == "ok\n"
-    epochs.append(pair.epoch())
+    epochs.append(await at_second.heard.get())
+    took_s = time.monotonic() - killed
+    assert LEASE_S - 2.0 < took_s < LEASE_S + 1.5  # the last renewal, and the look at it, were up to a second before
+    assert pair.readiness(second, "/readyz/active") == "ok\n"
 
-    first.start(wait=False)
-    first.wait_logged(WAITS)
+    await asyncio.to_thread(first.start)
+    at_first = await dialled(first)
+    assert await at_first.heard.get() == 0
     stopped = time.monotonic()
     second.ask_to_stop()
-    assert second.process.wait_exit() == 0
-    first.wait_ready()
-    assert time.monotonic() - stopped < LEASE_S - 2.0
-    epochs.append(pair.epoch())
+    epochs.append(await at_first.heard.get())
+    assert time.monotonic() - stopped < 1.5
+    assert at_second.ends == [("stopped", "this hub stops, and another one may lead")]
+    assert await asyncio.to_thread(second.process.wait_exit) == 0
 
     first.kill()
-    first.start()  # the same state directory: it knows that the killed process has ended
-    assert len(first.logged(WAITS)) == 1
-    epochs.append(pair.epoch())
+    await asyncio.to_thread(first.start)  # the same state directory: it knows that the killed process has ended
+    at_first = await dialled(first)
+    epochs.append(await at_first.heard.get())
     assert sorted(set(epochs)) == epochs
+    first.kill()
+    await at_first.link.wait_closed()
 
 
 def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothing(
@@ -123,11 +167,11 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
     pair.agent.wait_connected()
     wait_for(lambda: control_plane.api.get("EdgeNode", "n1"), what="record of the node", timeout_s=LEASE_S)
     pair.first.process.signal(signal.SIGSTOP)
-    pair.second.wait_ready()
+    pair.wait_leads(pair.second)
     known = by_hand("nodes", f"--hub=unix://{pair.second.uds}")
     assert ("n1" in known.stdout, known.returncode) == (True, 0), known.stdout  # by the records of the first one
     pair.agent.kill()
-    before, epoch = len(control_plane.asked_by(HUB)), pair.epoch()
+    before, epoch = len(control_plane.asked_by(HUB)), hub_state(pair.second.uds)["epoch"]
     pair.first.process.signal(signal.SIGCONT)
     assert pair.first.process.wait_exit() == 1
     (told,) = pair.first.logged("hub ends: ")
@@ -136,7 +180,7 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
     written = {it for it in control_plane.asked_by(HUB, since=before) if it.verb not in {"get", "list", "watch"}}
     others = {(it.verb, it.resource, it.name) for it in written if it.group != "csi-bridge.io"}  # the second one's
     assert others == {("patch", "leases", HUB)}
-    assert pair.epoch() == epoch
+    assert hub_state(pair.second.uds)["epoch"] == epoch
 
 
 def test_a_lease_that_somebody_deletes_is_made_anew_by_its_holder(pair: Pair, control_plane: ControlPlane) -> None:
@@ -146,10 +190,7 @@ def test_a_lease_that_somebody_deletes_is_made_anew_by_its_holder(pair: Pair, co
         lambda: control_plane.api.get("Lease", HUB, namespace="csi-bridge"), what="Lease", timeout_s=LEASE_S
     )
     assert made["metadata"]["uid"] != before["metadata"]["uid"]
-    assert (made["spec"]["holderIdentity"], pair.epoch()) == (
-        before["spec"]["holderIdentity"],
-        int(before["metadata"]["annotations"]["csi-bridge.io/epoch"]),
-    )
+    assert made["spec"]["holderIdentity"] == before["spec"]["holderIdentity"]
     let_pass(LEASE_S + 1.0)
     assert pair.first.process.running
-    assert not listens_on(pair.second.uds)
+    assert [hub_state(hub.uds)["leads"] for hub in (pair.first, pair.second)] == [True, False]

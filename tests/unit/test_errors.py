@@ -121,6 +121,10 @@ TEXTS: dict[CallError, str] = {
     errors.Draining(
         "hub"
     ): "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
+    errors.StandsBy("this hub waits for the Lease csi-bridge/csi-bridge-hub: hub-0_5f_a"): (
+        "this hub is a standby, and only the hub that leads takes calls and orders: this hub waits for the Lease "
+        "csi-bridge/csi-bridge-hub: hub-0_5f_a"
+    ),
     errors.CallTimeout("edge node n7"): (
         "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
         "running, and a retry joins it"

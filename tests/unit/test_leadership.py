@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.leadership import Leadership, LeaseRecord, Sighting, next_epoch, read_lease, released, taken
+from cloud.leadership import Leadership, LeaseRecord, Sighting, read_lease, released, taken
 
 DURATION_S = 15
-HELD = LeaseRecord("other_1_there", 20, epoch=7, transitions=3, version="5")
+HELD = LeaseRecord("other_1_there", 20, transitions=3, version="5")
 MISSING = LeaseRecord()
 
 
@@ -46,7 +46,7 @@ def test_a_lease_that_was_deleted_under_its_holder_is_free_only_after_a_whole_du
 
 def test_a_leadership_ends_by_its_own_clock_and_is_not_renewed_after_that() -> None:
     now = 100.0
-    leadership = Leadership(7, 110.0, lambda: now)
+    leadership = Leadership(110.0, lambda: now)
     now = 109.0
     leadership.renew(118.0)
     leadership.renew(117.0)  # an earlier renewal, whose answer came late
@@ -59,20 +59,9 @@ def test_a_leadership_ends_by_its_own_clock_and_is_not_renewed_after_that() -> N
     assert not leadership.holds()
 
 
-def test_an_epoch_is_above_the_last_one_and_above_those_of_a_lost_lease() -> None:
-    assert next_epoch(7, 1_800_000_000.9) == 1_800_000_000
-    assert next_epoch(1_800_000_000, 1_700_000_000.0) == 1_800_000_001
-
-
-@pytest.mark.parametrize("epoch", ["-3", "x", "\u0663", "9" * 16, ""])
-def test_what_is_no_epoch_counts_as_none(epoch: str) -> None:
-    lease = {"metadata": {"resourceVersion": "5", "annotations": {"csi-bridge.io/epoch": epoch}}}
-    assert read_lease(lease) == LeaseRecord(version="5")
-
-
 def test_a_lease_is_read_as_it_was_taken_and_released() -> None:
-    lease = taken(HELD, "host_2_here", duration_s=DURATION_S, epoch=8, time="t")
-    lease["metadata"]["resourceVersion"] = "6"
-    assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 8, 4, "6", "t")
+    lease = taken(HELD, "host_2_here", duration_s=DURATION_S, time="t")
+    lease["metadata"] = {"resourceVersion": "6"}
+    assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 4, "6", "t", "t")
     lease["spec"] |= released("t")["spec"]
-    assert read_lease(lease) == LeaseRecord("", 1, 8, 4, "6", "t")
+    assert read_lease(lease) == LeaseRecord("", 1, 4, "6", "t", "t")

@@ -8,11 +8,18 @@ from click.testing import CliRunner
 from cli import status
 from cli.main import cli
 from cli.status import show
-from tests.kit.pages import election, node, proxy, refusal, state
+from tests.kit.pages import SINCE, election, node, proxy, refusal, state
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
     assert list(show(state())) == ["csi-bridge/1.2.3: 0 of 0 nodes connected (limit 100), 0 proxy drivers"]
+
+
+def test_a_standby_is_one_line_that_names_the_leader() -> None:
+    told = state(leads=False, leader="hub-0_5f_a", since=SINCE, links=2)
+    assert list(show(told)) == [
+        "csi-bridge/1.2.3: standby with 2 peers connected: hub-0_5f_a leads since 2026-11-21T09:12:03Z"
+    ]
 
 
 def test_a_driver_that_a_connected_node_no_longer_reports_is_a_problem() -> None:

@@ -1,0 +1,236 @@
+"""A standby: a hub that waits for the Lease of its cluster, with its listeners open. When it leads, nobody has to dial.
+
+Rules:
+
+* It accepts a peer whose role and certificate fit (`cloud.admission`), with epoch 0, and keeps the link alive. It has
+  read no records, so it knows no denials. It serves no stream, and answers each with the hub that leads.
+* When the hub leads, it decides on each link as if its hello came then. From then on the hub is the link's handler.
+* Of several links of one process, the last one stays: the others may be dead.
+* A hub that has not to wait opens its listeners when it leads, so no peer meets a standby.
+"""
+
+import asyncio
+import logging
+import secrets
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from cloud.admission import admit
+from cloud.hub_settings import HubSettings
+from cloud.refusals import Refusals
+from cloud.uds_hub import Hub, turn_away
+from common.certificate_ends import CertificateEnds
+from common.errors import HandshakeRefused, StandsBy
+from common.link import Link, Stream
+from common.listener import Listener, listen_tcp
+from common.messages import Reason
+from common.metrics import Metrics
+from common.pages.hub import HubStatus
+from common.pages.server import Pages
+from common.served_by_tasks import ServedByTasks
+from common.settings import INSECURE, as_texts
+from common.status import Origin
+from common.tls import TlsIdentity
+from common.version import SOFTWARE, introduce
+
+if TYPE_CHECKING:
+    from cloud.hub_lease import HubLease
+
+log = logging.getLogger("csi_bridge.hub")
+
+_SLICE: Final = 100
+"""Links that the hub gets in one turn of the loop."""
+
+
+class Standby(ServedByTasks):
+    """The listeners of one hub, and their links until it leads (`common.link.LinkHandler`).
+
+    Attributes:
+        hello: the hub's own.
+    """
+
+    origin = Origin.HUB
+
+    def __init__(
+        self, settings: HubSettings, tls: TlsIdentity | None, metrics: Metrics, lease: "HubLease | None"
+    ) -> None:
+        """Nothing is open yet. Without a `lease`, the hub has no other beside it."""
+        self.hello = introduce("hub", settings.name, instance=secrets.token_hex(8))
+        self._settings, self._tls, self._lease = settings, tls, lease
+        self._insecure = settings.tls_cert is None
+        self._ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+        self._refusals = Refusals()
+        self._links: dict[tuple[str, str, str], Link] = {}
+        """By role, name and instance."""
+        self._hub: Hub | None = None
+        self._pages = Pages({"/status": self._status}, why_no_more=lambda: str(StandsBy(self._why)))
+        self._listeners: list[Listener] = []
+
+    # ---- its process -------------------------------------------------------------------------------------------------
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether the listeners are open, for `/readyz`."""
+        return bool(self._listeners), self._why
+
+    def active(self) -> tuple[bool, str]:
+        """Whether this hub leads, for `/readyz/active`."""
+        return self._hub is not None and (self._lease is None or self._lease.is_held), self._why
+
+    async def listen(self) -> None:
+        """Open the listeners, unless they are open. Raises SettingsError if one cannot be."""
+        if self._listeners:
+            return
+        settings, limits = self._settings, self._settings.limits()
+        opened = []
+        try:
+            if settings.listen is not None:
+                opened.append(
+                    Listener(
+                        listen_tcp(settings.listen, flag="--listen"),
+                        self.hello,
+                        self,
+                        limits=limits,
+                        tls=self._tls.context if self._tls is not None else None,
+                        max_connections=settings.max_connections,
+                        max_handshakes=settings.max_handshakes,
+                        on_failed=self.failed,
+                    )
+                )
+            # Last, because it makes a file, and an earlier failure must leave none.
+            mode = 0o600 if settings.uds_group is None else 0o660
+            opened.append(
+                Listener(
+                    settings.listen_unix("uds", mode=mode, gid=settings.uds_gid()),
+                    self.hello,
+                    self,
+                    limits=limits,
+                    allow_uids=frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None,
+                    max_handshakes=settings.max_handshakes,
+                    pages=self._pages,
+                    on_failed=self.failed,
+                )
+            )
+            for listener in opened:
+                await listener.start()
+                log.info("listening on %s", listener.address)
+        finally:
+            self._listeners = opened
+
+    async def lead(self, hub: Hub, pages: Pages) -> None:
+        """Give the hub all links, and serve its pages from now on. Opens the listeners, if they are not open.
+
+        Raises:
+            SettingsError: a listener cannot be opened.
+        """
+        while self._links:
+            for key in list(islice(self._links, _SLICE)):
+                self._hand_over(self._links.pop(key), hub)
+            await asyncio.sleep(0)
+        self._hub, self._pages = hub, pages
+        for listener in self._listeners:
+            if listener.pages is not None:
+                listener.pages = pages
+        await self.listen()
+
+    def stop_accepting(self) -> None:
+        """Accept no more connections; open ones go on."""
+        for listener in self._listeners:
+            listener.stop_accepting()
+
+    async def close(self) -> None:
+        """Close the listeners and all connections. Idempotent."""
+        for link in [*self._links.values()]:
+            link.goodbye(Reason.STOPPED, "this hub stops")
+        listeners, self._listeners = self._listeners, []
+        await asyncio.gather(*(listener.close() for listener in listeners))
+
+    @property
+    def _why(self) -> str:
+        return self._lease.why_not if self._lease is not None else "this hub starts"
+
+    def _status(self) -> HubStatus:
+        leader, since = self._lease.holder if self._lease is not None else ("", "")
+        settings = self._settings
+        return HubStatus(
+            software=SOFTWARE,
+            leads=False,
+            leader=leader,
+            since=_time(since),
+            links=len(self._links),
+            known=0,
+            connected=0,
+            max_nodes=settings.max_nodes,
+            has_source=settings.kubeconfig is not None,
+            problems=[
+                *([INSECURE] if settings.listen is not None and self._insecure else []),
+                *([self._lease.trouble] if self._lease is not None and self._lease.trouble else []),
+            ],
+            refused=self._refusals.all(),
+            ending=self._ends.problems(),
+            settings=as_texts(settings),
+        )
+
+    # ---- its links ---------------------------------------------------------------------------------------------------
+
+    def greeted(self, link: Link) -> None:
+        """Accept a peer whose hello has come, or refuse it; the hub that leads decides itself."""
+        if self._hub is not None:
+            self._hand_over(link, self._hub)
+            return
+        said = link.peer
+        try:
+            role = admit(said, link.peer_identity, insecure=self._insecure)
+        except HandshakeRefused as refusal:
+            turn_away(link, refusal, self._refusals)
+            return
+        self._refusals.settle(link)
+        if (former := self._links.pop(_key(link), None)) is not None:
+            former.goodbye(Reason.REPLACED, f"{said.name} has connected again")
+        self._links[_key(link)] = link
+        link.accept(0)
+        log.debug("%s %s waits for a leader from %s", role, said.name, link.peer_identity.address)
+
+    def _hand_over(self, link: Link, hub: Hub) -> None:
+        link.handler = hub
+        hub.greeted(link)
+
+    async def serve(self, _stream: Stream) -> NoReturn:
+        """Refuse every stream, and say which hub leads."""
+        raise StandsBy(self._why)
+
+    def draining(self, link: Link, message: str) -> None:
+        """The peer takes no streams, and a standby opens none."""
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Note that a connection ended before its hello."""
+        if self._hub is not None:
+            self._hub.refused(link, reason, message)
+        else:
+            log.warning("no hello from %s: %s", link.peer_identity.address, message)
+            self.failed(link.peer_identity.address, reason, f"no hello: {message}")
+
+    def failed(self, address: str, reason: str, why: str) -> None:
+        """Note for operators that a connection ended before its hello (`common.listener.OnFailed`)."""
+        if self._hub is not None:
+            self._hub.failed(address, reason, why)
+        else:
+            self._refusals.add_nameless(address, reason, why)
+
+    def closed(self, link: Link, _reason: str, message: str) -> None:
+        """Forget a link that is gone."""
+        if self._links.get(_key(link)) is link:
+            del self._links[_key(link)]
+            log.debug("%s %s waits no more: %s", link.peer.role, link.peer.name, message)
+
+
+def _key(link: Link) -> tuple[str, str, str]:
+    return link.peer.role, link.peer.name, link.peer.instance
+
+
+def _time(text: str) -> datetime | None:
+    """A time of the Lease; None: it says none, or somebody has edited it beyond reading."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
