@@ -64,7 +64,7 @@ async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
     """A link to the hub, which the end of the block closes.
 
     Raises:
-        LinkError: there is no hub, or it refused us.
+        DialError, HandshakeRefused: there is no hub, or it refused us.
     """
     try:
         link = await dial(

@@ -77,7 +77,7 @@ class ForwardedCall(Receiver):
         if isinstance(error, CallTimeout):
             self._fail(CallTimeout(f"driver {self._account.driver}"))
         else:
-            self._fail(LinkLost("the hub", error.why) if error.sent else self._unreachable())
+            self._fail(LinkLost("the hub") if error.sent else self._unreachable())
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 

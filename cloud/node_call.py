@@ -178,7 +178,7 @@ class NodeCall(Receiver):
         if isinstance(error, CallTimeout):
             named = CallTimeout(f"driver {self._driver} on edge node {self._name}", self._limit_s)
         elif error.sent:
-            named = LinkLost(f"edge node {self._name}", error.why)
+            named = LinkLost(f"edge node {self._name}")
         else:
             named = self._offline()
         named.__cause__ = error

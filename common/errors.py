@@ -1,29 +1,9 @@
 """An error of the bridge: whose fault it is, what the caller can do, and which gRPC code it becomes.
 
-    BridgeError
-    ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
-    │   └── NewerState           a newer program wrote a file of the state directory
-    ├── LeadershipLost         this hub may not lead its cluster (any more): the process ends (exit code 1)
-    ├── ProtocolError
-    │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
-    │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
-    ├── LinkError
-    │   ├── DialError            no link could be made: nobody listens, TLS failed, a foreign server answered
-    │   ├── HandshakeRefused     the peer said no to our hello, and why
-    │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
-    └── CallError              a call that ended without the vendor's own status; the table below gives its code
-        ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
-        ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
-        ├── OpenElsewhere  NobodyServes  FieldMissing  NotListed  TokenUnknown  VolumeHeld
-        ├── HubUnreachable  LinkLost  Draining  StandsBy
-        ├── CallTimeout  OperationLimit  OperationConflict  OperationBusy  EpochOver  LeaseOver
-        ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
-        └── NotCarried  ForeignDriver  OperatorRefused
-
 Rules:
 
 * If the bridge does not know an outcome for certain, the caller gets a code that no sidecar takes as final
-  (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget). `CODES` is the error table; other errors are UNAVAILABLE.
+  (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget). A class says its code; other errors are UNAVAILABLE.
 * A message names the hop, the node, the driver and the remedy. It has absolute times, so that it is the same for each
   retry (docs/csi-contract.md#an-error-message-stays-the-same).
 """
@@ -57,7 +37,6 @@ class NewerState(SettingsError):
     """A newer program wrote a file of the state directory. This program leaves the file as it is."""
 
     def __init__(self, path: object, owner: str, found: int, known: int) -> None:
-        self.found, self.known = found, known
         super().__init__(
             "--state-dir",
             path,
@@ -70,23 +49,15 @@ class LeadershipLost(BridgeError):
     """This hub has lost the Lease of its cluster, or cannot write its epoch: it leads no more. The process must end."""
 
 
-class ProtocolError(BridgeError):
-    """A peer, or this side, broke the rules of the session protocol."""
-
-
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(BridgeError):
     """This side used the session against its rules: a bug."""
 
 
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(BridgeError):
     """The peer broke the rules of the session protocol. The session ends with this reason."""
 
 
-class LinkError(BridgeError):
-    """A link could not be made or kept."""
-
-
-class DialError(LinkError):
+class DialError(BridgeError):
     """No link could be made to `endpoint`."""
 
     def __init__(self, endpoint: str, why: str) -> None:
@@ -94,7 +65,7 @@ class DialError(LinkError):
         super().__init__(f"cannot reach {endpoint}: {why}")
 
 
-class HandshakeRefused(LinkError):
+class HandshakeRefused(BridgeError):
     """A hello was refused.
 
     Attributes:
@@ -108,7 +79,7 @@ class HandshakeRefused(LinkError):
         super().__init__(why)
 
 
-class TunnelClosed(LinkError):
+class TunnelClosed(BridgeError):
     """The session ended with a stream open.
 
     Attributes:
@@ -125,11 +96,16 @@ class TunnelClosed(LinkError):
 class CallError(BridgeError):
     """A call that ended without a status of the vendor's own.
 
+    Four have final codes: their calls were certainly sent to no driver. RESOURCE_EXHAUSTED lets the scheduler choose
+    another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again).
+
     Attributes:
+        code: what the caller gets.
         is_unsent: whether the agent has surely sent nothing of this call to the driver. An earlier call of the same
             operation may have been sent all the same.
     """
 
+    code = Code.UNAVAILABLE
     is_unsent = False
 
 
@@ -137,7 +113,6 @@ class NodeOffline(CallError):
     """The call's edge node is known, and not connected."""
 
     def __init__(self, node: str, since: float) -> None:
-        self.node, self.since = node, since
         super().__init__(
             f"edge node {node} is offline since {timestamp(since)}; "
             f"look at the log of its csi-bridge edge agent and at the network between it and the hub"
@@ -148,7 +123,6 @@ class NodeUnknown(CallError):
     """The call's edge node has never connected to this hub."""
 
     def __init__(self, node: str) -> None:
-        self.node = node
         super().__init__(
             f"edge node {node} has never connected to this hub; compare --nodeid of the proxy driver with --node of "
             f"the edge agent, and look at the agent's log"
@@ -161,7 +135,6 @@ class DriverMissing(CallError):
     is_unsent = True
 
     def __init__(self, driver: str, node: str, service: str = "") -> None:
-        self.driver, self.node, self.service = driver, node, service
         wanted = f"{driver} that serves {service}" if service else driver
         super().__init__(
             f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "
@@ -173,7 +146,6 @@ class ReportRefused(CallError):
     """The hub refuses the node's report of the driver, so the node gets no call of it. Nothing was sent."""
 
     def __init__(self, driver: str, node: str, why: str) -> None:
-        self.driver, self.node, self.why = driver, node, why
         super().__init__(f"edge node {node} gets no call of driver {driver}, because the hub refuses its report: {why}")
 
 
@@ -181,7 +153,7 @@ class CapabilityMissing(CallError):
     """The driver lacks a capability on the call's node that it has on most nodes. Nothing was sent."""
 
     def __init__(self, driver: str, node: str, method: str, capability: str) -> None:
-        self.driver, self.node, self.method, self.capability = driver, node, method, capability
+        self.node = node
         super().__init__(
             f"{method.rpartition('/')[2]} needs the capability {capability}, which driver {driver} has on most of its "
             f"edge nodes and lacks on {node}; run the same version of the driver there"
@@ -194,7 +166,6 @@ class DriverAmbiguous(CallError):
     is_unsent = True
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
-        self.driver, self.node, self.sockets = driver, node, sockets
         super().__init__(
             f"edge node {node} has {len(sockets)} drivers with the name {driver}: {', '.join(sockets)}; if one of them "
             f"is the controller, name only its socket with the agent's --driver; otherwise stop one of them"
@@ -205,7 +176,6 @@ class NoRoute(CallError):
     """The hub cannot tell which node the call is for. `candidates` has the nodes and whether each is connected."""
 
     def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
-        self.driver, self.candidates = driver, candidates or {}
         super().__init__(
             f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set "
             f"--placement=local or shared, or --nodeid, on the proxy driver, or, if a node is gone or no longer runs "
@@ -220,7 +190,6 @@ class KnowledgeLost(CallError):
     """The hub cannot tell which node the call is for, because it has lost records."""
 
     def __init__(self, driver: str, loss: str) -> None:
-        self.driver, self.loss = driver, loss
         super().__init__(
             f"the call for driver {driver} names no edge node, and the hub has lost records ({loss}); set --nodeid on "
             f"the proxy driver, or, once csi-bridge status shows every node and its drivers again, run csi-bridge "
@@ -232,7 +201,6 @@ class NoPlace(CallError):
     """The hub does not know which node has the object of the call. The object may exist all the same."""
 
     def __init__(self, driver: str, what: str, why: str) -> None:
-        self.driver, self.what, self.why = driver, what, why
         super().__init__(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
 
 
@@ -240,7 +208,6 @@ class NoNodeFits(CallError):
     """No node fits the object that the call creates. Nothing was sent."""
 
     def __init__(self, driver: str, name: str, why: str) -> None:
-        self.driver, self.name, self.why = driver, name, why
         super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
 
 
@@ -248,7 +215,6 @@ class TooManyOpen(CallError):
     """The outcome of too many creates of the driver is not known. This one has a new name, and was not sent."""
 
     def __init__(self, driver: str, node: str, limit: int) -> None:
-        self.driver, self.node, self.limit = driver, node, limit
         super().__init__(
             f"edge node {node} gets no create of a new name of driver {driver}, because the outcome of too many others "
             f"is not known; their retries settle them: look at the driver on {node} and at the node's link, or raise "
@@ -260,7 +226,7 @@ class NameElsewhere(CallError):
     """A create call is for one node, and another node has taken its name: an object may exist there."""
 
     def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
-        self.driver, self.name, self.node, self.wanted = driver, name, node, wanted
+        self.node, self.wanted = node, wanted
         super().__init__(
             f"edge node {node} may have carried out {name} of driver {driver} already, and this call is for {wanted}; "
             f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
@@ -276,7 +242,6 @@ class OpenElsewhere(CallError):
     """
 
     def __init__(self, driver: str, key: str, node: str, until: str, *, is_renamed: bool = False) -> None:
-        self.driver, self.key, self.node, self.until, self.is_renamed = driver, key, node, until, is_renamed
         super().__init__(
             f"{key} of driver {driver} has an open outcome on another machine that had the name of edge node {node}: "
             f"it goes on when that one is back{until}; if it is switched off for good, run the command that csi-bridge "
@@ -292,7 +257,6 @@ class NobodyServes(CallError):
     """No node can be elected to serve a driver whose storage is reached by every node. Nothing was sent."""
 
     def __init__(self, driver: str, why: str) -> None:
-        self.driver, self.why = driver, why
         super().__init__(f"no edge node serves driver {driver} (--placement=shared): {why}")
 
 
@@ -300,7 +264,7 @@ class ForeignId(CallError):
     """A node answered a create with the id of an object of another node. The caller must not get it."""
 
     def __init__(self, driver: str, name: str, node: str, what: str, owner: str) -> None:
-        self.driver, self.name, self.node, self.what, self.owner = driver, name, node, what, owner
+        self.driver, self.name, self.node = driver, name, node
         super().__init__(
             f"edge node {node} answered {name} of driver {driver} with {what}, which edge node {owner} has; the "
             f"answer is not passed on; look at the driver on both: one of them names what is not its own, and "
@@ -312,7 +276,7 @@ class AnswerRefused(CallError):
     """A node's answer to a create has ids that the hub cannot read, or a volume for other nodes than itself."""
 
     def __init__(self, driver: str, name: str, node: str, why: str) -> None:
-        self.driver, self.name, self.node, self.why = driver, name, node, why
+        self.driver, self.name, self.node = driver, name, node
         super().__init__(
             f"edge node {node} answered {name} of driver {driver} with {why}; the answer is not passed on; look at the "
             f"driver on {node}"
@@ -322,8 +286,9 @@ class AnswerRefused(CallError):
 class IdConflict(CallError):
     """Several nodes have an object with this id, and the call does not name a node."""
 
+    code = Code.FAILED_PRECONDITION
+
     def __init__(self, driver: str, what: str, nodes: Sequence[str]) -> None:
-        self.driver, self.what, self.nodes = driver, what, tuple(nodes)
         super().__init__(
             f"driver {driver} has {what} on several edge nodes ({_named(dict.fromkeys(nodes, True))}) and the call "
             f"does not say which; name one: csi-bridge call --node NODE"
@@ -333,8 +298,9 @@ class IdConflict(CallError):
 class SourceElsewhere(CallError):
     """A copy was requested on other nodes than the one with the source. Nothing was sent."""
 
+    code = Code.RESOURCE_EXHAUSTED
+
     def __init__(self, driver: str, source: str, node: str) -> None:
-        self.driver, self.source, self.node = driver, source, node
         super().__init__(
             f"{source} of driver {driver} is on edge node {node}, and a copy of it is requested for another place; let "
             f"the pod that uses the copy run on {node}"
@@ -344,8 +310,9 @@ class SourceElsewhere(CallError):
 class SeveralNodes(CallError):
     """A call combines objects of several nodes, which no vendor's driver can do. Nothing was sent."""
 
+    code = Code.FAILED_PRECONDITION
+
     def __init__(self, driver: str, places: Mapping[str, str]) -> None:
-        self.driver, self.places = driver, dict(places)
         told = [f"{what} is on {node}" for what, node in places.items()]
         more = [f"and {len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED)
         super().__init__(
@@ -357,7 +324,6 @@ class NotWhole(CallError):
     """The call asks for all nodes, and one node's answer would be taken for the whole."""
 
     def __init__(self, driver: str, method: str, nodes: int) -> None:
-        self.driver, self.method, self.nodes = driver, method, nodes
         super().__init__(
             f"{method.rpartition('/')[2]} would have to ask all {nodes} edge nodes that run driver {driver}, which the "
             f"hub does not do yet; ask one: csi-bridge call --node NODE"
@@ -372,7 +338,6 @@ class NotListed(CallError):
     """
 
     def __init__(self, driver: str, method: str, missing: Mapping[str, str]) -> None:
-        self.driver, self.method, self.missing = driver, method, missing
         node, *others = sorted(missing)
         named = others[: _MOST_NAMED - 1] + [f"{len(others) - _MOST_NAMED + 1} more"] * (len(others) >= _MOST_NAMED)
         what, more = method.rpartition("/")[2], f" (and those of {', '.join(named)})" if named else ""
@@ -385,8 +350,9 @@ class NotListed(CallError):
 class TokenUnknown(CallError):
     """The page token is for no list that the hub can go on with: it is too old, or of another hub process or node."""
 
+    code = Code.ABORTED
+
     def __init__(self, method: str, node: str = "") -> None:
-        self.method, self.node = method, node
         whose = f"is for a list of edge node {node}, and another one serves" if node else "is for no list of the hub"
         super().__init__(f"this starting_token of {method.rpartition('/')[2]} {whose}; begin again without one")
 
@@ -399,7 +365,6 @@ class FieldMissing(CallError):
     """
 
     def __init__(self, method: str, field: str) -> None:
-        self.method, self.field = method, field
         super().__init__(f"{method.rpartition('/')[2]} needs the field {field}, which is empty")
 
 
@@ -407,7 +372,6 @@ class PlacementNotKept(CallError):
     """The hub could not store where an object is, so it did not begin the call, or does not report success yet."""
 
     def __init__(self, path: str, why: str) -> None:
-        self.path, self.why = path, why
         super().__init__(
             f"the hub cannot record which edge node this is on ({path}: {why}); make room on the disk or repair it, "
             f"and a retry continues"
@@ -418,7 +382,6 @@ class VolumeHeld(CallError):
     """A volume is not detached from a node, which has it mounted or may have it mounted. Nothing was sent."""
 
     def __init__(self, driver: str, volume: str, node: str, why: str) -> None:
-        self.driver, self.volume, self.node, self.why = driver, volume, node, why
         super().__init__(f"volume {volume} of driver {driver} is not detached from node {node}: {why}")
 
 
@@ -426,7 +389,6 @@ class HubUnreachable(CallError):
     """The proxy driver has no link to the hub."""
 
     def __init__(self, endpoint: str, since: float) -> None:
-        self.endpoint, self.since = endpoint, since
         super().__init__(
             f"the proxy driver has no link to the hub at {endpoint} since {timestamp(since)}; look at the proxy "
             f"driver's log, which says why, and at the hub's"
@@ -436,8 +398,7 @@ class HubUnreachable(CallError):
 class LinkLost(CallError):
     """The link was lost during the call. An operation may go on at the other end; any other call ends."""
 
-    def __init__(self, to: str, why: str) -> None:
-        self.to, self.why = to, why
+    def __init__(self, to: str) -> None:
         super().__init__(f"the link to {to} was lost with the call under way; {_MAY_GO_ON}")
 
 
@@ -445,7 +406,6 @@ class Draining(CallError):
     """This process is shutting down and takes no new calls."""
 
     def __init__(self, hop: str) -> None:
-        self.hop = hop
         super().__init__(
             f"the {hop} is shutting down and takes no new calls; a retry reaches the process that replaces it"
         )
@@ -462,8 +422,9 @@ class StandsBy(CallError):
 class CallTimeout(CallError):
     """The caller's deadline has passed. An operation goes on; any other call is cancelled."""
 
+    code = Code.DEADLINE_EXCEEDED
+
     def __init__(self, to: str = "the peer", within_s: float | None = None) -> None:
-        self.to, self.within_s = to, within_s
         time = f" ({within_s:.3g} s)" if within_s is not None else ""
         super().__init__(f"{to} did not answer before the caller's deadline{time}; {_MAY_GO_ON}")
 
@@ -471,8 +432,9 @@ class CallTimeout(CallError):
 class OperationLimit(CallError):
     """The vendor's driver did not finish within `--operation-limit`: the call to it was cancelled, its key is free."""
 
+    code = Code.DEADLINE_EXCEEDED
+
     def __init__(self, driver: str, node: str, limit_s: float) -> None:
-        self.driver, self.node, self.limit_s = driver, node, limit_s
         super().__init__(
             f"driver {driver} on edge node {node} did not finish within --operation-limit ({limit_s:g} s) and the call "
             f"to it was cancelled; look at the driver's log"
@@ -482,10 +444,10 @@ class OperationLimit(CallError):
 class OperationConflict(CallError):
     """The same operation is under way with other arguments."""
 
+    code = Code.ABORTED
     is_unsent = True
 
     def __init__(self, driver: str, node: str, operation: str) -> None:
-        self.driver, self.node, self.operation = driver, node, operation
         super().__init__(
             f"{operation} is already under way with other arguments at driver {driver} on edge node {node}; retry when "
             f"it has ended"
@@ -495,10 +457,10 @@ class OperationConflict(CallError):
 class OperationBusy(CallError):
     """Another operation on the same object is under way, and its outcome must be known first. Nothing was sent."""
 
+    code = Code.ABORTED
     is_unsent = True
 
     def __init__(self, driver: str, node: str, operation: str, other: str) -> None:
-        self.driver, self.node, self.operation, self.other = driver, node, operation, other
         super().__init__(
             f"{operation} has to wait, because {other} is under way at driver {driver} on edge node {node}; retry when "
             f"it has ended"
@@ -511,10 +473,10 @@ class EpochOver(CallError):
     Its code is ABORTED: an agent's UNAVAILABLE tells the hub that no operation of the call's key runs there.
     """
 
+    code = Code.ABORTED
     is_unsent = True
 
     def __init__(self, driver: str, node: str, epoch: int, seen: int) -> None:
-        self.driver, self.node, self.epoch, self.seen = driver, node, epoch, seen
         super().__init__(
             f"the call is of epoch {epoch} of driver {driver}, and edge node {node} has seen epoch {seen}; a retry "
             f"goes to the node that serves the driver now"
@@ -528,7 +490,6 @@ class LeaseOver(CallError):
     """
 
     def __init__(self, driver: str, node: str) -> None:
-        self.driver, self.node = driver, node
         super().__init__(
             f"the agent on edge node {node} had no answer of the hub for --controller-lease, so it made no call to "
             f"driver {driver}, or cancelled it; a retry asks the driver again"
@@ -541,7 +502,6 @@ class MessageTooLarge(CallError):
     def __init__(
         self, size: int, limit: int, what: str, remedy: str = "raise --max-message on hub, driver and agent"
     ) -> None:
-        self.size, self.limit, self.what, self.remedy = size, limit, what, remedy
         super().__init__(f"{what} of {size} bytes is larger than the limit of {limit} bytes; {remedy}")
 
 
@@ -551,7 +511,7 @@ class Overloaded(CallError):
     is_unsent = True
 
     def __init__(self, hop: str, limit: int, flag: str) -> None:
-        self.hop, self.limit, self.flag = hop, limit, flag
+        self.limit, self.flag = limit, flag
         super().__init__(f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it")
 
 
@@ -559,7 +519,7 @@ class VendorBroken(CallError):
     """The vendor's driver could not be reached, or its answer was not valid."""
 
     def __init__(self, driver: str, node: str, why: str) -> None:
-        self.driver, self.node, self.why = driver, node, why
+        self.why = why
         super().__init__(f"driver {driver} on edge node {node}: {why}; look at the driver's log there")
 
 
@@ -567,17 +527,16 @@ class NothingKnown(CallError):
     """No driver has answered this Identity or capability call yet."""
 
     def __init__(self, driver: str, why: str) -> None:
-        self.driver, self.why = driver, why
         super().__init__(f"nothing is known of driver {driver} yet: {why}")
 
 
 class NotCarried(CallError):
     """This socket does not serve the method."""
 
+    code = Code.UNIMPLEMENTED
     is_unsent = True
 
     def __init__(self, method: str, why: str) -> None:
-        self.method, self.why = method, why
         super().__init__(f"{method} is not served here: {why}")
 
 
@@ -585,7 +544,6 @@ class ForeignDriver(CallError):
     """A proxy driver called another driver than its own. Nothing was sent."""
 
     def __init__(self, proxy: str, driver: str) -> None:
-        self.proxy, self.driver = proxy, driver
         super().__init__(
             f"proxy driver {proxy} may call only its own driver at this hub, not {driver}; check its --drivername"
         )
@@ -595,66 +553,17 @@ class OperatorRefused(CallError):
     """The hub refused an operator's command. No sidecar sees this."""
 
     def __init__(self, what: str, why: str) -> None:
-        self.what, self.why = what, why
         super().__init__(f"{what}: {why}")
-
-
-CODES: dict[type[BaseException], Code] = {
-    NodeOffline: Code.UNAVAILABLE,
-    NodeUnknown: Code.UNAVAILABLE,
-    DriverMissing: Code.UNAVAILABLE,
-    ReportRefused: Code.UNAVAILABLE,
-    CapabilityMissing: Code.UNAVAILABLE,
-    DriverAmbiguous: Code.UNAVAILABLE,
-    NoRoute: Code.UNAVAILABLE,
-    KnowledgeLost: Code.UNAVAILABLE,
-    NoPlace: Code.UNAVAILABLE,
-    NoNodeFits: Code.UNAVAILABLE,
-    TooManyOpen: Code.UNAVAILABLE,
-    NameElsewhere: Code.UNAVAILABLE,
-    OpenElsewhere: Code.UNAVAILABLE,
-    NobodyServes: Code.UNAVAILABLE,
-    ForeignId: Code.UNAVAILABLE,
-    AnswerRefused: Code.UNAVAILABLE,
-    IdConflict: Code.FAILED_PRECONDITION,
-    SourceElsewhere: Code.RESOURCE_EXHAUSTED,
-    SeveralNodes: Code.FAILED_PRECONDITION,
-    NotWhole: Code.UNAVAILABLE,
-    NotListed: Code.UNAVAILABLE,
-    TokenUnknown: Code.ABORTED,
-    FieldMissing: Code.UNAVAILABLE,
-    PlacementNotKept: Code.UNAVAILABLE,
-    VolumeHeld: Code.UNAVAILABLE,
-    HubUnreachable: Code.UNAVAILABLE,
-    LinkLost: Code.UNAVAILABLE,
-    Draining: Code.UNAVAILABLE,
-    StandsBy: Code.UNAVAILABLE,
-    CallTimeout: Code.DEADLINE_EXCEEDED,
-    OperationLimit: Code.DEADLINE_EXCEEDED,
-    OperationConflict: Code.ABORTED,
-    OperationBusy: Code.ABORTED,
-    EpochOver: Code.ABORTED,
-    LeaseOver: Code.UNAVAILABLE,
-    MessageTooLarge: Code.UNAVAILABLE,
-    Overloaded: Code.UNAVAILABLE,
-    VendorBroken: Code.UNAVAILABLE,
-    NothingKnown: Code.UNAVAILABLE,
-    NotCarried: Code.UNIMPLEMENTED,
-    ForeignDriver: Code.UNAVAILABLE,
-    OperatorRefused: Code.UNAVAILABLE,
-}
-"""The error table. Four errors have final codes; their calls were certainly sent to no driver. RESOURCE_EXHAUSTED lets
-the scheduler choose another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again)."""
 
 
 def status_of(error: BaseException | None, origin: Origin) -> Status:
     """The caller's status for an error. `None` is a handler that ended without an answer.
 
-    Errors outside the table are bugs: UNAVAILABLE, with the details in the log only. Sidecars would take UNKNOWN and
-    INTERNAL as proof that nothing happened.
+    An error that is no `CallError` is a bug: UNAVAILABLE, with the details in the log only. Sidecars would take UNKNOWN
+    and INTERNAL as proof that nothing happened.
     """
     if isinstance(error, CallError):
-        return Status(CODES.get(type(error), Code.UNAVAILABLE), str(error), origin)
+        return Status(error.code, str(error), origin)
     return Status(Code.UNAVAILABLE, f"an internal error in the {_HOPS[origin]}; its log has the details", origin)
 
 

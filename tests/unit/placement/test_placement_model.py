@@ -37,7 +37,7 @@ from cloud.placement.rules import VOLUME, Thing
 from cloud.records.records import Kind
 from common.csi import csi_pb2 as csi
 from common.database_writer import WriteFailed
-from common.errors import CODES, CallError, LinkLost, NodeOffline
+from common.errors import CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
 from tests.kit.examples import examples
@@ -203,7 +203,7 @@ class Play:
             node.volumes = {name: id_ for name, id_ in node.volumes.items() if id_ != volume}
             self.told.pop(volume, None)
         if node.deletion != "done":
-            raise LinkLost(node.name, "cut")
+            raise LinkLost(node.name)
         return b"", OK
 
     def make(self, node: Node, name: str) -> bytes:
@@ -252,7 +252,7 @@ class Play:
         if self.attempts:
             link = self.attempts[index % len(self.attempts)].link
             if not link.done():
-                link.set_exception(LinkLost("n", "cut"))
+                link.set_exception(LinkLost("n"))
                 link.exception()
 
     def do_leave(self, index: int) -> None:
@@ -560,7 +560,7 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> N
         refused = error
     if refused is None:
         assert node == case.home or node not in case.fleet  # where nothing can be sent to it
-    elif CODES[type(refused)] != Code.UNAVAILABLE:
+    elif refused.code != Code.UNAVAILABLE:
         assert case.others
 
 

@@ -58,7 +58,7 @@ def unpublish(volume: str = "vol-1", node_id: str = "a") -> csi.ControllerUnpubl
 
 def loses(call: Call) -> tuple[bytes | None, Status]:
     """The link is lost with the call under way."""
-    raise LinkLost("edge node n1", "cut")
+    raise LinkLost("edge node n1")
 
 
 async def lost(world: Placed, method: str, request: Any) -> None:
