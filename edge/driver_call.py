@@ -59,10 +59,6 @@ class Called(Protocol):
     def name(self) -> str:
         """Its name, for messages."""
 
-    @property
-    def path(self) -> str:
-        """Its socket."""
-
 
 class DriverCall(UnaryReceiver):
     """One call. It has two ends: the driver's answer (`UnaryReceiver`), and `told`.
@@ -73,7 +69,7 @@ class DriverCall(UnaryReceiver):
     __slots__ = ("_call", "_driver", "_method", "_parsing", "_to", "_told")
 
     def __init__(self, driver: Called, method: str, to: str, told: Callable[[Outcome], None]) -> None:
-        super().__init__(driver.path)
+        super().__init__()
         self._driver = driver
         self._method = method
         self._to = to

@@ -75,7 +75,7 @@ class AwaitedCall:
             VendorConnectionError: the call has no status of the vendor's, or is OK without exactly one message.
         """
         answer: asyncio.Future[tuple[Status, bytes | None]] = asyncio.get_running_loop().create_future()
-        self._start(_Unary(self._opener.path, answer))
+        self._start(_Unary(answer))
         try:
             self._status, message = await answer
         except asyncio.CancelledError:
@@ -87,7 +87,7 @@ class AwaitedCall:
         """Cancel the call with RST_STREAM (CANCEL), unless it is over."""
         self._messages.clear()
         if self._status is None and self._error is None:
-            self.failed(VendorConnectionError(self._opener.path, "CSI Bridge cancelled the call", sent=True))
+            self.failed(VendorConnectionError("CSI Bridge cancelled the call", sent=True))
         if self._call is not None:
             self._call.cancel()
 
@@ -129,8 +129,8 @@ class AwaitedCall:
 class _Unary(UnaryReceiver):
     """Gives a whole answer to a future."""
 
-    def __init__(self, path: str, answer: asyncio.Future[tuple[Status, bytes | None]]) -> None:
-        super().__init__(path)
+    def __init__(self, answer: asyncio.Future[tuple[Status, bytes | None]]) -> None:
+        super().__init__()
         self._answer = answer
 
     def answered(self, status: Status, message: bytes | None) -> None:

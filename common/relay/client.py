@@ -23,7 +23,7 @@ from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.awaited_call import AwaitedCall
 from common.relay.client_call import CallReceiver, ClientCall
 from common.relay.client_connection import ClientConnection
-from common.relay.errors import VendorConnectionError, VendorReplaced, VendorUnreachable
+from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.sockets import FileId, file_id
 
 log = logging.getLogger("csi_bridge.relay")
@@ -126,15 +126,16 @@ class Channel:
     def open(self, call: ClientCall) -> None:
         """Send a call's request on the current connection, or once one is dialled (`client_call.Opener`).
 
-        The call fails with `VendorUnreachable` if no connection can be made, and with `VendorReplaced` if another
-        driver than the call's serves the socket.
+        The call fails with `VendorUnreachable` if no connection can be made, and is not sent if another driver
+        than its own serves the socket.
         """
         connection = self._current()
         if connection is None:
             self._await_dial(call)
         elif call.to and connection.name != call.to:
             self._renew()  # the next call asks for the name again
-            call.fail(VendorReplaced(self.path, connection.name))
+            text = f"its socket unix://{self.path} now belongs to driver {connection.name}"
+            call.fail(VendorConnectionError(text, sent=False))
         else:
             connection.begin(call)
 

@@ -118,11 +118,6 @@ class ClientCall:
         self._openings = 0
         self._refusals = 0
 
-    @property
-    def path(self) -> str:
-        """The driver's socket."""
-        return self._opener.path
-
     # The receiver's side.
 
     def start(self) -> None:
@@ -162,7 +157,7 @@ class ClientCall:
         if self._openings < _OPENINGS:
             self._opener.open(self)
         else:
-            self.fail(VendorUnreachable(self.path, "it closes every connection before a call can begin"))
+            self.fail(VendorUnreachable(self._opener.path, "it closes every connection before a call can begin"))
 
     def fail(self, error: VendorConnectionError) -> None:
         """End the call without a status; or send it again, if the driver refused to begin it."""
@@ -193,29 +188,27 @@ class ClientCall:
                 return
             content_type = fields.get(b"content-type")
             if (status != b"200" or content_type != CONTENT_TYPE) and (why := _not_grpc(status, content_type)):
-                self.give_up(VendorAnswerInvalid(self.path, why))
+                self.give_up(VendorAnswerInvalid(why))
                 return
             self._has_headers = True
         elif not ended:
-            self.give_up(VendorAnswerInvalid(self.path, "sent response headers twice"))
+            self.give_up(VendorAnswerInvalid("sent response headers twice"))
         if ended:
             self._trailers_received(headers)
 
     def data_received(self, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
         """Take bytes of the answer's messages."""
         if not self._has_headers:
-            self.give_up(VendorAnswerInvalid(self.path, "sent data before response headers"))
+            self.give_up(VendorAnswerInvalid("sent data before response headers"))
             return
         try:
             self._deframe(data)
         except MessageTooLarge as error:
-            self.give_up(VendorAnswerTooLarge(self.path, error.size_bytes, error.limit_bytes))
+            self.give_up(VendorAnswerTooLarge(error.size_bytes, error.limit_bytes))
         except MessageCompressed:
-            self.give_up(
-                VendorAnswerInvalid(self.path, "sent a compressed message, although no compression was offered")
-            )
+            self.give_up(VendorAnswerInvalid("sent a compressed message, although no compression was offered"))
         if ended:
-            self.fail(VendorAnswerInvalid(self.path, "ended the answer without trailers (no grpc-status)"))
+            self.fail(VendorAnswerInvalid("ended the answer without trailers (no grpc-status)"))
         elif self._unread:
             self._unread_flow_bytes += flow_bytes
         elif not self.over and self.connection is not None:
@@ -233,12 +226,12 @@ class ClientCall:
         try:
             status = status_of(headers)
         except MalformedField as error:
-            self.fail(VendorAnswerInvalid(self.path, f"sent {error}"))
+            self.fail(VendorAnswerInvalid(f"sent {error}"))
             return
         if status is None:
-            self.fail(VendorAnswerInvalid(self.path, "sent no grpc-status"))
+            self.fail(VendorAnswerInvalid("sent no grpc-status"))
         elif not status.code and self._deframer.pending_bytes:
-            self.fail(VendorAnswerInvalid(self.path, "sent OK after a message that is cut short"))
+            self.fail(VendorAnswerInvalid("sent OK after a message that is cut short"))
         elif self.connection is not None:
             self.connection.judge(self, status)
 

@@ -8,10 +8,7 @@ from common.relay.errors import (
     Http2Error,
     VendorCallWithheld,
     VendorConnectionError,
-    VendorConnectionLost,
-    VendorStatusDoubtful,
     VendorStreamRefused,
-    VendorStreamReset,
     VendorUnreachable,
 )
 from common.relay.frames import ErrorCode, error_name
@@ -83,7 +80,7 @@ class ClientConnection(Pump):
 
     def _send(self, call: ClientCall) -> None:
         if call.may_begin is not None and not call.may_begin():
-            call.fail(VendorCallWithheld(self.path))
+            call.fail(VendorCallWithheld())
             return
         call.connection = self
         call.stream_id = self._http2.open_stream(request_block(call.method, call.timeout_s))
@@ -140,7 +137,7 @@ class ClientConnection(Pump):
             call.believed(status)
         elif made_by_library(status.code, status.message):
             why = f"the driver's gRPC library, not the driver, answered {code_name(status.code)}"
-            call.fail(VendorStatusDoubtful(self.path, status.code, status.message, why))
+            call.fail(_doubted(status, why))
         elif status.code in DYING_CODES:
             call.later = self._loop.create_task(
                 self._believe(call, status, self._ping()), name=f"proof of life of {self.path}"
@@ -161,7 +158,7 @@ class ClientConnection(Pump):
             call.believed(status)
         else:
             why = f"the driver answered {code_name(status.code)} as it was stopping"
-            call.fail(VendorStatusDoubtful(self.path, status.code, status.message, why))
+            call.fail(_doubted(status, why))
 
     async def _lives(self, answer: asyncio.Future[bool]) -> bool:
         try:
@@ -216,9 +213,10 @@ class ClientConnection(Pump):
         if call is None:
             return
         if code == ErrorCode.REFUSED_STREAM:
-            call.fail(VendorStreamRefused(self.path, "the driver refused the call before it began (too many streams?)"))
+            call.fail(VendorStreamRefused("the driver refused the call before it began (too many streams?)"))
         else:
-            call.fail(VendorStreamReset(self.path, code, error_name(code)))
+            text = f"the driver reset the stream (HTTP/2 error {error_name(code)})"
+            call.fail(VendorConnectionError(text, sent=True))
         self._close_if_idle()
 
     def ping_acknowledged(self, data: bytes) -> None:
@@ -234,7 +232,7 @@ class ClientConnection(Pump):
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
         for stream_id in [stream for stream in self._calls if stream > last_stream_id]:
             if (call := self._end(stream_id)) is not None:
-                call.fail(VendorStreamRefused(self.path, f"{text} and did not begin the call"))
+                call.fail(VendorStreamRefused(f"{text} and did not begin the call"))
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, text))
         self._admit()
@@ -260,7 +258,12 @@ class ClientConnection(Pump):
             text = "CSI Bridge closed the connection to the driver during the call"
         else:
             text = "the driver closed the connection during the call (did it stop or crash?)"
-        return VendorConnectionLost(self.path, text, sent=True)
+        return VendorConnectionError(text, sent=True)
+
+
+def _doubted(status: Status, why: str) -> VendorConnectionError:
+    """The end of a call whose status tells nothing about it."""
+    return VendorConnectionError(f"{why}: {status.message}" if status.message else why, sent=True)
 
 
 class _Pings:

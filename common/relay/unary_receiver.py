@@ -8,10 +8,9 @@ from common.status import Status
 class UnaryReceiver:
     """Receives one answer (`client_call.CallReceiver`). A subclass says what becomes of it."""
 
-    __slots__ = ("_message", "_path")
+    __slots__ = ("_message",)
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self) -> None:
         self._message: bytes | None = None
 
     def answered(self, status: Status, message: bytes | None) -> None:
@@ -25,7 +24,7 @@ class UnaryReceiver:
     def took(self, call: ClientCall, message: bytes) -> None:
         """Keep the message; a second one ends the call."""
         if self._message is not None:
-            call.give_up(VendorAnswerInvalid(self._path, "answered with more than one message"))
+            call.give_up(VendorAnswerInvalid("answered with more than one message"))
         self._message = message
         call.consumed()
 
@@ -34,6 +33,6 @@ class UnaryReceiver:
         if status.code:
             self.answered(status, None)
         elif self._message is None:
-            self.failed(VendorAnswerInvalid(self._path, "answered OK without a message"))
+            self.failed(VendorAnswerInvalid("answered OK without a message"))
         else:
             self.answered(status, self._message)

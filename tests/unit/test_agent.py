@@ -14,7 +14,7 @@ from common.limits import Limits
 from common.link import Stream
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.errors import VendorCallWithheld, VendorConnectionLost, VendorUnreachable
+from common.relay.errors import VendorCallWithheld, VendorConnectionError, VendorUnreachable
 from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport, decode_problems, is_problems
 from common.status import Code, Origin, Status
 from edge.agent import Agent
@@ -554,13 +554,13 @@ async def test_the_end_of_a_call_with_an_epoch_says_whether_nothing_was_sent(
     if why == "no connection":
         linked.driver.calls[0].failed(VendorUnreachable("/d.sock", "no such socket"))
     elif why == "withheld":
-        linked.driver.calls[0].failed(VendorCallWithheld("/d.sock"))
+        linked.driver.calls[0].failed(VendorCallWithheld())
     _, status = await linked.answered(stream)
     assert status.origin == origin
 
 
 async def test_the_end_of_a_call_whose_driver_died_does_not_say_that_nothing_was_sent(linked: LinkedAgent) -> None:
     stream = await linked.call(CREATE, create(), epoch=5)
-    linked.driver.calls[0].failed(VendorConnectionLost("/d.sock", "it closed the connection", sent=True))
+    linked.driver.calls[0].failed(VendorConnectionError("it closed the connection", sent=True))
     _, status = await linked.answered(stream)
     assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)

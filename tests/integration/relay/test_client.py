@@ -18,9 +18,6 @@ from common.relay.client import LOOK_S, Ask
 from common.relay.errors import (
     VendorAnswerTooLarge,
     VendorConnectionError,
-    VendorConnectionLost,
-    VendorReplaced,
-    VendorStatusDoubtful,
     VendorUnreachable,
 )
 from common.status import Code, Status
@@ -79,9 +76,8 @@ async def test_what_the_vendors_library_says_of_an_exception_or_a_missing_method
 async def test_a_request_too_large_for_the_vendors_library_is_not_the_vendors_word(path: Path) -> None:
     with vendor_at(path, options=[]):
         async with channel_to(path) as channel:
-            with pytest.raises(VendorStatusDoubtful, match="larger than max") as caught:
+            with pytest.raises(VendorConnectionError, match=r"answered RESOURCE_EXHAUSTED: .*larger than max"):
                 await channel.call("/a/Echo", b"x" * (5 * MIB)).unary()
-            assert caught.value.code == Code.RESOURCE_EXHAUSTED
             assert await channel.call("/a/Echo", b"still up").unary() == (Status(Code.OK), b"still up")
 
 
@@ -93,7 +89,7 @@ async def test_a_request_that_the_vendors_library_cannot_read_is_not_the_vendors
     with vendor_at(path) as server:
         server.add_generic_rpc_handlers([Picky()])
         async with channel_to(path) as channel:
-            with pytest.raises(VendorStatusDoubtful, match="Exception deserializing request!"):
+            with pytest.raises(VendorConnectionError, match="Exception deserializing request!"):
                 await channel.call("/a/Other", b"no number").unary()
 
 
@@ -269,7 +265,7 @@ async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: P
             path, Who=lambda _request, _context: b"new", Take=lambda request, _context: sent.append(request)
         ):
             with pytest.raises(
-                VendorReplaced, match=r"its socket unix://.*/vendor.sock now belongs to driver new"
+                VendorConnectionError, match=r"its socket unix://.*/vendor.sock now belongs to driver new"
             ) as error:
                 await channel.call("/a/Take", b"2", to="old").unary()
             assert not error.value.sent
@@ -283,7 +279,7 @@ async def test_a_driver_that_changes_its_name_as_it_runs_is_asked_again(path: Pa
     with vendor_at(path, Who=lambda _request, _context: names.pop(0)):
         async with channel_to(path, who=who) as channel:
             await channel.call("/a/Echo", b"", to="first").unary()
-            with pytest.raises(VendorReplaced):
+            with pytest.raises(VendorConnectionError):
                 await channel.call("/a/Echo", b"", to="second").unary()
             await channel.call("/a/Echo", b"", to="second").unary()
 
@@ -356,7 +352,7 @@ async def test_a_driver_killed_in_the_middle_of_calls_never_gives_a_status(
             await killable.stdout.readline()
         killable.send_signal(signal.SIGKILL)
         for result in await asyncio.gather(*held, *streams, return_exceptions=True):
-            assert isinstance(result, VendorConnectionLost)
+            assert isinstance(result, VendorConnectionError)
             assert "closed the connection during the call" in str(result)
             assert result.sent is True
 
