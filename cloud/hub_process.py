@@ -71,6 +71,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             http = HttpEndpoint(settings.http, metrics=metrics, ready=standby.ready, active=standby.active)
             opened.push_async_callback(asyncio.to_thread, http.close)
         opened.push_async_callback(standby.close)
+        served = await opened.enter_async_context(serving(settings, standby))
         leadership = None
         if lease is None:
             records = await opened.enter_async_context(_local_records(settings))
@@ -80,7 +81,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             if leading is None:
                 return
             records, leadership = leading
-        await _run(settings, stopping, opened, standby, records=records, metrics=metrics, leadership=leadership)
+        await _run(settings, stopping, opened, standby, served, records=records, metrics=metrics, leadership=leadership)
 
 
 async def _run(
@@ -88,6 +89,7 @@ async def _run(
     stopping: asyncio.Event,
     opened: AsyncExitStack,
     standby: Standby,
+    served: Sequence[Serving],
     *,
     records: Records,
     metrics: Metrics,
@@ -103,7 +105,6 @@ async def _run(
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
     opened.push_async_callback(standby.close)  # before all that its links use
-    served = await opened.enter_async_context(serving(settings, parts.hub, standby.hello))
     _warn_of_few_descriptors(settings)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")

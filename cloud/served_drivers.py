@@ -6,7 +6,9 @@ Rules:
   it as any other one: admission, denials, audit log and drain know it by its name.
 * Its identity is the user id of the hub's process, as on the hub's UNIX socket.
 * The hub's metrics count its calls. Those that it counts itself are the same calls, so nobody scrapes them.
-* It keeps nothing on the disk: the hub's records have the driver's identity.
+* It keeps nothing on the disk: the hub's records have the driver's identity. So a standby knows none, and its `Probe`
+  says that it is not ready: stock sidecars wait for that, connected, before they elect a leader. Without a socket they
+  would end after 30 s.
 """
 
 import os
@@ -19,30 +21,24 @@ from cloud.driver_settings import MAX_CONNECTIONS, DriverSettings
 from cloud.hub_settings import HubSettings
 from cloud.identity_cache import IdentityCache
 from cloud.served_driver import ServedDriver
+from cloud.standby import Standby
 from common.endpoint import Endpoint
 from common.errors import SettingsError
-from common.link import LinkHandler
 from common.local_dial import LocalPort
-from common.messages import Hello
 from common.metrics import Metrics
 from common.peer import Peer
 from common.settings import ProcessSettings
 
 
 @asynccontextmanager
-async def serving(settings: HubSettings, hub: LinkHandler, hello: Hello) -> AsyncIterator[list[Serving]]:
-    """Serve the sockets of `--serve` inside this block.
-
-    Args:
-        settings: the hub's.
-        hub: the handler of its links.
-        hello: the hub's own.
+async def serving(settings: HubSettings, standby: Standby) -> AsyncIterator[list[Serving]]:
+    """Serve the sockets of `--serve` inside this block. `standby` has the hub's links until it leads.
 
     Raises:
         SettingsError: a socket, a file or the directory for the caches cannot be used.
     """
     peer = Peer(f"this process, pid {os.getpid()} uid {os.geteuid()}", local=True, uid=os.geteuid())
-    port = LocalPort(hello, hub, limits=settings.limits(), peer=peer)
+    port = LocalPort(standby.hello, standby, limits=settings.limits(), peer=peer)
     async with AsyncExitStack() as opened:
         found = []
         for served in settings.serve:

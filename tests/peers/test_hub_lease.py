@@ -20,14 +20,17 @@ from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.ports import free_ports
+from tests.kit.sidecar import Sidecar
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from common.link import Link
     from tests.kit.peers.control_plane import ControlPlane
+    from tests.kit.peers.sidecars import Sidecars
+    from tests.kit.peers.testdriver import RunningDriver
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +40,7 @@ TIMES = (
     "--leader-election-renew-deadline=4s",
     "--leader-election-retry-period=1s",
 )
+DRIVER = "dirdriver.csi"
 WAITS = "waits for the Lease csi-bridge/csi-bridge-hub"
 
 
@@ -64,7 +68,8 @@ class Pair:
         logs.mkdir()
         (port,) = free_ports(1)
         http = f"127.0.0.1:{port}"
-        hub = Hub(directory, logs, (f"--kubeconfig={self._kubeconfig}", *TIMES, f"--http={http}"))
+        flags = f"--serve={DRIVER}=unix://{directory / 'csi.sock'}", f"--kubeconfig={self._kubeconfig}"
+        hub = Hub(directory, logs, (*flags, *TIMES, f"--http={http}"))
         self._http[hub] = http
         return hub
 
@@ -181,6 +186,24 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
     others = {(it.verb, it.resource, it.name) for it in written if it.group != "csi-bridge.io"}  # the second one's
     assert others == {("patch", "leases", HUB)}
     assert hub_state(pair.second.uds)["epoch"] == epoch
+
+
+@pytest.mark.parametrize("name", ["csi-attacher", "csi-snapshotter"])
+def test_a_sidecar_beside_a_standby_waits_until_it_leads(
+    pair: Pair, sidecars: Sidecars, testdriver: Callable[..., RunningDriver], short_dir: Path, name: str
+) -> None:
+    """It would end after 30 s without a socket, and an attacher that led would call a hub that serves nothing."""
+    sidecars.install_snapshot_kinds()
+    pair.agent.process.command.append(f"--driver=unix://{testdriver(DRIVER).socket}")
+    pair.agent.start()
+    with Sidecar(short_dir / "a/csi.sock") as at_leader:
+        wait_for(lambda: at_leader.call("Probe").answer.ready.value, what="identity")
+    waiting = sidecars.start(name, short_dir / "b/csi.sock", ready=False)
+    wait_for(lambda: "CSI driver is not ready" in waiting.output(), what="wait")
+    pair.agent.kill()
+    pair.first.kill()
+    wait_for(lambda: "ControllerGetCapabilities" in waiting.output(), what="start", timeout_s=4 * LEASE_S)
+    assert waiting.running
 
 
 def test_a_lease_that_somebody_deletes_is_made_anew_by_its_holder(pair: Pair, control_plane: ControlPlane) -> None:
