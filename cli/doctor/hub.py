@@ -9,7 +9,7 @@ from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_state
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
-from cli.hub_state import HubState, ask_state
+from cli.hub_state import HubState, ask_state, standby
 from cli.node_list import refusals
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
@@ -68,9 +68,13 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
 
 def checks_of(state: HubState) -> list[Check]:
     """The checks that need only the hub's state."""
+    if state.hub.leads:
+        nodes = known("nodes", _check_nodes(state.nodes))
+    else:
+        nodes = known("leader", ok(f"{standby(state.hub)}; it tells of nodes and drivers"))
     return [
         known("version", _check_versions(state)),
-        known("nodes", _check_nodes(state.nodes)),
+        nodes,
         *(known("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
         *(known("problem", finding) for finding in _check_problems(state)),
     ]

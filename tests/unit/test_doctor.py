@@ -317,6 +317,8 @@ def test_a_hub_that_works_is_well() -> None:
     assert [(name, finding.level) for name, (finding,) in of_hub(hub(node())).items()] == [
         ("version", "ok"), ("nodes", "ok"), ("driver", "ok"),
     ]  # fmt: skip
+    standby = of_hub(page_of_hub(software=SOFTWARE, leads=False, leader="hub-0"))
+    assert [(name, finding.level) for name, (finding,) in standby.items()] == [("version", "ok"), ("leader", "ok")]
 
 
 def test_versions_that_differ_from_the_hubs_are_named_with_those_who_have_them() -> None:

@@ -21,7 +21,7 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
-from common.errors import Draining, OperatorRefused, status_of
+from common.errors import Draining, OperatorRefused, TunnelClosed, status_of
 from common.messages import Kind, Ping, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
@@ -512,6 +512,23 @@ async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_no
     assert stream.status == status_of(Draining("hub"), Origin.HUB)
     stream.acknowledge(delivered=True)
     draining.cancel()
+
+
+async def test_a_hub_that_hands_over_waits_for_no_call_and_keeps_the_create_in_doubt(world: Hub) -> None:
+    async def serve(_stream: Stream) -> None:
+        await asyncio.Event().wait()
+
+    await with_driver(world, serve)
+    proxy = await world.come(introduce("driver", DRIVER, instance="p", placement="local"))
+    stream = proxy.open(Kind.CALL, CreateVolumeRequest(name="pvc-1").SerializeToString(), subject=DRIVER, method=CREATE)
+    await settle()
+    await world.hub.drain(at_once=True)
+    with pytest.raises(TunnelClosed, match="another one may lead") as lost:
+        await stream.receive()
+    assert lost.value.sent  # so the sidecar hears UNAVAILABLE
+    assert [link.over for link in world.links] == [True, True]
+    book = world.placement.claims.book(DRIVER)
+    assert book.holders("CreateVolume pvc-1") == ["n1"]
 
 
 # -------------------- certificates --------------------

@@ -17,7 +17,7 @@ from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
 from common.database_writer import WriteFailed
-from common.errors import SettingsError
+from common.errors import LeadershipLost, SettingsError
 from common.objects import Ref, Stamp
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.waiting import settle
@@ -228,6 +228,16 @@ async def test_a_hub_that_cannot_write_the_mark_of_new_records_does_not_start(tm
     full(tmp_path)
     with pytest.raises(SettingsError, match=r"state\.db: cannot be written: disk is full"):
         await opened.incarnation.count()
+    await opened.records.close()
+
+
+async def test_one_of_several_hubs_does_not_lead_with_the_epoch_of_its_predecessor(tmp_path: Path) -> None:
+    async with hub(tmp_path) as first:
+        full(tmp_path)
+        await first.incarnation.count()  # an hour later
+    opened = Hub(tmp_path)
+    with pytest.raises(LeadershipLost, match=r"cannot write its epoch: .*disk is full"):
+        await opened.incarnation.count(is_one_of_several=True)
     await opened.records.close()
 
 
