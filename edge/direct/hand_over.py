@@ -24,7 +24,7 @@ from typing import ParamSpec, TypeVar
 
 from common.fault_points import reach
 from edge.direct import file_systems
-from edge.direct.errors import DirectVolumeError, NoSandbox, ShimError, Unsupported
+from edge.direct.errors import DirectVolumeError, ShimError, Unsupported
 from edge.direct.file_systems import Content
 from edge.direct.mount_info import FS_GROUP, FS_GROUP_POLICY, MountInfo
 from edge.direct.shim_client import ShimClient
@@ -115,7 +115,7 @@ class DirectVolumes:
             raise Uncertain(f"the runtime does not know direct volume {path}")
         try:
             return await self._shim.stats(await _apart(self._store.sandbox_ids, path), info.device)
-        except (NoSandbox, Unsupported) as error:
+        except Unsupported as error:
             log.debug("the usage of %s is not known: %s", published.key, error)
         except ShimError as error:
             raise Uncertain(str(error)) from error

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import quote
 
-from edge.direct.errors import BadReply, NoSandbox, ShimGone, ShimRefused, Unsupported
+from edge.direct.errors import ShimError, Unsupported
 from edge.node_requests import VolumeStats
 
 GO_ROOT = Path("/run/vc/sbs")
@@ -89,7 +89,7 @@ class ShimClient:
             device: the mount info's device.
 
         Raises:
-            ShimError: see `edge.direct.errors`.
+            ShimError: there is no good answer.
         """
         path = self._find(sandbox_ids, device)
         target = f"{_STATS}?path={quote(device, safe='')}"
@@ -108,8 +108,8 @@ class ShimClient:
             size_bytes: its new size.
 
         Raises:
-            ShimGone, BadReply: the guest may have done it; asking again is safe.
-            ShimError: any other: the guest has not done it.
+            Unsupported: the guest has not done it.
+            ShimError: the guest may have done it; asking again is safe.
         """
         path = self._find(sandbox_ids, device)
         asked = {"VolumePath": device, "Size": size_bytes, "volume_guest_path": device, "size": size_bytes}
@@ -121,7 +121,10 @@ class ShimClient:
             raise Unsupported(f"the path of device {device} has a '%', which the runtime cannot be asked about")
         path = self._socket_of(sandbox_ids)
         if path is None:
-            raise NoSandbox(device)
+            raise Unsupported(
+                f"no running sandbox is known that uses device {device}: its pod has not started, or its runtime does "
+                f"not record its sandboxes"
+            )
         return path
 
     def _socket_of(self, sandbox_ids: Iterable[str]) -> Path | None:
@@ -145,9 +148,9 @@ class ShimClient:
             async with asyncio.timeout(self.limit_s):
                 return _parse(path, await _exchange(path, request), method)
         except TimeoutError:
-            raise ShimGone(path, f"there is no whole answer after {self.limit_s:g} s") from None
+            raise _gone(path, f"there is no whole answer after {self.limit_s:g} s") from None
         except OSError as error:
-            raise ShimGone(path, error.strerror or str(error)) from error
+            raise _gone(path, error.strerror or str(error)) from error
 
 
 async def _exchange(path: Path, request: bytes) -> bytes:
@@ -158,10 +161,18 @@ async def _exchange(path: Path, request: bytes) -> bytes:
         while piece := await reader.read(LARGEST_REPLY_BYTES):
             answer += piece
             if len(answer) > LARGEST_REPLY_BYTES:
-                raise BadReply(path, f"it is larger than {LARGEST_REPLY_BYTES} bytes")
+                raise _unusable(path, f"it is larger than {LARGEST_REPLY_BYTES} bytes")
         return bytes(answer)
     finally:
         writer.transport.abort()
+
+
+def _gone(path: Path, why: str) -> ShimError:
+    return ShimError(f"the runtime at {path} gave no answer: {why}")
+
+
+def _unusable(path: Path, why: str) -> ShimError:
+    return ShimError(f"the answer of the runtime at {path} cannot be used: {why}")
 
 
 class _Answer(io.BytesIO):
@@ -173,15 +184,15 @@ class _Answer(io.BytesIO):
 
 def _parse(path: Path, answer: bytes, method: str) -> tuple[int, bytes]:
     if not answer:
-        raise ShimGone(path, "it closed the connection without an answer")
+        raise _gone(path, "it closed the connection without an answer")
     if b"\r\n\r\n" not in answer:  # http.client takes a head that ends early for a whole one
-        raise BadReply(path, "it is no whole answer of HTTP")
+        raise _unusable(path, "it is no whole answer of HTTP")
     response = HTTPResponse(cast("socket.socket", _Answer(answer)), method=method)
     try:
         response.begin()
         return response.status, response.read()
     except (HTTPException, OverflowError, ValueError) as error:
-        raise BadReply(path, f"it is no whole answer of HTTP ({type(error).__name__})") from error
+        raise _unusable(path, f"it is no whole answer of HTTP ({type(error).__name__})") from error
 
 
 def _check(path: Path, status: int, body: bytes) -> None:
@@ -190,7 +201,7 @@ def _check(path: Path, status: int, body: bytes) -> None:
     text = body.decode("utf-8", "replace").strip()[:_LONGEST_TEXT]
     if status in {404, 405, 501} or any(words in text.lower() for words in _NOT_DONE):
         raise Unsupported(f"the runtime at {path} does not do that: {status} {text}".strip())
-    raise ShimRefused(path, status, text)
+    raise ShimError(f"the runtime at {path} answered with {status}: {text}")
 
 
 def _read_stats(path: Path, body: bytes) -> VolumeStats:
@@ -202,7 +213,7 @@ def _read_stats(path: Path, body: bytes) -> VolumeStats:
         counts = {usage.get("unit"): _counts(usage) for usage in found.get("usage") or []}
         abnormal, message = _condition(found.get("volume_condition"))
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
-        raise BadReply(path, "it is not the usage of a volume") from error
+        raise _unusable(path, "it is not the usage of a volume") from error
     free_bytes, capacity_bytes, used_bytes = counts.get(_BYTES, (0, 0, 0))
     inodes_free, inodes, inodes_used = counts.get(_INODES, (0, 0, 0))
     return VolumeStats(

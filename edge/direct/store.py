@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
+from edge.direct.errors import DirectVolumeError, MountInfoBroken, VolumePathRefused
 from edge.direct.mount_info import MountInfo
 
 KATA_ROOT = Path("/run/kata-containers/shared/direct-volumes")
@@ -88,8 +88,8 @@ class DirectVolumeStore:
         Raises:
             VolumePathRefused: see `check_volume_path`.
             MountInfoBroken: the mount info cannot be written as text.
-            VolumeInUse: a running sandbox uses the volume with another mount info.
-            StoreFailed: it cannot be written; the former state stays.
+            DirectVolumeError: a running sandbox uses the volume with another mount info, or it cannot be written; the
+                former state stays.
         """
         check_volume_path(volume_path)
         content = info.encode()
@@ -99,7 +99,10 @@ class DirectVolumeStore:
                     return
             for sandbox_id in self.sandbox_ids(volume_path):
                 if is_live(sandbox_id):
-                    raise VolumeInUse(volume_path, sandbox_id)
+                    raise DirectVolumeError(
+                        f"sandbox {sandbox_id} uses direct volume {volume_path} with another mount info; stop its pod "
+                        f"first"
+                    )
             self._write(self._dir(volume_path), content)
 
     def get(self, volume_path: str) -> MountInfo | None:
@@ -107,7 +110,7 @@ class DirectVolumeStore:
 
         Raises:
             MountInfoBroken: the file cannot be used.
-            StoreFailed: it cannot be read.
+            DirectVolumeError: it cannot be read.
         """
         with _told(f"read the mount info of {volume_path} below {self.root}"):
             raw = self._read(volume_path)
@@ -117,7 +120,7 @@ class DirectVolumeStore:
             raise MountInfoBroken(error.why, volume_path=volume_path) from None
 
     def remove(self, volume_path: str) -> bool:
-        """Remove a volume's directory. Returns whether there was one. Raises StoreFailed if it cannot be removed."""
+        """Remove a volume's directory. Returns whether there was one. Raises DirectVolumeError if that fails."""
         gone = self._new_path()
         with _told(f"remove the direct volume {volume_path} below {self.root}"):
             try:
@@ -133,7 +136,7 @@ class DirectVolumeStore:
         runtime-rs writes no ids (Kata 4.1.0), so an empty list does not mean that the volume is unused.
 
         Raises:
-            StoreFailed: they cannot be read.
+            DirectVolumeError: they cannot be read.
         """
         with _told(f"read the sandboxes of {volume_path} below {self.root}"):
             try:
@@ -146,7 +149,7 @@ class DirectVolumeStore:
         """Return the paths of all volumes that have a directory, sorted. Other entries are skipped.
 
         Raises:
-            StoreFailed: the store cannot be read.
+            DirectVolumeError: the store cannot be read.
         """
         with _told(f"read {self.root}"):
             try:
@@ -159,7 +162,7 @@ class DirectVolumeStore:
         """Remove what a process left when it was killed amid a change. Call it once, when the agent starts.
 
         Raises:
-            StoreFailed: something cannot be removed.
+            DirectVolumeError: something cannot be removed.
         """
         with _told(f"clean {self.root}"):
             for left in self.root.glob(f"{_NEW}*"):
@@ -262,4 +265,4 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreFailed(what, error) from error
+        raise DirectVolumeError(f"cannot {what}: {error.strerror or error}") from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge.direct.errors import MountInfoBroken, StoreFailed, VolumeInUse, VolumePathRefused
+from edge.direct.errors import DirectVolumeError, MountInfoBroken, VolumePathRefused
 from edge.direct.mount_info import MountInfo
 from edge.direct.store import KATA_ROOT, DirectVolumeStore, check_volume_path, key_of
 
@@ -99,7 +99,9 @@ def test_the_same_mount_info_again_changes_nothing(store: DirectVolumeStore) -> 
 def test_another_mount_info_is_refused_while_a_sandbox_runs(store: DirectVolumeStore) -> None:
     place = put(store)
     (place / "sandbox-1").touch()
-    with pytest.raises(VolumeInUse, match=f"sandbox sandbox-1 uses direct volume {PATH} with another mount info; stop"):
+    with pytest.raises(
+        DirectVolumeError, match=f"sandbox sandbox-1 uses direct volume {PATH} with another mount info; stop"
+    ):
         put(store, XFS, live=True)
     assert store.get(PATH) == EXT4
 
@@ -162,14 +164,14 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(store: DirectVolumeStor
     file = put(store) / "mountInfo.json"
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreFailed, match="cannot read the mount info of"):
+    with pytest.raises(DirectVolumeError, match="cannot read the mount info of"):
         store.get(PATH)
 
 
 def test_a_directory_of_others_in_the_place_of_a_file_is_told(store: DirectVolumeStore) -> None:
     store.root.mkdir(parents=True)
     (store.root / key_of(PATH)).touch()
-    with pytest.raises(StoreFailed, match=f"cannot write the mount info of {PATH} below"):
+    with pytest.raises(DirectVolumeError, match=f"cannot write the mount info of {PATH} below"):
         put(store)
     assert [entry.name for entry in store.root.iterdir()] == [key_of(PATH)]
 
