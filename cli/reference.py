@@ -12,9 +12,8 @@ from cli.options import Option
 from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.exposition import registry_of
-from common.metrics import CALL_BUCKETS_S, Metrics
+from common.metrics import CALL_BUCKETS_S, Metrics, VolumeStats
 from common.pages.schema import PAGES
-from edge.node_requests import VolumeStats
 
 _HEAD = """\
 # Reference

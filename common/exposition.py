@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from common.csi.methods import METHODS
-from common.metrics import CALL_BUCKETS_S, OTHER, ClaimUsage, Metrics
+from common.metrics import CALL_BUCKETS_S, OTHER, Metrics, VolumeStats
 
 _CALLS: Final = "csi_plugin_operations_seconds"
 _CALLS_TEXT: Final = "Container Storage Interface operation duration with gRPC error code status total"
 _CLAIM_LABELS: Final = ("namespace", "persistentvolumeclaim")
-_USAGE: Final[tuple[tuple[str, str, Callable[[ClaimUsage], int]], ...]] = (
+_USAGE: Final[tuple[tuple[str, str, Callable[[VolumeStats], int]], ...]] = (
     ("capacity_bytes", "Size of a mounted claim's volume.", lambda usage: usage.capacity_bytes),
     ("available_bytes", "Bytes of it that pods can still write.", lambda usage: usage.available_bytes),
     ("used_bytes", "Bytes of it that are used.", lambda usage: usage.used_bytes),
@@ -81,7 +81,7 @@ class _Collector:
         return metric
 
 
-def _usage(claims: Mapping[tuple[str, str], ClaimUsage]) -> Iterator[Metric]:
+def _usage(claims: Mapping[tuple[str, str], VolumeStats]) -> Iterator[Metric]:
     """The usage of volumes as a kubelet shows it, so that dashboards and alerts for kubelets work."""
     for name, text, count in _USAGE:
         shown = GaugeMetricFamily(f"kubelet_volume_stats_{name}", text, labels=_CLAIM_LABELS)

@@ -2,7 +2,7 @@
 
 Rules:
 * A label's value comes from a closed set; any other value counts as `other`. Nodes, volumes, addresses and messages are
-  in the log, never in labels. There are two exceptions. An agent shows the usage (`ClaimUsage`) of the claims that are
+  in the log, never in labels. There are two exceptions. An agent shows the usage (`VolumeStats`) of the claims that are
   mounted on its node: each of them costs it much more than its metrics. A hub shows the nodes that have owed an answer
   for the longest time, a limited number (`cloud.node_calls`).
 * Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work.
@@ -16,7 +16,8 @@ Rules:
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from common.csi.methods import METHODS
 from common.messages import Reason
@@ -108,40 +109,32 @@ class Durations:
         self.sum_s += duration_s
 
 
-class ClaimUsage(Protocol):
-    """The usage and health of the volume of a PersistentVolumeClaim. Counts are 0 where the driver gives none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeStats:
+    """A driver's answer about usage and health. Counts are 0 where it gives none.
 
-    @property
-    def capacity_bytes(self) -> int:
-        """Its size."""
+    Attributes:
+        abnormal: the volume's health; None if the driver does not report it.
+        message: the health's text for people.
+        is_size_only: only `capacity_bytes` is known: a guest has the volume, and cannot be asked.
+    """
 
-    @property
-    def available_bytes(self) -> int:
-        """Free bytes."""
-
-    @property
-    def used_bytes(self) -> int:
-        """Used bytes."""
-
-    @property
-    def inodes(self) -> int:
-        """All inodes."""
-
-    @property
-    def inodes_free(self) -> int:
-        """Free inodes."""
-
-    @property
-    def inodes_used(self) -> int:
-        """Used inodes."""
+    available_bytes: int = 0
+    capacity_bytes: int = 0
+    used_bytes: int = 0
+    inodes_free: int = 0
+    inodes: int = 0
+    inodes_used: int = 0
+    abnormal: bool | None = None
+    message: str = ""
+    is_size_only: bool = False
 
     @property
     def tells_usage(self) -> bool:
-        """Whether the driver gives any of these counts."""
-
-    @property
-    def abnormal(self) -> bool | None:
-        """Its health; None if the driver does not report it."""
+        """Whether the driver gives any of the counts. One that has no GET_VOLUME_STATS gives none."""
+        return not self.is_size_only and any(
+            (self.capacity_bytes, self.available_bytes, self.used_bytes, self.inodes, self.inodes_used)
+        )
 
 
 class Metrics:
@@ -166,7 +159,7 @@ class Metrics:
         self._kept: dict[tuple[str, str, int], Durations] = {}
         self._drivers: set[str] = set()
         self.connected_nodes = self.calls_in_flight = 0
-        self.claims: Callable[[], Mapping[tuple[str, str], ClaimUsage]] = dict
+        self.claims: Callable[[], Mapping[tuple[str, str], VolumeStats]] = dict
         self.oldest_calls: Callable[[], Collection[tuple[str, str, str, int]]] = tuple
         self.link_ups = Counter("csi_bridge_link_ups", "Sessions begun.")
         self._downs = Counter("csi_bridge_link_downs", "Sessions ended, by reason.", "reason", LINK_DOWN_REASONS)

@@ -26,6 +26,7 @@ from typing import ParamSpec, TypeVar
 
 from common.errors import CallError
 from common.fault_points import reach
+from common.metrics import VolumeStats
 from common.redact import STRIPPED
 from common.status import Code, Status
 from edge import node_requests
@@ -38,7 +39,7 @@ from edge.disk.own_thread import in_own_thread
 from edge.disk.ownership import MayGoOn, always
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
-from edge.node_requests import Has, Tokens, VolumeStats
+from edge.node_requests import Has, Tokens
 from edge.registry.node_driver import NodeDriver
 from edge.volume_errors import NotReady, Refused, Uncertain, Unended, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume

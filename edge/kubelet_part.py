@@ -28,6 +28,7 @@ from common.database import lock
 from common.errors import SettingsError
 from common.files import room_of, why_full
 from common.link import Link
+from common.metrics import VolumeStats
 from common.pages.agent import ContainerDevice, NodeVolumes, PodStatus, PodVolumeStatus
 from common.pages.json_form import time_of
 from common.tasks import Tasks
@@ -48,7 +49,6 @@ from edge.manager.opt_in import OptIn
 from edge.manager.states import VolumeStates, read_boot
 from edge.metastore import Metastore
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
-from edge.node_requests import VolumeStats
 from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
 from edge.registry.block_question import BlockQuestion

@@ -6,7 +6,6 @@ csi_mounter.go, csi_block.go, expander.go). All functions are pure; requests and
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from common.csi import csi_pb2 as pb
+from common.metrics import VolumeStats
 from edge.disk.volume_data import encode_map
 from edge.volume_errors import NotReady
 from edge.volumes import PodVolume, Volume
@@ -62,34 +62,6 @@ _MULTI_WRITER_MODES = _MODES | {
 
 _BLOCK_FS_TYPE = "block"
 """The kubelet marks block volumes with this file system type, so it treats a PV with this type as a block volume."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VolumeStats:
-    """A driver's answer about usage and health. Counts are 0 where it gives none.
-
-    Attributes:
-        abnormal: the volume's health; None if the driver does not report it.
-        message: the health's text for people.
-        is_size_only: only `capacity_bytes` is known: a guest has the volume, and cannot be asked.
-    """
-
-    available_bytes: int = 0
-    capacity_bytes: int = 0
-    used_bytes: int = 0
-    inodes_free: int = 0
-    inodes: int = 0
-    inodes_used: int = 0
-    abnormal: bool | None = None
-    message: str = ""
-    is_size_only: bool = False
-
-    @property
-    def tells_usage(self) -> bool:
-        """Whether the driver gives any of the counts. One that has no GET_VOLUME_STATS gives none."""
-        return not self.is_size_only and any(
-            (self.capacity_bytes, self.available_bytes, self.used_bytes, self.inodes, self.inodes_used)
-        )
 
 
 def stage(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.left_over import LeftOver
+from common.metrics import VolumeStats
 from common.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.cdi import CdiFiles
@@ -53,7 +54,6 @@ from edge.manager.states import Device, Publication, Row, State, VolumeStates, r
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
 from edge.metastore import Metastore
-from edge.node_requests import VolumeStats
 from edge.pod_facts import PodState
 from edge.registry.driver_registry import DriverRegistry
 from edge.volume_errors import VolumeError

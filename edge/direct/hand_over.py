@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from common.fault_points import reach
+from common.metrics import VolumeStats
 from edge.direct import file_systems
 from edge.direct.errors import DirectVolumeError, ShimError, Unsupported
 from edge.direct.file_systems import Content
@@ -34,7 +35,6 @@ from edge.disk.layout import PLUGIN, Layout
 from edge.disk.mounts import mount_guard, read_table, unmount
 from edge.disk.own_thread import in_own_thread
 from edge.disk.root_dir import RootDir
-from edge.node_requests import VolumeStats
 from edge.volume_errors import Uncertain
 from edge.volumes import PodVolume
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Self, cast
 from urllib.parse import quote
 
+from common.metrics import VolumeStats
 from edge.direct.errors import ShimError, Unsupported
-from edge.node_requests import VolumeStats
 
 GO_ROOT = Path("/run/vc/sbs")
 RUST_ROOT = Path("/run/kata")

@@ -15,6 +15,7 @@ from typing import Any
 
 from common.errors import timestamp
 from common.left_over import LeftOver
+from common.metrics import VolumeStats
 from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.cdi import CdiFiles
 from edge.disk.found_volumes import Published, Unreadable
@@ -24,7 +25,6 @@ from edge.manager.rows import guard_of, published_of
 from edge.manager.states import Device, Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
-from edge.node_requests import VolumeStats
 from edge.volumes import PodVolume
 
 Entry = dict[str, Any]

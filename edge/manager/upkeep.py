@@ -21,7 +21,7 @@ from edge.volume_errors import NotReady, VolumeError
 from edge.volumes import PodVolume, VolumeKey
 
 if TYPE_CHECKING:
-    from edge.node_requests import VolumeStats
+    from common.metrics import VolumeStats
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 

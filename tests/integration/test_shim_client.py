@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.metrics import VolumeStats
 from edge.direct.errors import ShimError, Unsupported
 from edge.direct.shim_client import ShimClient
-from edge.node_requests import VolumeStats
 from tests.kit.fake_shim import FakeShim, Flavour
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from tests.kit.waiting import settle
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 
-    from edge.node_requests import VolumeStats
+    from common.metrics import VolumeStats
 
 NODE = "n1"
 DRIVER = "d.csi"

@@ -8,9 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from common.csi.methods import METHODS
 from common.exposition import registry_of
 from common.messages import Reason
-from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, go_code_name
+from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, VolumeStats, go_code_name
 from common.status import Code
-from edge.node_requests import VolumeStats
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 CALLS = "csi_plugin_operations_seconds"

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from common.csi import csi_pb2 as pb
+from common.metrics import VolumeStats
 from edge import node_requests as requests
-from edge.node_requests import Has, VolumeStats
+from edge.node_requests import Has
 from edge.volume_errors import NotReady
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from common.metrics import VolumeStats
 from common.objects import Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Staged
 from edge.manager.host import READINGS_AT_ONCE
 from edge.manager.states import State
-from edge.node_requests import VolumeStats
 from edge.volume_errors import Refused, Uncertain
 from tests.kit.edge_volumes import DRIVER, FOUND, GI, MOUNTED, TAKEN_DOWN, EdgeVolumes, FakeDriver, pod, secret
 from tests.kit.waiting import settle
