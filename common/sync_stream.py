@@ -14,8 +14,8 @@ from typing import Protocol
 
 from common.link import Stream
 from common.objects import Ref
-from common.sync import BUDGET_BYTES, Event, Learner, Teller, Truth
 from common.sync import Copy as HeldCopy
+from common.sync import Event, Learner, Teller, Truth
 from common.sync_messages import Change
 
 
@@ -44,14 +44,13 @@ class Telling:
         truth: Truth,
         *,
         hear: Callable[[Event], None],
-        budget_bytes: int = BUDGET_BYTES,
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
         """`hear` is called with each event of the teller. For `is_unknown` see `Teller`."""
         self._stream = stream
         self._hear = hear
         limit = stream.link.peer.max_message_bytes
-        self._teller = Teller(truth, max_message_bytes=limit, budget_bytes=budget_bytes, is_unknown=is_unknown)
+        self._teller = Teller(truth, max_message_bytes=limit, is_unknown=is_unknown)
         self._sender: _Worker | None = None
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:
@@ -84,20 +83,19 @@ class Telling:
             self._hear(event)
 
 
-async def learn(stream: Stream, copy: Copy, *, budget_bytes: int = BUDGET_BYTES) -> None:
+async def learn(stream: Stream, copy: Copy) -> None:
     """Learn on a stream until it ends.
 
     Args:
         stream: the stream; either side may have opened it.
         copy: stores the received changes.
-        budget_bytes: the size of unstored changes that it accepts.
 
     Raises:
         RemoteProtocolError: the peer broke the rules.
         TunnelClosed: the link is gone.
     """
     await copy.settle()
-    learner = Learner(copy, budget_bytes=budget_bytes)
+    learner = Learner(copy)
     waiting: list[Change] = []
 
     async def send() -> None:

@@ -6,10 +6,9 @@ kubelet opens one other stream instead, which only tells the hub of this mode.
 
 import asyncio
 
-from common.backoff import Backoff
 from common.link import Link, Stream
 from common.messages import Kind, Priority
-from common.standing import REOPEN, Standing
+from common.standing import Standing
 from common.sync_stream import Telling, learn
 from edge.metastore import Metastore
 
@@ -20,12 +19,11 @@ _REFRESH_S = 60.0
 class SyncStreams:
     """Both streams of one agent. `up()` and `down()` follow the link."""
 
-    def __init__(self, metastore: Metastore, *, reopen: Backoff = REOPEN) -> None:
-        """`reopen` has the waits between a stream's end and its next opening."""
+    def __init__(self, metastore: Metastore) -> None:
         self._metastore = metastore
         self._streams = (
-            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC, reopen=reopen),
-            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC, reopen=reopen),
+            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC),
+            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC),
         )
 
     def up(self, link: Link) -> None:

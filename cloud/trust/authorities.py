@@ -10,7 +10,6 @@ Rules:
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from cryptography import x509
@@ -25,13 +24,13 @@ log = logging.getLogger("csi_bridge.hub.authorities")
 class Authorities:
     """The CAs of one file, or none."""
 
-    def __init__(self, path: Path | None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path | None) -> None:
         """Read the file, which TLS has read already; without a path the hub has no TLS.
 
         Raises:
             SettingsError: it has changed since, or has a certificate that OpenSSL takes and this library does not.
         """
-        self._path, self._monotonic = path, monotonic
+        self._path = path
         self._seen = self._stamp()
         try:
             self._found = _read(path) if path is not None else frozenset()
@@ -59,7 +58,7 @@ class Authorities:
         gone, self._found = self._found - found, found
         if not gone:
             return []
-        self._taken_out, self._taken_at = frozenset(it.subject.public_bytes() for it in gone), self._monotonic()
+        self._taken_out, self._taken_at = frozenset(it.subject.public_bytes() for it in gone), time.monotonic()
         names = sorted(it.subject.rfc4514_string() for it in gone)
         log.warning("taken out of %s: %s; the links that it has proved end", self._path, "; ".join(names))
         return names

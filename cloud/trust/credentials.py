@@ -6,7 +6,7 @@ before.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
@@ -27,10 +27,9 @@ class Credentials:
         authorities: Authorities,
         *,
         require_rights: bool,
-        now: Callable[[], float] = time.time,
     ) -> None:
         """With `require_rights` a node's certificate must name its drivers."""
-        self._denials, self._generations, self._now = denials, generations, now
+        self._denials, self._generations = denials, generations
         self._authorities, self._require_rights = authorities, require_rights
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
@@ -80,7 +79,7 @@ class Credentials:
 
     def is_past(self, moment: float) -> bool:
         """Whether a moment, in seconds since the epoch, is past."""
-        return moment <= self._now()
+        return moment <= time.time()
 
     def denied(self, node: str, serial: int) -> str:
         """Why a node (empty: another peer) or its certificate (serial 0: none) is denied; empty if it is not."""

@@ -61,8 +61,6 @@ class Pages:
         of_one: Mapping[str, ListingOf] | None = None,
         why_no_more: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        work: Callable[[], float] = time.thread_time,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Serve these pages.
 
@@ -72,16 +70,12 @@ class Pages:
             of_one: the pages that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
             why_no_more: says why there are no others for now; None: there are none at all.
             clock: measures how long a page takes, and how old a kept one is.
-            work: measures the loop's CPU time for a part of a list: on a busy machine it takes longer than it works.
-            pause: waits for so many seconds.
         """
         self._documents = documents
         self._listings = listings or {}
         self._of_one = of_one or {}
         self._why_no_more = why_no_more
         self._clock = clock
-        self._work = work
-        self._pause = pause
         self._kept: dict[str, tuple[float, bytes]] = {}
         """By path: until when an answer is given again."""
         self._making = asyncio.Lock()
@@ -149,9 +143,9 @@ class Pages:
     async def _paced(self) -> AsyncIterator[None]:
         """Do a part of the work for lists, alone, and pause."""
         async with self._making:
-            begun = self._work()
+            begun = time.thread_time()  # on a busy machine a part takes longer than it works
             yield
-            await self._pause(_SHARE * (self._work() - begun))
+            await asyncio.sleep(_SHARE * (time.thread_time() - begun))
 
 
 class PageServer:
