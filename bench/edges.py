@@ -112,7 +112,7 @@ async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[N
     tasks = []
     for number in range(count):
         hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
-        uplink = Uplink(hub, lambda hello=hello: hello, idle, limits=limits)
+        uplink = Uplink([hub], lambda hello=hello: hello, idle, limits=limits)
         tasks.append(asyncio.create_task(uplink.run()))
     return tasks
 

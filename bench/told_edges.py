@@ -279,7 +279,7 @@ class _Edges:
     def _uplink(self, node: str) -> Uplink:
         hello = introduce("edge", node, instance=secrets.token_hex(8), boot=1)
         edge = ToldEdge(node, self._tally, tells=self._tells)
-        return Uplink(self._hub, lambda: hello, edge, limits=Limits(hello_timeout_s=20, keepalive_s=60))
+        return Uplink([self._hub], lambda: hello, edge, limits=Limits(hello_timeout_s=20, keepalive_s=60))
 
 
 async def main() -> None:

@@ -106,7 +106,8 @@ class Option(click.Option):
     @property
     def default_text(self) -> str:
         """The default as an operator would write it; empty if there is none."""
-        return self.default if isinstance(self.default, str) else ""
+        default = self.default
+        return " ".join(default) if isinstance(default, list) else default if isinstance(default, str) else ""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """The two columns of `--help`, with default, unit and variable at the end."""
@@ -217,6 +218,8 @@ class Options(Generic[S]):
             given = one.get_default(ctx) if given is None else given
             if not one.multiple and isinstance(given, list):
                 given = given[0]
+            if one.multiple and isinstance(given, str):
+                given = [given]
             values[one.name] = one.process_value(ctx, given)
         return self.make(values)
 

@@ -315,8 +315,8 @@ HUB_OPTIONS = Options(
         "--hub-address",
         type=HUB_ADDRESS,
         multiple=True,
-        help="Address of --listen that the hub tells joining nodes. Unset: the names in --tls-cert, but those of "
-        "Services, with the port of --listen.",
+        help="Address of --listen that the hub tells joining nodes. Give those of all hubs of a cluster. Unset: the "
+        "names in --tls-cert, but those of Services, with the port of --listen.",
     ),
     _join(
         "--join-address",
@@ -352,8 +352,10 @@ DRIVER_OPTIONS = Options(
         "--hub-endpoint",
         "--kubeedge-endpoint",
         type=ENDPOINT,
-        default="unix:///var/lib/kubeedge/kubeedge.sock",
-        help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host.",
+        multiple=True,
+        default=["unix:///var/lib/kubeedge/kubeedge.sock"],
+        help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host. Give those of all hubs of a "
+        "cluster: the proxy driver keeps a link to each, and calls the one that leads.",
     ),
     HUB_PROXY,
     option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local and shared."),
@@ -395,7 +397,13 @@ EDGE_OPTIONS = Options(
     "EDGE",
     *PROCESS_OPTIONS,
     option("--node", type=NODE, help="Name of this node in Kubernetes. Required, unless the node has joined."),
-    option("--hub", type=ENDPOINT, help="Address of the hub: wss://HOST:PORT. Required, unless the node has joined."),
+    option(
+        "--hub",
+        type=ENDPOINT,
+        multiple=True,
+        help="Address of the hub: wss://HOST:PORT. Required, unless the node has joined. Give those of all hubs of a "
+        "cluster: the agent keeps a link to each, and serves the one that leads.",
+    ),
     HUB_PROXY,
     option(
         "--driver",

@@ -18,6 +18,7 @@ import contextlib
 import logging
 import random
 import secrets
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple, NoReturn
@@ -119,14 +120,13 @@ class ProxyDriver(ServedByTasks):
         assert self.uplink is not None
         link = self.uplink.link
         if link is None:
-            raise self._unreachable()
+            raise HubUnreachable(self.uplink.why, self.uplink.since)
         if link.draining:
             raise Draining("hub")
         return link
 
-    def _unreachable(self) -> HubUnreachable:
-        assert self.uplink is not None
-        return HubUnreachable(str(self.uplink.endpoint), self.uplink.since)
+    def _unreachable(self, why: str) -> HubUnreachable:
+        return HubUnreachable(why, time.time())
 
     def on_error(self, error: BaseException | None) -> Status:
         """The status for a handler that failed, and for calls that a stopping server refuses."""
@@ -148,6 +148,8 @@ class ProxyDriver(ServedByTasks):
 
     def greeted(self, link: Link) -> None:
         """Watch the driver, now that the hub has accepted the link."""
+        if link is self._link:  # it says its next epoch
+            return
         self._link = link
         self._metrics.link_ups.inc()
         self._watch.up(link)

@@ -19,7 +19,7 @@ class DriverSettings(ProcessSettings):
     drivername: str
     endpoint: Path
     endpoint_mode: int
-    hub_endpoint: Endpoint
+    hub_endpoint: tuple[Endpoint, ...]
     proxy: Proxy | None
     nodeid: str | None
     placement: str
@@ -29,7 +29,8 @@ class DriverSettings(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        self.check_dial("--hub-endpoint", self.hub_endpoint)
+        for endpoint in self.hub_endpoint:
+            self.check_dial("--hub-endpoint", endpoint)
         if self.placement in {"local", "shared"} and self.nodeid is not None:
             why = "every call goes to --nodeid; leave one of the two away"
             raise SettingsError("--placement", self.placement, why)

@@ -30,11 +30,11 @@ class ForwardedCall(Receiver):
     __slots__ = ("_account", "_call", "_link", "_number", "_unreachable")
 
     def __init__(
-        self, call: ServerCall, account: Account, link: Link, *, node: str, unreachable: Callable[[], CallError]
+        self, call: ServerCall, account: Account, link: Link, *, node: str, unreachable: Callable[[str], CallError]
     ) -> None:
         """Send a call to the hub, for a node if `node` is not empty.
 
-        `unreachable` makes the error for a call of which nothing was sent, because there is no link.
+        `unreachable` makes the error for a call of which nothing was sent, because the link has ended for this reason.
 
         Raises:
             CallError: nothing was sent.
@@ -52,7 +52,7 @@ class ForwardedCall(Receiver):
                 timeout_s=call.timeout_s,
             )
         except TunnelClosed as error:
-            raise unreachable() from error
+            raise unreachable(error.why) from error
 
     # ---- the hub's side (`common.receiver.Receiver`)
 
@@ -77,7 +77,7 @@ class ForwardedCall(Receiver):
         if isinstance(error, CallTimeout):
             self._fail(CallTimeout(f"driver {self._account.driver}"))
         else:
-            self._fail(LinkLost("the hub") if error.sent else self._unreachable())
+            self._fail(LinkLost("the hub") if error.sent else self._unreachable(error.why))
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 

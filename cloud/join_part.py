@@ -68,6 +68,7 @@ class JoinPart:
             ttl_s=settings.cert_ttl_s,
             grace_s=settings.renew_grace_s,
             hubs=self._addresses(settings.hub_address, settings.listen),
+            one_hub=not settings.hub_address,
             joins=self._joins,
         )
         self.secret = self._signer.secret

@@ -59,7 +59,7 @@ def _settings_of(served: ServedDriver, hub: HubSettings) -> DriverSettings:
         drivername=served.name,
         endpoint=served.endpoint,
         endpoint_mode=served.endpoint_mode,
-        hub_endpoint=Endpoint(f"unix://{hub.uds}", path=hub.uds),
+        hub_endpoint=(Endpoint(f"unix://{hub.uds}", path=hub.uds),),
         proxy=None,
         nodeid=served.nodeid,
         placement=served.placement,

@@ -132,6 +132,7 @@ class Issued:
         renew_grace_s: for so long after its end the certificate can be renewed at the join listener.
         hubs: the addresses for agents' links, as --hub takes them.
         joins: the addresses of the join listener; none while the hub has no such listener.
+        one_hub: whether `hubs` are names of one hub, of which the node needs one; else each is of another hub.
     """
 
     chain: bytes
@@ -140,6 +141,7 @@ class Issued:
     renew_grace_s: int
     hubs: tuple[str, ...]
     joins: tuple[str, ...]
+    one_hub: bool = False
 
 
 @dataclass(frozen=True, slots=True)

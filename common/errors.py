@@ -386,12 +386,12 @@ class VolumeHeld(CallError):
 
 
 class HubUnreachable(CallError):
-    """The proxy driver has no link to the hub."""
+    """The proxy driver has no link to a hub that leads."""
 
-    def __init__(self, endpoint: str, since: float) -> None:
+    def __init__(self, why: str, since: float) -> None:
         super().__init__(
-            f"the proxy driver has no link to the hub at {endpoint} since {timestamp(since)}; look at the proxy "
-            f"driver's log, which says why, and at the hub's"
+            f"the proxy driver has no link to the hub since {timestamp(since)}: {why}; look at the hub's log, and at "
+            f"the proxy driver's"
         )
 
 

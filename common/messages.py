@@ -104,6 +104,8 @@ class Reason(StrEnum):
     """The peer's certificate has ended."""
     DENIED = "denied"
     """An operator denies the peer's name or certificate, or a later certificate has replaced it."""
+    NOT_LEADING = "not-leading"
+    """The dialler ends it: this hub is a standby, or another hub leads by now."""
 
 
 @dataclass(frozen=True, slots=True)

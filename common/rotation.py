@@ -15,7 +15,7 @@ LOOK_S = 2.0
 
 
 async def follow(uplink: Uplink, files: TlsFiles) -> None:
-    """Move the uplink whenever the files have another certificate than its link, until cancelled.
+    """Move the uplink whenever the files have another certificate than a link of it, until cancelled.
 
     Args:
         uplink: the uplink of this process.
@@ -24,7 +24,7 @@ async def follow(uplink: Uplink, files: TlsFiles) -> None:
     done: bytes | None = None
     while True:
         await asyncio.sleep(LOOK_S)
-        if uplink.link is None or _are_fresh(files) or not uplink.is_outdated:
+        if _are_fresh(files) or not uplink.is_outdated:
             continue
         try:
             certificate = await asyncio.to_thread(files.cert.read_bytes)

@@ -549,13 +549,15 @@ class Session:
     def _on_open(self, *fields: Any) -> None:
         frame = Open(*fields)
         number = frame.stream
+        assert self.peer is not None
+        if self._dialler and not self.peer.epoch:
+            raise RemoteProtocolError("Open: this hub is a standby")
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
             raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
         if number % 2 != (0 if self._dialler else 1) or number <= self._last_peer_stream:
             raise RemoteProtocolError(f"Open: stream id {number} is not a new one of the peer's")
         if self._theirs_open >= self._limits.max_streams:
             raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
-        assert self.peer is not None
         self._last_peer_stream = number
         self._theirs_open += 1
         stream = self._streams[number] = Stream(

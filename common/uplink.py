@@ -1,9 +1,15 @@
-"""An uplink: keeps one link from an agent or a proxy driver to the hub, and dials again whenever it is down.
+"""An uplink: keeps the links of an agent or a proxy driver, one to each address of its hubs, and says which one counts.
 
 Rules:
 
-* Between two dials it waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in step. The
-  waits begin anew after a success.
+* The active link is the one whose hub leads: it has said the highest epoch (`Hello.epoch`) that this process knows.
+  The handler hears of no other. The link to a standby is warm: nobody dials when its hub begins to lead.
+* When a higher epoch is heard, the links of lower ones end at once, with all calls: nobody waits for a silent hub, and
+  a late call of a former leader reaches nobody. A hub that says a lower epoch is refused.
+* With one address, a link to a standby is of no use: it ends, and the address is dialled again.
+* If two addresses lead to one hub, which takes one link of a process, the newer one stays, and the other address rests.
+* Between two dials an address waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in
+  step. The waits begin anew after a success, or when another link is gone.
 * A new certificate needs a new connection. `move()` dials it while the present link, the former one from then on, goes
   on. The former link ends when its calls have ended, so the change of certificates loses no call.
 """
@@ -13,12 +19,10 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from ssl import SSLContext
 from typing import Protocol
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from common.backoff import Backoff
 from common.dial import dial
@@ -26,8 +30,7 @@ from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.link import Link, LinkHandler
-from common.messages import Hello, Open, Reason
-from common.receiver import Receiver
+from common.messages import Hello, Reason
 from common.tls import TlsIdentity
 
 log = logging.getLogger("csi_bridge.uplink")
@@ -45,6 +48,9 @@ REDIAL = Backoff(
 )
 """After a dial that failed: anywhere between the shortest wait and one that doubles."""
 
+REST_S = 3600.0
+"""An address that leads to the hub of another one is dialled again after this time: the dial ends the other link."""
+
 
 class Dial(Protocol):
     """Makes one link: `common.dial.dial`, or `common.local_dial.LocalPort.dial`."""
@@ -55,168 +61,143 @@ class Dial(Protocol):
         """Return the link. Raises DialError or HandshakeRefused."""
 
 
-class Uplink:
-    """Keeps one link to a hub. `run()` is its task; `link` is the link, or None while there is none."""
+class HubAddress:
+    """One address of a hub: keeps a link to it, and dials again whenever it is down (`common.link.LinkHandler`).
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        hello: Callable[[], Hello],
-        handler: LinkHandler,
-        *,
-        limits: Limits,
-        tls: TlsIdentity | None = None,
-        dial: Dial = dial,
-        on_redial: Callable[[], None] = lambda: None,
-        before_dial: Callable[[], Awaitable[None]] | None = None,
-        leave: Callable[[Link], None] = lambda _former: None,
-    ) -> None:
-        """An uplink that has not dialled yet.
+    Attributes:
+        endpoint: the address.
+        link: the newest link; None while there is none.
+        why: why this address has no active link; empty while it has it.
+        instance: of the hub that answered last (`Hello.instance`); empty: none did.
+    """
 
-        Args:
-            endpoint: the hub's address.
-            hello: gives the hello of each dial.
-            handler: serves the links.
-            limits: of each session.
-            tls: our certificate, for `wss://`.
-            dial: makes a link; over the network, if nothing else is given.
-            on_redial: called after each dial that failed.
-            before_dial: awaited before each dial. It may raise what a dial raises, which then counts as a failed one.
-            leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
-                only that side knows its last one.
-        """
+    def __init__(self, endpoint: Endpoint, uplink: "Uplink", handler: LinkHandler) -> None:
+        """An address that was not dialled yet; `handler` serves its streams."""
         self.endpoint = endpoint
         self.link: Link | None = None
-        self.since = time.time()
-        """The time at which the link last came up or went down, in seconds since the epoch."""
         self.why = "not dialled yet"
-        """The reason why there is no link; empty while there is one."""
-        self._hello = hello
-        self._handler = handler
-        self._limits = limits
-        self._tls = tls
-        self._make_link = dial
-        self._on_redial = on_redial
-        self._before_dial = before_dial
-        self._leave = leave
+        self.origin, self.opened = handler.origin, handler.opened
+        self._uplink = uplink
         self._certificate = b""
         """The certificate with which the link was dialled."""
-        self._former: set[Link] = set()
+        self._failures = 0
+        """The dials in a row that were in vain."""
         self._moves = False
+        self.instance = ""
+        self._double_of: HubAddress | None = None
+        """Another address that led to the same hub."""
         self._news = asyncio.Event()
-        self._draining = False
-        self.origin = handler.origin
+
+    def __str__(self) -> str:
+        return self.why if str(self.endpoint) in self.why else f"{self.endpoint}: {self.why}"
 
     @property
-    def is_outdated(self) -> bool:
-        """Whether the files have another certificate than the one with which the link was dialled."""
-        if self.link is None or self._tls is None:
-            return False
-        self._tls.context()  # which reads changed files
-        return self._tls.certificate != self._certificate
+    def is_double(self) -> bool:
+        """Whether another address leads to the same hub, and has the link."""
+        other = self._double_of
+        return other is not None and other.link is not None and other.instance == self.instance
+
+    def is_outdated(self, certificate: bytes) -> bool:
+        """Whether there is a link with another certificate."""
+        return self.link is not None and certificate != self._certificate
 
     def move(self) -> None:
-        """Move to a link with the newest certificate. Without a link, the next one has it anyway."""
+        """As `Uplink.move`."""
         self._moves = self.link is not None
         self._news.set()
 
-    async def run(self) -> None:
-        """Keep a link until `drain()`. Cancelling it closes the links with a goodbye."""
-        try:
-            while not self._draining:
-                link = await self._stay(await self._dial_until_up())
-                _, self.why = await link.wait_closed()
-                await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
-        finally:
-            for link in self._links():
-                link.goodbye(Reason.STOPPED, "the process stops")
+    def wake(self) -> None:
+        """Dial soon, if there is no link: another one is gone."""
+        self._failures = 0
+        self._news.set()
 
-    def stop_dialling(self) -> None:
-        """Make no further link after the present one."""
-        self._draining = True
-
-    async def drain(self, message: str) -> None:
-        """Wait until the running calls have finished and the links have closed. The uplink dials no more."""
-        self.stop_dialling()
-        links = self._links()
+    def rest(self, newer: "HubAddress") -> None:
+        """Leave the hub to another address, if that one leads to the same hub."""
+        if newer is self or not self.instance or newer.instance != self.instance:
+            return
+        log.warning("%s and %s lead to one hub; give one address of each hub", self.endpoint, newer.endpoint)
+        self._double_of, self.why = newer, f"it leads to the same hub as {newer.endpoint}"
         if self.link is not None:
-            self._handler.draining(self.link, message)
-        for link in links:
-            link.drain(message)
-        await asyncio.gather(*(link.wait_closed() for link in links))
+            self.link.drain(f"{newer.endpoint} leads to the same hub")
 
-    def _links(self) -> list[Link]:
-        return [*self._former, *([self.link] if self.link is not None else [])]
+    async def run(self) -> None:
+        """Keep a link until the uplink stops dialling."""
+        while not self._uplink.is_draining:
+            link = await self._stay(await self._dial_until_up())
+            await link.wait_closed()
+            await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
 
     async def _stay(self, link: Link) -> Link:
         """Wait for the end of the link, and of each link to which it moves meanwhile. Returns the last one."""
         failures = 0
         while not link.over:
-            self._news.clear()
-            if self._moves and not self._draining:
+            if self._moves and not self._uplink.is_draining:
                 try:
-                    link = await self._dial(beside=True)
+                    link = await self._dial()
                     failures = 0
                     continue
                 except (DialError, HandshakeRefused) as error:
                     failures += 1
                     log.warning("the link to the hub stays, because no second link could be made: %s", error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REDIAL.wait_s(failures) if self._moves else None):
-                    await self._news.wait()
+            await self._hear(REDIAL.wait_s(failures) if self._moves else None)
         return link
 
-    async def _dial_until_up(self) -> Link:
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type((DialError, HandshakeRefused)),
-            wait=lambda state: REDIAL.wait_s(state.attempt_number),
-            before_sleep=self._note_failure,
-        )
-        return await retrying(self._dial)
+    async def _hear(self, longest_s: float | None) -> bool:
+        """Wait for news. Returns False if the time is over."""
+        self._news.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._news.wait()
+        return self._news.is_set()
 
-    async def _dial(self, *, beside: bool = False) -> Link:
-        if self._before_dial is not None:
-            await self._before_dial()
+    async def _dial_until_up(self) -> Link:
+        while True:
+            while self.is_double and await self._hear(REST_S):
+                pass
+            try:
+                return await self._dial()
+            except (DialError, HandshakeRefused) as error:
+                self._failures += 1
+                self._uplink.on_redial()
+                if str(error) != self.why:
+                    self.why = str(error)
+                    log.warning("no link to the hub: %s; dialling again until there is one", error)
+            await self._hear(REDIAL.wait_s(self._failures))
+            if not self._failures:
+                await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
+
+    async def _dial(self) -> Link:
         asked, self._moves = self._moves, False  # from here on, a move asks for a newer certificate than this one
-        context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
-        hello = replace(self._hello(), beside=True) if beside else self._hello()
         try:
-            link = await self._make_link(self.endpoint, hello, self, limits=self._limits, tls=context)
+            link, certificate = await self._uplink.dial(self, failures=self._failures)
         except (DialError, HandshakeRefused):
             self._moves = self._moves or asked
             raise
-        self._certificate = certificate
+        self._certificate, self._failures = certificate, 0
         return link
-
-    def _note_failure(self, state: RetryCallState) -> None:
-        self._on_redial()
-        error = state.outcome.exception() if state.outcome is not None else None
-        if str(error) != self.why:
-            self.why = str(error)
-            log.warning("no link to the hub: %s; dialling again until there is one", error)
 
     # ---- LinkHandler: notes the link, passes the rest on -------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """The hub welcomed us."""
-        if self._draining:
-            link.goodbye(Reason.STOPPED, "the process stops")
+        """The hub welcomed us, or begins to lead."""
+        if (refusal := self._uplink.refusal(self, link)) is not None:
+            link.goodbye(refusal.reason, refusal.why)
             return
-        former, self.link, self.since, self.why = self.link, link, time.time(), ""
-        log.info("link to the hub at %s is up (%s)", self.endpoint, link.peer.software)
-        self._handler.greeted(link)
-        if former is not None:
-            self._former.add(former)
-            self._leave(former)
-
-    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """The hub opened a stream."""
-        return self._handler.opened(link, frame, deadline)
+        former, self.link, self._double_of = self.link, link, None
+        self.instance, self.why = link.peer.instance, "" if link.peer.epoch else "a standby"
+        if link.peer.epoch:
+            self._uplink.lead(self, link)
+        else:
+            log.info("the hub at %s is a standby (%s)", self.endpoint, link.peer.software)
+            if former is not None:
+                former.drain("there is a newer link")
+        for other in self._uplink.addresses:
+            other.rest(self)
 
     def draining(self, link: Link, message: str) -> None:
         """The hub is shutting down: no new calls on this link."""
         log.info("the hub is draining: %s", message)
-        self._handler.draining(link, message)
+        self._uplink.draining(link, message)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """The hello was not answered with a welcome; `dial()` raises it."""
@@ -224,10 +205,185 @@ class Uplink:
     def closed(self, link: Link, reason: str, message: str) -> None:
         """The link is gone."""
         if self.link is link:
-            self.link, self.since = None, time.time()
-            self._news.set()
-            log.warning("link to the hub at %s is down: %s", self.endpoint, message)
+            self.link = None
+            if not self.is_double:
+                self.why = message
+            for address in self._uplink.addresses:
+                address.wake()
+        self._uplink.closed(self, link, reason, message)
+
+
+class Uplink:
+    """Keeps a process linked to the hub that leads. `run()` is its task.
+
+    Attributes:
+        addresses: the hubs' addresses, each with its link.
+        link: the active link, or None while there is none.
+        since: the time at which the active link last came or went, in seconds since the epoch.
+        epoch: the highest epoch of a hub that is known.
+        is_draining: whether no further link is made.
+        on_redial: called after each dial that failed.
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint],
+        hello: Callable[[], Hello],
+        handler: LinkHandler,
+        *,
+        limits: Limits,
+        tls: TlsIdentity | None = None,
+        dial: Dial = dial,
+        on_redial: Callable[[], None] = lambda: None,
+        before_dial: Callable[[int], Awaitable[None]] | None = None,
+        leave: Callable[[Link], None] = lambda _former: None,
+        epoch: int = 0,
+    ) -> None:
+        """An uplink that has not dialled yet.
+
+        Args:
+            endpoints: the hubs' addresses.
+            hello: gives the hello of each dial.
+            handler: serves the active link. It hears `greeted` again when the hub of that link has a new epoch or mark.
+            limits: of each session.
+            tls: our certificate, for `wss://`.
+            dial: makes a link; over the network, if nothing else is given.
+            on_redial: called after each dial that failed.
+            before_dial: awaited before each dial, with the number of dials in a row that were in vain. It may raise
+                what a dial raises, which then counts as a failed one.
+            leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
+                only that side knows its last one.
+            epoch: the highest epoch that was heard before.
+        """
+        self.addresses = [HubAddress(endpoint, self, handler) for endpoint in dict.fromkeys(endpoints)]
+        self.link: Link | None = None
+        self.since = time.time()
+        self.epoch = epoch
+        self.is_draining = False
+        self.on_redial = on_redial
+        self._leader: HubAddress | None = None
+        """The address of the last active link."""
+        self._heard: set[Link] = set()
+        """The links of which the handler has heard, until they end."""
+        self._hello = hello
+        self._handler = handler
+        self._limits = limits
+        self._tls = tls
+        self._make_link = dial
+        self._before_dial = before_dial
+        self._leave = leave
+
+    @property
+    def why(self) -> str:
+        """Why there is no active link: what is wrong with each address."""
+        return "; ".join(map(str, self.addresses))
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the files have another certificate than the one with which a link was dialled."""
+        if self._tls is None:
+            return False
+        self._tls.context()  # which reads changed files
+        return any(address.is_outdated(self._tls.certificate) for address in self.addresses)
+
+    def problems(self) -> list[str]:
+        """What people should know of the addresses."""
+        return [f"{it}; give --hub one address of each hub" for it in self.addresses if it.is_double]
+
+    def move(self) -> None:
+        """Move to links with the newest certificate. An address without a link gets one with it anyway."""
+        for address in self.addresses:
+            address.move()
+
+    async def run(self) -> None:
+        """Keep the links until `drain()`. Cancelling it closes them with a goodbye."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for address in self.addresses:
+                    tasks.create_task(address.run(), name=f"link to {address.endpoint}")
+        finally:
+            for link in self._links():
+                link.goodbye(Reason.STOPPED, "the process stops")
+
+    def stop_dialling(self) -> None:
+        """Make no further link after the present ones."""
+        self.is_draining = True
+
+    async def drain(self, message: str) -> None:
+        """Wait until the running calls have finished and the links have closed. The uplink dials no more."""
+        self.stop_dialling()
+        if self.link is not None:
+            self._handler.draining(self.link, message)
+        links = self._links()
+        for link in links:
+            link.drain(message)
+        await asyncio.gather(*(link.wait_closed() for link in links))
+
+    def _links(self) -> set[Link]:
+        return self._heard | {address.link for address in self.addresses if address.link is not None}
+
+    # ---- for the addresses -------------------------------------------------------------------------------------------
+
+    async def dial(self, address: HubAddress, *, failures: int) -> tuple[Link, bytes]:
+        """Make a link to an address. Returns it, and the certificate that it has.
+
+        Raises:
+            DialError, HandshakeRefused: there is none, or its hub does not lead.
+        """
+        if self._before_dial is not None:
+            await self._before_dial(failures)
+        context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
+        hello = replace(self._hello(), beside=True) if address.link is not None else self._hello()
+        link = await self._make_link(address.endpoint, hello, address, limits=self._limits, tls=context)
+        if link.over and not (self.is_draining or address.is_double):
+            raise HandshakeRefused(*await link.wait_closed())
+        return link, certificate
+
+    def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
+        """Why a link is of no use; None if it is."""
+        epoch = link.peer.epoch
+        if self.is_draining:
+            return HandshakeRefused(Reason.STOPPED, "the process stops")
+        if 0 < epoch < self.epoch:
+            why = (
+                f"another hub leads: the hub at {address.endpoint} has epoch {epoch}, and {self.epoch} was heard before"
+            )
+        elif epoch or len(self.addresses) > 1:
+            return None
         else:
-            self._former.discard(link)
-            log.info("the former link to the hub at %s is down: %s", self.endpoint, message)
+            why = f"the hub at {address.endpoint} is a standby"
+        return HandshakeRefused(Reason.NOT_LEADING, why)
+
+    def lead(self, address: HubAddress, link: Link) -> None:
+        """Make the link the active one: no hub has a higher epoch."""
+        before, leader, epoch = self.link, self._leader, link.peer.epoch
+        self.link, self._leader, self.epoch = link, address, epoch
+        if link is before:
+            self._handler.greeted(link)
+            return
+        self.since = time.time()
+        log.info("link to the hub at %s is up (%s)", address.endpoint, link.peer.software)
+        self._heard.add(link)
+        self._handler.greeted(link)
+        for other in [it for it in self._heard if it.peer.epoch < epoch]:
+            other.goodbye(Reason.NOT_LEADING, f"another hub leads by now, with epoch {epoch}")
+        if leader is address and before is not None and not before.over:
+            self._leave(before)
+
+    def draining(self, link: Link, message: str) -> None:
+        """Tell the handler, if it knows the link."""
+        if link in self._heard:
+            self._handler.draining(link, message)
+
+    def closed(self, address: HubAddress, link: Link, reason: str, message: str) -> None:
+        """Note the end of a link."""
+        if link not in self._heard:
+            log.debug("the link to the standby at %s is down: %s", address.endpoint, message)
+            return
+        self._heard.discard(link)
+        if link is self.link:
+            self.link, self.since = None, time.time()
+            log.warning("link to the hub at %s is down: %s", address.endpoint, message)
+        else:
+            log.info("the former link to the hub at %s is down: %s", address.endpoint, message)
         self._handler.closed(link, reason, message)

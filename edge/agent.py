@@ -1,4 +1,4 @@
-"""The edge agent: one link to the hub, the vendors' drivers of this node, and its pods' volumes.
+"""The edge agent: a link to the hub that leads, the vendors' drivers of this node, and its pods' volumes.
 
 Rules:
 
@@ -29,7 +29,7 @@ from common.errors import EpochOver, NotCarried, OperationLimit
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
-from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
+from common.pages.agent import AgentStatus, DriverSocket, HubLink, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages, PageServer
 from common.receiver import Receiver
@@ -39,7 +39,7 @@ from common.settings import as_texts
 from common.standing import Standing
 from common.status import Origin, Status
 from common.tasks import supervised
-from common.uplink import Uplink
+from common.uplink import HubAddress, Uplink
 from common.version import SOFTWARE, introduce
 from edge.controller_lease import ControllerLease
 from edge.drivers import Driver
@@ -97,8 +97,10 @@ class Agent:
 
     def greeted(self, link: Link) -> None:
         """Report the drivers on a link that the hub has accepted. Calls of a former link go on there."""
+        self._mark.take(link.peer.mark, link.peer.epoch)
+        if link is self._link:
+            return
         self._link = link
-        self._mark.take(link.peer.mark)
         self.metrics.link_ups.inc()
         self.lease.up(link)
         self._report.up(link)
@@ -244,9 +246,7 @@ def _pages(
             node=agent.node,
             connected=uplink.link is not None,
             since=time_of(uplink.since),
-            hub=str(uplink.endpoint),
-            hub_software=uplink.link.peer.software if uplink.link is not None else "",
-            why=uplink.why,
+            hubs=[_hub(address) for address in uplink.addresses],
             drivers=[_driver(driver, part) for driver in part.registry.drivers],
             problems=problems(),
             operations=agent.operations.under_way,
@@ -258,6 +258,16 @@ def _pages(
         return part.describe(node=agent.node, connected=uplink.link is not None, since=time_of(uplink.since))
 
     return Pages({"/status": status, "/volumes": volumes})
+
+
+def _hub(address: HubAddress) -> HubLink:
+    hello = address.link.peer if address.link is not None else None
+    return HubLink(
+        address=str(address.endpoint),
+        why=address.why,
+        epoch=hello.epoch if hello is not None else 0,
+        software=hello.software if hello is not None else "",
+    )
 
 
 def _driver(driver: Driver, part: KubeletPart) -> DriverSocket:
@@ -279,7 +289,8 @@ def _renewal(settings: AgentSettings) -> Renewal | None:
     """Renews a joined agent's certificate; None if the certificate comes from files, or there is none."""
     if not settings.is_joined:
         return None
-    log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, settings.hub, settings.tls_cert)
+    hubs = ", ".join(map(str, settings.hub))
+    log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, hubs, settings.tls_cert)
     return Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits(), proxy=settings.proxy)
 
 
@@ -332,11 +343,13 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         dial=partial(dial, proxy=settings.proxy),
         on_redial=metrics.redials.inc,
         before_dial=renewal.before_dial if renewal is not None else None,
+        epoch=mark.epoch,
     )
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics, renews=settings.is_joined)
 
     def find_problems() -> list[str]:
-        return [*part.problems, *lease.problems(), *(renewal.problems() if renewal is not None else [])]
+        renewing = renewal.problems() if renewal is not None else []
+        return [*part.problems, *lease.problems(), *renewing, *uplink.problems()]
 
     async def look_for_problems() -> list[str]:
         await part.look()
@@ -360,7 +373,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             await status.start()
         tasks.start(problems.run(), name="problems")
         tasks.start(uplink.run(), name="uplink")
-        tasks.start(mark.keep(), name="mark of the hub")
+        tasks.start(mark.keep(), name="mark and epoch of the hub")
         tasks.start(ends.follow(), name="certificate ends")
         if renewal is not None:
             tasks.start(renewal.run(uplink), name="renewal of the certificate")

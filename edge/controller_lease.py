@@ -8,8 +8,8 @@ Rules:
 * A call that came with an election's epoch (`Open.epoch`) begins only while the lease holds. Without a lease the call
   waits for one. The driver's call asks again when its request is about to leave: it may wait for a connection, and the
   process may be stopped meanwhile (`may_begin` of `common.relay.client_call`).
-* A pong renews the lease, for `length_s` from when the *ping was sent*. After a stop of the process, the answers that
-  it reads may be old.
+* A pong on the active link renews the lease, for `length_s` from when the *ping was sent*. After a stop of the
+  process, the answers that it reads may be old.
 * The clock goes on while the machine is suspended.
 * When the lease ends, the agent cancels the calls that it has begun under it. A driver may finish them all the same
   (docs/recovery.md#the-serving-node-of-a-shared-driver).
@@ -191,8 +191,9 @@ class ControllerLease:
 
     def _renew(self, link: Link, sent_at: float) -> None:
         """The hub has answered a ping of this time."""
-        if link is self._link:
-            self._awaits_pong = False
+        if link is not self._link:
+            return
+        self._awaits_pong = False
         self._ends_at = max(self._ends_at or 0.0, sent_at + self.length_s)
         self.renewed(self._ends_at)
         if self.holds():

@@ -1,9 +1,12 @@
-"""The hub's mark: the agent keeps the last one, so that a hub that has lost its records hears of it.
+"""The hub's mark: the agent keeps the last one and the highest epoch, for a hub that has lost its records or the lead.
 
 Rules:
 
-* The agent does not read it (`cloud.incarnation` does).
-* It is written soon, and a failure costs a witness: other agents have the mark, too.
+* The agent shows the mark and does not read it (`cloud.incarnation` does). A hub of a lower epoch is refused, also
+  after a restart of the agent (`common.uplink`).
+* Both are written soon. A failure costs a witness: other agents have the mark, too. An agent that restarts before the
+  write hears the epoch again from the hub that leads. Until then it takes calls only of a former leader that can be
+  reached and has not noticed the end of its Lease, after which a hub sends nothing (`Link.may_send`).
 """
 
 import asyncio
@@ -22,25 +25,32 @@ _LONGEST_CHARS = 200
 
 
 class HubMark:
-    """`hub.json` in the state directory. `text` is the mark; empty: this agent has none."""
+    """`hub.json` in the state directory.
+
+    Attributes:
+        text: the mark; empty: this agent has none.
+        epoch: the highest `Hello.epoch` that was heard; 0: none was.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         """Read the file. Raises NewerState if a newer agent wrote it."""
-        self._path, self.text = state_dir / "hub.json", ""
+        self._path, self.text, self.epoch = state_dir / "hub.json", "", 0
         self._news = asyncio.Event()
         try:
-            self.text = _fitting(read_state(self._path, FORM)["mark"])
+            found = read_state(self._path, FORM)
+            self.text, self.epoch = _fitting(found["mark"]), int(found.get("epoch", 0))
         except NewerState:
             raise
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s is unreadable (%s), and the next mark of the hub replaces it", self._path, error)
 
-    def take(self, mark: str) -> None:
-        """Keep the mark that the hub gives; an empty one changes nothing."""
-        if mark and mark != self.text and _fitting(mark):
-            self.text = mark
+    def take(self, mark: str, epoch: int) -> None:
+        """Keep the mark that the hub gives, and its epoch; an empty mark and a lower epoch change nothing."""
+        before = self.text, self.epoch
+        self.text, self.epoch = _fitting(mark) or self.text, max(epoch, self.epoch)
+        if before != (self.text, self.epoch):
             self._news.set()
 
     async def keep(self) -> None:
@@ -49,7 +59,7 @@ class HubMark:
             await self._news.wait()
             self._news.clear()
             try:
-                await asyncio.to_thread(write_state, self._path, FORM, {"mark": self.text})
+                await asyncio.to_thread(write_state, self._path, FORM, {"mark": self.text, "epoch": self.epoch})
             except OSError as error:
                 log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
 

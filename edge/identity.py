@@ -197,7 +197,7 @@ class Identity:
         hubs, joins = (
             sorted(told, key=lambda it: hub_endpoint(it).host != host) for told in (issued.hubs, issued.joins)
         )
-        settings = {"node": node, "hubs": hubs, "joins": joins}
+        settings = {"node": node, "hubs": hubs[:1] if issued.one_hub else hubs, "joins": joins}
         write_state(self._joined, FORM, settings, mode=0o600)
         reach("identity.after-settings")
         content = _private(key) + issued.chain

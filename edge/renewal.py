@@ -84,9 +84,6 @@ class Renewal:
         self._limits, self._proxy = limits, proxy
         self._clock, self._monotonic = clock, monotonic
         self._problem = ""
-        self._uplink: Uplink | None = None
-        self._seen_at = 0.0
-        """When the link had last come or gone, at the last dial."""
         self._short = 0
         """The renewals in a row that gave a certificate which ends at once."""
         self._rests_until = 0.0
@@ -97,19 +94,20 @@ class Renewal:
         """Why the certificate cannot be renewed, as a sentence for people; none while it can."""
         return [self._problem] if self._problem else []
 
-    async def before_dial(self) -> None:
-        """Get the next certificate from the join listener, if the hub would refuse the present one. Never raises."""
-        failed = self._has_failed()
+    async def before_dial(self, failures: int) -> None:
+        """Get the next certificate from the join listener, if the hub would refuse the present one. Never raises.
+
+        `failures` is the number of dials in a row that were in vain.
+        """
         try:
             async with self._asking:
-                if self._rests_until <= self._monotonic() and self._is_refused(failed=failed):
+                if self._rests_until <= self._monotonic() and self._is_refused(failed=failures > 0):
                     await self._renew(self._ask_listener, signed=True)
         except (DialError, HandshakeRefused) as error:
             self._note(error)
 
     async def run(self, uplink: Uplink) -> None:
         """Renew the certificate whenever it is due, until cancelled."""
-        self._uplink = uplink
         failures, spread = 0, _spread()
         while True:
             try:
@@ -118,7 +116,7 @@ class Renewal:
                     wait_s = max(wait_s, self._rests_until - self._monotonic())
                     if wait_s <= 0:
                         await self._renew(lambda question: _ask_on(uplink.link, question), signed=False)
-                    elif uplink.link is not None and uplink.is_outdated:  # `edge join` has stored one beside this agent
+                    elif uplink.is_outdated:  # `edge join` has stored one beside this agent
                         uplink.move()
             except (DialError, HandshakeRefused) as error:
                 self._note(error)
@@ -137,13 +135,6 @@ class Renewal:
         except (OSError, ValueError) as error:
             why = f"{self._identity.files.cert} cannot be read: {error}; join again with a new token"
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
-
-    def _has_failed(self) -> bool:
-        """Whether the last dial was in vain: the uplink has no link, and has had none since then."""
-        if self._uplink is None or self._uplink.link is not None:
-            return False
-        seen_at, self._seen_at = self._seen_at, self._uplink.since
-        return seen_at == self._seen_at
 
     def _is_refused(self, *, failed: bool) -> bool:
         """Whether the certificate has ended, or whether a dial may have failed because of the clocks."""

@@ -19,7 +19,7 @@ class AgentFlags(ProcessSettings):
     """
 
     node: str | None
-    hub: Endpoint | None
+    hub: tuple[Endpoint, ...]
     proxy: Proxy | None
     driver: tuple[Path, ...]
     state_dir: Path
@@ -57,8 +57,9 @@ class AgentFlags(ProcessSettings):
             raise SettingsError("--relay-dir", self.relay_dir, "must be an absolute path: a kubelet is told of it")
         if self.fence != "off" and self.registration == "observe":
             raise SettingsError("--fence", self.fence, "is for nodes without a kubelet: a kubelet mounts its volumes")
-        if self.hub is not None and not self.hub.tls:
-            self.check_dial("--hub", self.hub)
+        for hub in self.hub:
+            if not hub.tls:
+                self.check_dial("--hub", hub)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +67,11 @@ class AgentSettings(AgentFlags):
     """The settings of an agent: its flags, and the settings of the join where a flag is not set."""
 
     node: str
-    hub: Endpoint
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_dial("--hub", self.hub)
+        for hub in self.hub:
+            self.check_dial("--hub", hub)
 
     @property
     def is_joined(self) -> bool:
@@ -89,16 +90,16 @@ def complete(flags: AgentFlags) -> AgentSettings:
     """
     values = {field.name: getattr(flags, field.name) for field in fields(flags)}
     identity = Identity(flags.state_dir)
-    if flags.tls_cert is None and (flags.hub is None or flags.hub.tls):
+    if flags.tls_cert is None and all(hub.tls for hub in flags.hub):
         joined = identity.joined()
         if joined is not None:
             if flags.node not in (None, joined.node):
                 why = f"the node has joined as {joined.node}; leave out --node, or take another --state-dir"
                 raise SettingsError("--node", flags.node, why)
-            values |= {"node": joined.node, "hub": flags.hub or hub_endpoint(joined.hubs[0])}
+            values |= {"node": joined.node, "hub": flags.hub or tuple(map(hub_endpoint, joined.hubs))}
             ca, cert, key = identity.files.ca, identity.files.cert, identity.files.key
             values |= {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
     for name in ("node", "hub"):
-        if values[name] is None:
+        if not values[name]:
             raise SettingsError(f"--{name}", None, _OR_JOIN)
     return AgentSettings(**values)

@@ -61,19 +61,21 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
 
 
 def check_link(state: AgentStatus) -> Finding:
-    """Whether the agent has a link to the hub. If not, the finding has the reason."""
-    if state.connected:
-        return ok(f"node {state.node} is connected to {state.hub} since {shown(state.since)}")
-    if "the proxy http://" in state.why:
-        return wrong(
-            f"node {state.node} has no link to {state.hub} since {shown(state.since)}: {state.why}",
-            "the hub has not heard of this node; curl -x PROXY https://HUB:PORT tries the proxy by hand",
-        )
-    return wrong(
-        f"node {state.node} has no link to {state.hub} since {shown(state.since)}: {state.why}",
+    """Whether the agent has a link to the hub that leads, and to each standby. If not, the finding has the reason."""
+    others = "; ".join(f"{hub.address}: {hub.why}" for hub in state.hubs if hub.why)
+    do = (
         "see the check of the certificate; compare --hub with the hub's --listen, and see that packets reach it; on "
-        "the hub's host, csi-bridge nodes shows the peers that the hub refused, and why",
+        "the hub's host, csi-bridge nodes shows the peers that the hub refused, and why"
     )
+    if "the proxy http://" in others:
+        do = "the hub has not heard of this node; curl -x PROXY https://HUB:PORT tries the proxy by hand"
+    if not state.connected:
+        return wrong(f"node {state.node} has no link to the hub since {shown(state.since)}: {others}", do)
+    used = ", ".join(f"{hub.address} (epoch {hub.epoch})" for hub in state.hubs if not hub.why)
+    what = f"node {state.node} is connected to {used} since {shown(state.since)}"
+    if any(hub.why and not hub.software for hub in state.hubs):
+        return warning(f"{what}, and not to {others}", do)
+    return ok(f"{what}; {others}" if others else what)
 
 
 def _certificate_checks(settings: AgentSettings) -> list[Check]:

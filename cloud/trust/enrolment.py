@@ -87,12 +87,14 @@ class Terms:
         grace_s: a certificate may be renewed for so long after its end.
         hubs: the addresses for agents' links.
         joins: the addresses of the join listener.
+        one_hub: as in `Issued`.
     """
 
     ttl_s: float
     grace_s: float
     hubs: tuple[str, ...]
     joins: tuple[str, ...]
+    one_hub: bool
 
 
 class Enrolment:
@@ -290,6 +292,7 @@ class Enrolment:
             renew_grace_s=int(self._terms.grace_s),
             hubs=self._terms.hubs,
             joins=self._terms.joins,
+            one_hub=self._terms.one_hub,
         )
 
     def _request_key(self, request: bytes) -> str:

@@ -6,6 +6,23 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HubLink:
+    """An address of a hub, as the agent knows it.
+
+    Attributes:
+        address: the address.
+        why: why the agent does not use it: `a standby`, or why there is no link; empty for the hub that leads.
+        epoch: the number of its hub's leadership; 0 if its hub is a standby, or without a link.
+        software: its hub's name and version; empty without a link.
+    """
+
+    address: str
+    why: str
+    epoch: int
+    software: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSocket:
     """A socket of a vendor's driver on the agent's node.
 
@@ -31,11 +48,9 @@ class AgentStatus:
     Attributes:
         software: the agent's name and version.
         node: the name of its node.
-        connected: whether it has a link to the hub.
+        connected: whether it has a link to the hub that leads.
         since: when it got the link, or lost it, or started.
-        hub: the hub's address.
-        hub_software: the hub's name and version; empty without a link.
-        why: why it has no link; else empty.
+        hubs: the addresses of the hubs.
         drivers: the sockets of the vendors' drivers.
         problems: what people must solve on this node, or should know, a sentence each.
         operations: the operations that run now, each with its driver, method and key.
@@ -47,9 +62,7 @@ class AgentStatus:
     node: str
     connected: bool
     since: datetime
-    hub: str
-    hub_software: str
-    why: str
+    hubs: list[HubLink]
     drivers: list[DriverSocket]
     problems: list[str]
     operations: list[str]

@@ -216,6 +216,12 @@ def test_what_is_no_flag_ends_with_code_2(command: Case) -> None:
         ),
         (COMMANDS[1], ["--hub-endpoint=ws://10.0.0.1:1", "--insecure"], "plain ws:// is for loopback addresses"),
         (COMMANDS[2], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_EDGE_HUB or --hub=ws://127.0.0.1:1: plain ws:// is for"),
+        (COMMANDS[1], ["--hub-endpoint=/a.sock", "--hub-endpoint=wss://h:1"], "--hub-endpoint=wss://h:1: wss:// needs"),
+        (
+            COMMANDS[2],
+            ["--hub=/a.sock", "--hub=ws://10.0.0.1:1", "--insecure"],
+            "--hub=ws://10.0.0.1:1: plain ws:// is",
+        ),
         (COMMANDS[2], ["--hub=wss://h:1"], "CSI_BRIDGE_EDGE_HUB or --hub=wss://h:1: wss:// needs --tls-ca"),
         (
             COMMANDS[3],
@@ -261,7 +267,8 @@ def test_the_flags_of_kubeedges_csidriver_start_the_proxy_driver(
     assert csi_bridge(monkeypatch, "driver", *argv) == 0
     (settings,) = started
     assert (settings.drivername, settings.nodeid, settings.verbosity) == ("d.example", "n1", 5)
-    assert str(settings.hub_endpoint.path) == "/var/lib/kubeedge/kubeedge.sock"
+    (hub,) = settings.hub_endpoint
+    assert str(hub.path) == "/var/lib/kubeedge/kubeedge.sock"
 
 
 @pytest.mark.parametrize(

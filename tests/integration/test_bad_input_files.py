@@ -325,7 +325,8 @@ def test_a_proxy_driver_serves_on_without_a_hub_says_what_is_wrong_and_counts_it
         assert sidecar.call("Probe").answer.ready.value is False
         code, message = sidecar.call("GetCapacity").refusal
         assert code is Code.UNAVAILABLE
-        assert f"the proxy driver has no link to the hub at {path} since " in message
+        assert "the proxy driver has no link to the hub since " in message
+        assert f": cannot reach {path}: {why}; look at the hub's log" in message
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             (line,) = [line for line in answer.read().decode().splitlines() if line.startswith("csi_bridge_redials_to")]
         assert float(line.split()[1]) >= 1

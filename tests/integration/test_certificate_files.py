@@ -81,7 +81,7 @@ async def certified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     for source, target in ((mine.cert, files.cert), (mine.key, files.key)):
         shutil.copy(source, target)
     uplink = Uplink(
-        hub_endpoint(f"wss://{listener.address}"),
+        [hub_endpoint(f"wss://{listener.address}")],
         lambda: introduce("edge", "n1", instance="i", boot=1),
         End(Origin.EDGE),
         limits=LIMITS,

@@ -53,7 +53,7 @@ def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(ro
     assert found["sidecars"][1].startswith(f"connections to {routed.proxy.socket}: 1;")
 
     bridge.hub.kill()
-    wait_for(lambda: "ECONNREFUSED" in agent.status()["why"], what="a dial that the dead hub's host refuses")
+    wait_for(lambda: "ECONNREFUSED" in agent.status()["hubs"][0]["why"], what="a dial that the dead hub's host refuses")
     bridge.wait_linked(routed.proxy, linked=False)
     found = findings(*args)
     assert {name for name, level in level(found).items() if level == "wrong"} == {"socket", "driver", "link"}
@@ -73,7 +73,7 @@ def test_each_trouble_with_a_certificate_is_told_at_the_node_and_who_was_refused
 
     misnamed = start("n1", authority.edge("n2"))
     hub.wait_logged("refused edge n1")
-    misnamed.process.wait_until(lambda: "it needs one for" in misnamed.status()["why"], what="refusal")
+    misnamed.process.wait_until(lambda: "it needs one for" in misnamed.status()["hubs"][0]["why"], what="refusal")
     at_edge = findings(f"--status=unix://{misnamed.socket}")
     assert at_edge["certificate"][0] == "wrong"
     assert "its certificate is for csi-bridge:node:n2" in at_edge["link"][1]
@@ -89,7 +89,7 @@ def test_each_trouble_with_a_certificate_is_told_at_the_node_and_who_was_refused
     assert advice["certificate"].startswith("replace the file")
 
     distrustful = start("n4", Authority(tmp_path, name="other CA").edge("n4"))
-    wait_for(lambda: distrustful.status()["why"] != "not dialled yet", what="a dial")
+    wait_for(lambda: distrustful.status()["hubs"][0]["why"] != "not dialled yet", what="a dial")
     found = findings(f"--status=unix://{distrustful.socket}")
     assert found["link"][0] == "wrong"
     assert "its certificate is not trusted" in found["link"][1]

@@ -421,8 +421,8 @@ def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_then_a_missing_hub_
     assert code is Code.UNAVAILABLE
     where = re.escape(f"unix://{routed.bridge.hub.uds}")
     assert re.fullmatch(
-        rf"the proxy driver has no link to the hub at {where} since {TIME}; look at the proxy driver's log, "
-        r"which says why, and at the hub's",
+        rf"the proxy driver has no link to the hub since {TIME}: .*{where}: .*; look at the "
+        r"hub's log, and at the proxy driver's",
         message,
     )
     routed.bridge.hub.start()

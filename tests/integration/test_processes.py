@@ -78,7 +78,7 @@ def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first
     mine = node_state(hub.uds, "n1")
     rival = routed.bridge.start_rival("n1", vendor.socket)
     rival.wait_logged("no link to the hub: another machine is connected as n1")
-    why = rival.status()["why"]
+    why = rival.status()["hubs"][0]["why"]
     assert mine["instance"] not in why  # it is half of what a thief needs
     assert "give each --node a name of its own" in why
     assert hub.logged("two machines use the node name n1")

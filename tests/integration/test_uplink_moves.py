@@ -1,15 +1,18 @@
-"""An uplink moves to a new link and loses no call: running calls end on the former link, new ones use the new one."""
+"""An uplink moves to a new link and loses no call, and with several hubs it follows the one that leads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from common.backoff import Backoff
 from common.endpoint import hub_endpoint
-from common.errors import HandshakeRefused
+from common.errors import HandshakeRefused, TunnelClosed
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Kind, Reason
@@ -22,8 +25,6 @@ from tests.kit.waiting import settle, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-
     from common.link import Link, Stream
 
 LIMITS = Limits(hello_timeout_s=30.0)
@@ -34,8 +35,9 @@ class Hub(Peer):
 
     origin = Origin.HUB
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 1) -> None:
         super().__init__()
+        self.epoch = epoch
         self.links: list[Link] = []
         self.beside: list[bool] = []
         self.refuses = 0
@@ -49,7 +51,7 @@ class Hub(Peer):
             return
         former = self.links[-1] if self.links else None
         self.links.append(link)
-        link.accept(1)
+        link.accept(self.epoch)
         if former is not None and link.peer.beside and self.is_draining:
             former.drain("n1 has a newer link")
 
@@ -77,11 +79,12 @@ class Agent(Peer):
 
 
 class MovedUplink:
-    def __init__(self, listener: Listener, hub: Hub, **how: Any) -> None:
-        self.hub, self.agent = hub, Agent()
+    def __init__(self, hubs: dict[Listener, Hub], **how: Any) -> None:
+        self.hubs, self.agent = list(hubs.values()), Agent()
+        self.hub = self.hubs[0]
         hello = introduce("edge", "n1", instance="i", boot=1)
-        endpoint = hub_endpoint(f"ws://{listener.address}")
-        self.uplink = Uplink(endpoint, lambda: hello, self.agent, limits=LIMITS, **how)
+        endpoints = [hub_endpoint(f"ws://{listener.address}") for listener in hubs]
+        self.uplink = Uplink(endpoints, lambda: hello, self.agent, limits=LIMITS, **how)
 
     async def links(self, number: int) -> Link:
         await until(lambda: len(self.agent.links) >= number)
@@ -93,20 +96,22 @@ class MovedUplink:
 
 
 @contextlib.asynccontextmanager
-async def uplink(**how: Any) -> AsyncIterator[MovedUplink]:
-    hub = Hub()
-    listener = Listener(
-        socket.create_server(("127.0.0.1", 0)), introduce("hub", "hub", instance="h"), hub, limits=LIMITS
-    )
-    await listener.start()
-    found = MovedUplink(listener, hub, **how)
+async def uplink(*, epochs: tuple[int, ...] = (1,), instances: str = "hi", **how: Any) -> AsyncIterator[MovedUplink]:
+    hubs = {}
+    for epoch, instance in zip(epochs, instances, strict=False):
+        hub, greeting = Hub(epoch), introduce("hub", "hub", instance=instance)
+        listener = Listener(socket.create_server(("127.0.0.1", 0)), greeting, hub, limits=LIMITS)
+        await listener.start()
+        hubs[listener] = hub
+    found = MovedUplink(hubs, **how)
     running = asyncio.create_task(found.uplink.run())
     try:
         yield found
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await listener.close()
+        for listener in hubs:
+            await listener.close()
         await settle()
 
 
@@ -226,10 +231,88 @@ async def test_what_must_be_done_before_a_dial_may_fail_like_a_dial(monkeypatch:
     monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
     failures = [HandshakeRefused("busy", "try again")] * 2
 
-    async def before() -> None:
+    async def before(_failures: int) -> None:
         if failures:
             raise failures.pop()
 
     async with uplink(before_dial=before) as it:
         await it.links(1)
         assert failures == []
+
+
+# -------------------- several hubs --------------------
+
+
+async def test_a_warm_link_becomes_the_active_one_without_a_dial_and_the_link_to_the_former_leader_ends() -> None:
+    async with uplink(epochs=(5, 0)) as it:
+        active = await it.links(1)
+        leader, standby = it.hubs
+        await until(lambda: [address.why for address in it.uplink.addresses] == ["", "a standby"])
+        call = active.open(Kind.CALL, b"", method="slow")
+        theirs = leader.links[0].open(Kind.CALL, b"", method="slow")
+        standby.links[0].accept(6)
+        assert await it.links(2) is it.uplink.link
+        with pytest.raises(TunnelClosed, match="another hub leads by now, with epoch 6"):
+            await call.receive()
+        with pytest.raises(TunnelClosed):
+            await theirs.receive()
+        assert it.agent.ended == [active]
+        assert leader.ends == [(Reason.NOT_LEADING, "another hub leads by now, with epoch 6")]
+        assert (await status_of(standby.links[0].open(Kind.CALL, b"", method="quick"))).ok
+        assert len(standby.links) == 1
+        standby.links[0].accept(8)
+        await until(lambda: len(it.agent.links) == 3)  # the same link: it has a new epoch
+        assert it.agent.links[1:] == [it.uplink.link] * 2
+        assert it.uplink.epoch == 8
+
+
+@pytest.mark.parametrize("epoch", [0, 7], ids=["heard from the other hub", "heard before a restart"])
+async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
+    epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    async with uplink(epochs=(5,) if epoch else (5, 7), epoch=epoch) as it:
+        old = it.hubs[0]
+        await until(lambda: old.ends[-1:] == [(Reason.NOT_LEADING, it.uplink.addresses[0].why)] and len(old.ends) > 3)
+        assert re.search("has epoch 5, and 7 was heard before$", it.uplink.addresses[0].why)
+        assert all(link.peer.epoch == 7 for link in it.agent.links[-1:])
+        old.epoch = 8
+        await until(lambda: it.uplink.epoch == 8)
+        assert it.uplink.link is it.agent.links[-1]
+        assert it.uplink.addresses[0].why == ""
+
+
+async def test_one_address_that_leads_to_a_standby_is_dialled_again_until_its_hub_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    async with uplink(epochs=(0,)) as it:
+        (hub,) = it.hubs
+        await until(lambda: len(hub.ends) > 2)
+        assert (it.agent.links, it.uplink.link) == ([], None)
+        assert it.uplink.why == f"the hub at {it.uplink.addresses[0].endpoint} is a standby"
+        hub.epoch = 3
+        await it.links(1)
+
+
+@pytest.mark.parametrize("epoch", [5, 0])
+async def test_of_two_addresses_of_one_hub_one_has_the_link_and_the_other_one_follows_when_it_is_lost(
+    epoch: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
+    async with uplink(epochs=(epoch, epoch), instances="hh") as it:
+        first, second = it.hubs
+
+        def live() -> list[Link]:
+            return [link for link in first.links + second.links if not link.over]
+
+        await until(lambda: len(first.links + second.links) == 2 and len(live()) == 1)
+        for _ in range(50):  # nobody dials
+            await asyncio.sleep(0.001)
+        assert len(first.links + second.links) == 2
+        (problem,) = it.uplink.problems()
+        assert re.fullmatch("ws://.*: it leads to the same hub as ws://.*; give --hub one address of each hub", problem)
+        assert caplog.text.count(" lead to one hub") == 1
+        (link,) = live()
+        link.goodbye(Reason.STOPPED, "for the test")
+        await until(lambda: len(first.links + second.links) > 2 and len(live()) == 1)

@@ -157,7 +157,7 @@ class Agent(Member):
             "edge",
             "run",
             f"--node={node}",
-            f"--hub=ws://{hub}",
+            *_unless(flags, f"--hub=ws://{hub}"),
             "--insecure",
             *(f"--driver=unix://{path}" for path in sockets),
             f"--state-dir={directory / node}",
@@ -203,7 +203,7 @@ class Proxy(Member):
             "driver",
             f"--drivername={driver}",
             f"--endpoint=unix://{self.socket}",
-            f"--hub-endpoint={hub}",
+            *_unless(flags, f"--hub-endpoint={hub}"),
             f"--state-dir={self.cache.parent}",
             *([f"--nodeid={node}"] if node else []),
             *_TIMES,
@@ -291,7 +291,7 @@ class Bridge:
         Args:
             node: its node's name.
             sockets: the sockets for its `--driver` flags.
-            flags: further flags.
+            flags: further flags. Those named --hub stand in place of the hub of this bridge.
             through: the address of a lab link to the hub.
             within: the words before its command, for instance a control group's.
             wait: wait until it serves; False: something else can start meanwhile.
@@ -312,6 +312,7 @@ class Bridge:
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
         """Start a proxy driver; `cache` is the content of its cache file from an earlier life.
 
+        Flags named --hub-endpoint stand in place of the hub of this bridge.
         If the hub serves the driver, the first one is that inside the hub.
         """
         if self._served is not None and driver == self.serves:
@@ -399,6 +400,11 @@ class Bridge:
     def _start(self, member: Member, *, wait: bool = True) -> None:
         self.members.append(member)
         member.start(wait=wait)
+
+
+def _unless(flags: Sequence[str], flag: str) -> list[str]:
+    """A flag that a test's own flags of this name replace, however many there are."""
+    return [] if any(it.startswith(flag.partition("=")[0] + "=") for it in flags) else [flag]
 
 
 def _complains(line: str) -> bool:

@@ -237,15 +237,17 @@ def test_while_the_ca_is_changed_an_old_one_that_has_ended_signs_nothing(tmp_pat
 # -------------------- the agent --------------------
 
 
+def hub_link(address: str, why: str = "", *, epoch: int = 0, software: str = SOFTWARE) -> dict[str, Any]:
+    return {"address": address, "why": why, "epoch": epoch, "software": software}
+
+
 def agent(**changes: Any) -> AgentStatus:
     usual: dict[str, Any] = {
         "software": SOFTWARE,
-        "hub_software": SOFTWARE,
         "node": "n1",
         "connected": True,
         "since": SINCE,
-        "hub": "wss://hub:1",
-        "why": "",
+        "hubs": [hub_link("wss://hub:1", epoch=7)],
         "drivers": [],
         "problems": [],
         "operations": [],
@@ -256,9 +258,14 @@ def agent(**changes: Any) -> AgentStatus:
 
 
 def test_without_a_link_the_hubs_own_words_are_told() -> None:
-    assert check_link(agent()).what == "node n1 is connected to wss://hub:1 since 2026-11-21T09:12:03Z"
-    found = check_link(agent(connected=False, why="the hub is full"))
-    assert (found.level, found.what.endswith("Z: the hub is full")) == ("wrong", True)
+    connected = "node n1 is connected to wss://hub:1 (epoch 7) since 2026-11-21T09:12:03Z"
+    assert check_link(agent()).what == connected
+    found = check_link(agent(connected=False, hubs=[hub_link("wss://hub:1", "the hub is full", software="")]))
+    assert (found.level, found.what.endswith("Z: wss://hub:1: the hub is full")) == ("wrong", True)
+    leads, waits = hub_link("wss://hub:1", epoch=7), hub_link("wss://b:1", "a standby")
+    assert check_link(agent(hubs=[leads, waits])) == ("ok", f"{connected}; wss://b:1: a standby", "")
+    found = check_link(agent(hubs=[leads, hub_link("wss://b:1", "no answer", software="")]))
+    assert (found.level, found.what) == ("warning", f"{connected}, and not to wss://b:1: no answer")
 
 
 PUBLISHED = {"namespace": "d", "pod": "a", "volume": "v", "state": "published", "error": ""}

@@ -39,6 +39,9 @@ def identity(tmp_path: Path) -> Identity:
     return Identity(tmp_path / "state")
 
 
+HUBS = ("wss://hub.example:10350", "wss://standby.example:10350")
+
+
 def issued(authority: Authority, request: bytes, node: str = "n1", **changes: Any) -> Issued:
     """A hub's answer to a certificate request."""
     key = x509.load_der_x509_csr(request).public_key()
@@ -48,7 +51,7 @@ def issued(authority: Authority, request: bytes, node: str = "n1", **changes: An
         "ca": authority.path.read_bytes(),
         "generation": 1,
         "renew_grace_s": 60,
-        "hubs": ("wss://hub.example:10350",),
+        "hubs": HUBS,
         "joins": ("wss://hub.example:10349",),
     }
     return Issued(**{**usual, **changes})
@@ -95,7 +98,7 @@ def test_a_node_has_joined_once_its_certificate_is_stored(
     request = identity.request()
     assert identity.joined() is None
     identity.store(issued(authority, request), "n1", now=time.time())
-    assert identity.joined() == Joined("n1", ("wss://hub.example:10350",), ("wss://hub.example:10349",))
+    assert identity.joined() == Joined("n1", HUBS, ("wss://hub.example:10349",))
     assert mode(tmp_path / "state" / "identity" / "node.pem") == 0o600
     assert not (tmp_path / "state" / "identity" / "next.pem").exists()
     key = x509.load_der_x509_csr(request).public_key()
@@ -214,7 +217,10 @@ def test_the_address_that_this_node_can_reach_comes_first_also_after_a_renewal(
     identity.store(issued(authority, identity.request(), **told), "n1", now=time.time())
     found = identity.joined()
     assert found is not None
-    assert (found.hubs[0], found.joins[0]) == ("wss://outside:1", "wss://outside:2")
+    assert (found.hubs, found.joins[0]) == (("wss://outside:1", "wss://inside:1"), "wss://outside:2")
+    identity.store(issued(authority, identity.request(), one_hub=True, **told), "n1", now=time.time())
+    assert (found := identity.joined()) is not None
+    assert found.hubs == ("wss://outside:1",)
 
 
 def test_a_term_begins_when_the_certificate_was_stored(identity: Identity, authority: Authority) -> None:
@@ -255,8 +261,8 @@ _FILES = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
 @pytest.mark.parametrize(
     ("given", "node", "hub", "is_joined"),
     [
-        ({}, "n1", "wss://hub.example:10350", True),
-        ({"hub": "wss://other.example:1"}, "n1", "wss://other.example:1", True),
+        ({}, "n1", "wss://hub.example:10350,wss://standby.example:10350", True),
+        ({"hub": ["wss://a:1", "wss://b:1"]}, "n1", "wss://a:1,wss://b:1", True),
         ({"node": "n2", "hub": "wss://hub:1", **_FILES}, "n2", "wss://hub:1", False),
     ],
 )
@@ -264,14 +270,14 @@ def test_an_agent_that_has_joined_needs_no_flag_and_flags_win_over_the_join(
     identity: Identity,
     authority: Authority,
     tmp_path: Path,
-    given: dict[str, str],
+    given: dict[str, str | list[str]],
     node: str,
     hub: str,
     is_joined: bool,
 ) -> None:
     joined(identity, authority)
     settings = complete(EDGE_OPTIONS.read({"state_dir": str(tmp_path / "state"), **given}))
-    assert (settings.node, str(settings.hub), settings.is_joined) == (node, hub, is_joined)
+    assert (settings.node, ",".join(map(str, settings.hub)), settings.is_joined) == (node, hub, is_joined)
     assert (settings.tls_files() == identity.files) is is_joined
 
 

@@ -110,9 +110,9 @@ TEXTS: dict[CallError, str] = {
         "the hub cannot record which edge node this is on (state.db: disk full); make room on the disk or "
         "repair it, and a retry continues"
     ),
-    errors.HubUnreachable("wss://hub:7443", SINCE_S): (
-        "the proxy driver has no link to the hub at wss://hub:7443 since 2026-11-21T09:12:03Z; look at the proxy "
-        "driver's log, which says why, and at the hub's"
+    errors.HubUnreachable("wss://a:1: a standby; wss://b:1: the hub is full", SINCE_S): (
+        "the proxy driver has no link to the hub since 2026-11-21T09:12:03Z: wss://a:1: a standby; wss://b:1: the hub "
+        "is full; look at the hub's log, and at the proxy driver's"
     ),
     errors.LinkLost("edge node n7"): (
         "the link to edge node n7 was lost with the call under way; an operation that the call started may still "

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_the_last_mark_that_the_hub_gave_is_kept_over_restarts(
+async def test_the_last_mark_of_the_hub_and_the_highest_epoch_are_kept_over_restarts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     mark = HubMark(tmp_path)
-    assert mark.text == ""
+    assert (mark.text, mark.epoch) == ("", 0)
     keeping = asyncio.create_task(mark.keep())
-    for given in ("first", "", "second", "x" * 201):
-        mark.take(given)
-        await until(lambda: HubMark(tmp_path).text == mark.text)
+    for given, epoch in (("first", 7), ("", 8), ("second", 5), ("x" * 201, 9)):
+        mark.take(given, epoch)
+        await until(lambda: (HubMark(tmp_path).text, HubMark(tmp_path).epoch) == (mark.text, mark.epoch))
     keeping.cancel()
-    assert HubMark(tmp_path).text == "second"
+    assert (HubMark(tmp_path).text, HubMark(tmp_path).epoch) == ("second", 9)
     (tmp_path / "hub.json").write_text('{"version": 1, "mark": 7}')
     assert HubMark(tmp_path).text == ""
     (tmp_path / "hub.json").write_text("{")

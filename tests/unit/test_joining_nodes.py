@@ -71,7 +71,7 @@ class EnrollingHub:
         self.store = TrustStore(self.records)
         self.tokens = Tokens(self.store, now=self.clock)
         self.generations = Generations(self.store, Metrics())
-        terms = Terms(TTL_S, GRACE_S, ("wss://hub.example:7000",), ("wss://hub.example:7443",))
+        terms = Terms(TTL_S, GRACE_S, ("wss://hub.example:7000",), ("wss://hub.example:7443",), one_hub=True)
         self.enrolment = Enrolment(
             self.tokens,
             self.generations,

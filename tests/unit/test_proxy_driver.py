@@ -102,7 +102,7 @@ class Proxy:
 
     async def link(self, serve: Callable[[Stream], Awaitable[None]], **limits: int) -> Link:
         """The proxy driver's link to a hub that serves its streams so."""
-        at_hub, at_proxy = link_pair(Peer(serve), self.uplink, HELLO, limits=Limits(**limits))
+        at_hub, at_proxy = link_pair(Peer(serve), self.uplink.addresses[0], HELLO, limits=Limits(**limits))
         self.links += [at_hub, at_proxy]
         await settle()
         return at_proxy
@@ -127,8 +127,8 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: Proxy) -> No
     assert sidecar.told == [
         Status(
             Code.UNAVAILABLE,
-            f"the proxy driver has no link to the hub at {world.uplink.endpoint} since "
-            f"{timestamp(world.uplink.since)}; look at the proxy driver's log, which says why, and at the hub's",
+            f"the proxy driver has no link to the hub since {timestamp(world.uplink.since)}: the cable was cut; "
+            "look at the hub's log, and at the proxy driver's",
             Origin.PROXY,
         )
     ]

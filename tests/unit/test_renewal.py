@@ -68,7 +68,6 @@ class Uplink:
 
     def __init__(self) -> None:
         self.link: Any = object()
-        self.since = 1.0
         self.is_outdated = self.has_moved = False
 
     def move(self) -> None:
@@ -99,11 +98,6 @@ class RenewingNode:
     @property
     def is_renewed(self) -> bool:
         return self.identity.files.cert.read_bytes() != self.first
-
-    def goes_down(self) -> None:
-        """Let the link go down. The next dial is the first one since then."""
-        self.uplink.link, self.uplink.since = None, self.now
-        self.renewal._uplink = self.uplink  # type: ignore[assignment]  # a fake, which `run` gives otherwise
 
     async def run(self) -> None:
         """Run the task until it moves the uplink."""
@@ -175,7 +169,7 @@ async def test_without_a_link_nothing_is_asked_and_the_certificate_stays(node: R
 
 async def test_before_a_dial_a_certificate_that_has_ended_is_renewed_at_the_join_listener(node: RenewingNode) -> None:
     node.now = node.began_at + 2 * LIFE_S
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert "has ended; compare the clocks" in node.problem  # the hub's new one has ended by this clock, too
     assert [at_listener for _, at_listener in node.hub.asked] == [True]
     assert not node.is_renewed
@@ -187,7 +181,7 @@ async def test_by_a_clock_behind_the_hubs_the_certificate_is_renewed_after_its_l
     behind_s = 30 * 86_400.0
     os.utime(node.identity.files.cert, (1.0, node.began_at - behind_s))
     node.now = node.began_at - behind_s + 1.2 * LIFE_S
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert [at_listener for _, at_listener in node.hub.asked] == [True]
     assert node.is_renewed
 
@@ -197,22 +191,17 @@ async def test_after_a_clock_was_set_forward_the_agent_dials_although_no_join_li
 ) -> None:
     os.utime(node.identity.files.cert, (1.0, 1.0))  # it was stored when the clock stood at its beginning
     node.hub.failures = [DialError("wss://hub.example:10349", "nobody listens there")]
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert not node.is_renewed
     assert len(node.renewal.problems()) == 1
 
 
-@pytest.mark.parametrize(
-    ("part", "is_down"), [(0.99, False), (0.5, True)], ids=["at first", "after a dial that failed"]
-)
+@pytest.mark.parametrize(("part", "failures"), [(0.99, 0), (0.5, 3)], ids=["at first", "after dials that failed"])
 async def test_before_a_dial_a_certificate_that_is_valid_is_left_alone(
-    node: RenewingNode, part: float, is_down: bool
+    node: RenewingNode, part: float, failures: int
 ) -> None:
     node.now = node.began_at + part * LIFE_S
-    if is_down:
-        node.goes_down()
-    for _ in range(3):
-        await node.renewal.before_dial()
+    await node.renewal.before_dial(failures)
     assert node.hub.asked == []
 
 
@@ -221,10 +210,9 @@ async def test_an_agent_whose_certificate_the_hub_may_have_issued_by_a_clock_ahe
 ) -> None:
     """The hub's clock is right again, and TLS refuses the certificate until it begins."""
     node.now = node.began_at - 86_400.0
-    node.goes_down()
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert node.hub.asked == [], "a clock that is behind does not matter as long as the hub takes the certificate"
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(1)
     assert [at_listener for _, at_listener in node.hub.asked] == [True]
     assert node.is_renewed
 
@@ -233,10 +221,9 @@ async def test_an_agent_whose_clock_was_set_back_asks_the_listener_when_the_cert
     node: RenewingNode,
 ) -> None:
     node.now = node.began_at + 0.75 * LIFE_S  # the hub's clock is past its end
-    node.goes_down()
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert node.hub.asked == []
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(1)
     assert node.is_renewed
 
 
@@ -250,7 +237,7 @@ async def test_a_hub_that_issues_lives_of_a_second_is_asked_less_and_less_often(
         node.now = time.time() + 2 * LIFE_S + 30 * number  # the last certificate has ended
         node.hub.life_s = 2 * LIFE_S + 20.0 + 30 * number  # a busy machine makes keys slowly
         node.up_s += 1.0
-        await node.renewal.before_dial()
+        await node.renewal.before_dial(0)
         asked.append(len(node.hub.asked))
     assert 3 < asked[-1] <= 7
     assert "compare the clocks" in node.problem
@@ -259,7 +246,7 @@ async def test_a_hub_that_issues_lives_of_a_second_is_asked_less_and_less_often(
 async def test_a_renewal_waits_while_a_join_gets_a_certificate_for_the_same_directory(node: RenewingNode) -> None:
     node.now = node.began_at + 2 * LIFE_S
     with Identity(node.directory / "state").held():
-        await node.renewal.before_dial()
+        await node.renewal.before_dial(0)
     assert "another process gets a certificate" in node.problem
     assert node.hub.asked == []
 
@@ -267,7 +254,7 @@ async def test_a_renewal_waits_while_a_join_gets_a_certificate_for_the_same_dire
 async def test_a_hub_that_refuses_the_late_renewal_is_told(node: RenewingNode) -> None:
     node.now = node.began_at + 2 * LIFE_S
     node.hub.failures = [HandshakeRefused(RefusedFor.DENIED, "edge node n1, or its certificate, is denied")]
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert node.problem.endswith(", cannot be renewed: edge node n1, or its certificate, is denied")
 
 
@@ -275,13 +262,13 @@ async def test_without_a_join_listener_an_ended_certificate_says_what_to_do(node
     node.now = node.began_at + 2 * LIFE_S
     path = tmp_path / "state/identity/joined.json"
     path.write_text(path.read_text().replace('"wss://hub.example:10349"', ""))
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert "the hub told no join listener for such a case; join again" in node.problem
 
 
 async def test_a_certificate_that_cannot_be_read_is_told_and_ends_no_agent(node: RenewingNode) -> None:
     node.identity.files.cert.write_bytes(b"half a certi")
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert node.problem.startswith("this node's certificate cannot be renewed: ")
     assert node.problem.endswith("; join again with a new token")
 
@@ -289,7 +276,7 @@ async def test_a_certificate_that_cannot_be_read_is_told_and_ends_no_agent(node:
 async def test_damaged_settings_of_the_join_are_told_and_end_no_agent(node: RenewingNode, tmp_path: Path) -> None:
     node.now = node.began_at + 2 * LIFE_S
     (tmp_path / "state/identity/joined.json").write_text("{")
-    await node.renewal.before_dial()
+    await node.renewal.before_dial(0)
     assert "repair it, or join again" in node.problem
 
 

@@ -68,6 +68,10 @@ def test_a_dialler_opens_odd_streams_and_an_acceptor_even_ones(stream: int) -> N
             assert broken_rule(session, opening(stream)) == text
 
 
+def test_a_standby_opens_nothing() -> None:
+    assert broken_rule(dialled_session(epoch=0), opening(2)) == "Open: this hub is a standby"
+
+
 @pytest.mark.parametrize("again", [5, 3])
 def test_an_id_is_new_and_larger_than_all_before(again: int) -> None:
     text = f"Open: stream id {again} is not a new one of the peer's"

@@ -180,7 +180,7 @@ def open_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> Re
 def dialled_session(limits: Limits = SMALL, *, now: float = 0.0, **peer: int) -> RecordedSession:
     """The same for a dialler's session."""
     session = RecordedSession(hello_of(), dialler=True, limits=limits, now=now)
-    session.receive(encode(hello_of("hub", "hub-1", **peer)), now)
+    session.receive(encode(hello_of("hub", "hub-1", **{"epoch": 1} | peer)), now)
     session.events()
     while session.to_send():
         pass
