@@ -139,7 +139,7 @@ class ControllerLease:
         """Call `item.lose()` when the lease ends, unless `end` comes first. Never before this returns."""
         self._running[item] = is_operation
         if len(self._running) == 1:
-            self._come_back()
+            self._come_back(self._clock())
 
     def end(self, item: Leased) -> None:
         """It has ended, or never began."""
@@ -163,14 +163,14 @@ class ControllerLease:
             self._lose()
         if self._link is not None and self._is_needed and self._is_ping_due(now):
             self._ping(self._link, now)
-        self._come_back()
+        self._come_back(now)
 
-    def _come_back(self) -> None:
+    def _come_back(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._clock()
-        due = [at - now for at in (self._ends_at, self._next_ping()) if at is not None and at > now]
+        end = None if self._is_lost else self._ends_at
+        due = [max(0.0, at - now) for at in (end, self._next_ping()) if at is not None]
         if self._is_needed and (due or self._running):
             wait_s = min(due + [_LOOK_S] * bool(self._running))
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)

@@ -116,6 +116,17 @@ async def test_a_pong_renews_the_lease_from_the_sending_of_its_ping(agent: Lease
     assert not agent.lease.holds()
 
 
+async def test_a_ping_that_becomes_due_while_the_agent_looks_at_the_clock_is_sent(agent: LeasedAgent) -> None:
+    agent.take()
+    await agent.let_pass(14)
+    reads = iter([agent.now + 0.9])  # of a ping that is due a second from now: not yet at the first look
+    agent.lease._clock = lambda: next(reads, agent.now + 1.0)
+    agent.lease._look()
+    assert agent.link.sent == 1
+    await agent.let_pass(1)
+    assert agent.link.sent == 2
+
+
 async def test_a_pong_that_is_older_than_the_lease_is_none(agent: LeasedAgent) -> None:
     agent.lease.up(agent.link)
     agent.lease.need()
