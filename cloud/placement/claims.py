@@ -7,8 +7,9 @@ Rules:
 
 * Memory gets each change at once. `write` waits for the records, and `put` does not.
 * A write may leave the first few of its records: each order is such that these alone are safe, and says why.
-* A call that the hub places is in the records before it is sent, and its success before the caller gets it. So a name
-  costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the records.
+* A call that the hub places is in the records before it is sent, and its final answer before the caller gets it. So a
+  name costs two writes, and one more when its thing is deleted. If the second one fails, the name stays open in the
+  records, and the caller asks again.
 * A create that the caller pins to a node waits for none. The records get it only if its outcome is in doubt, or if
   nobody took its answer. Until then only memory has it, and a killed hub forgets it. That is safe as long as the caller
   pins all creates of a name to one node.
@@ -183,6 +184,10 @@ class Claims:
                 claim.certain = claim.sent
                 book.index(claim)
                 self._put(driver, claim)
+
+    def written(self, driver: str, names: Iterable[str]) -> Coroutine[Any, Any, None]:
+        """Wait until the records have some names as memory has them now. Raises PlacementNotKept."""
+        return _written(self._records.write([self._row(driver, name) for name in names]))
 
     # ---- things ------------------------------------------------------------------------------------------------------
 
@@ -383,8 +388,7 @@ class Claims:
         """Write claims now, in this order. Returns the wait for the disk."""
         for claim in claims:
             claim.has_row = True
-        names = dict.fromkeys(claim.name for claim in claims)
-        return _written(self._records.write([self._row(driver, name) for name in names]))
+        return self.written(driver, dict.fromkeys(claim.name for claim in claims))
 
     def _put(self, driver: str, claim: Claim) -> None:
         if claim.row() is not None or claim.has_row:

@@ -192,29 +192,38 @@ class PlacedCall:
             is_end = status.ok and send.ends and not ask.name
             settles = send.keeping is Keeping.FIRST and not send.is_placed
             return self._claims.deleted(ask.driver, send.node, send.ends, settles=settles) if is_end else None
+        was_kept = attempt.claim.is_kept
         if send.keeping is Keeping.OPEN:
-            self._settle(status)
+            freed = self._settle(status)
         elif not status.ok:
             self._fail(attempt, status)
+            freed = []
         elif send.keeping is Keeping.LATE:
             self._keep()  # until `acknowledge` or `cancel`
+            return None
         else:
             if send.is_exclusive:
                 self._refuse_foreign(message)
             self._attempt = None
             return self._claims.made(ask.driver, attempt, send.node, self._things)
-        return None
+        # Nobody asks again after a final answer, so the records must not have the name as open then.
+        ended = [*freed, ask.name] if was_kept and not attempt.claim.is_kept else freed
+        return self._claims.written(ask.driver, ended) if ended else None
 
-    def _settle(self, status: Status) -> None:
+    def _settle(self, status: Status) -> list[str]:
+        """Count the end of a call at an elected node. Returns the other names that are free now."""
         claims, driver, is_create = self._claims, self._ask.driver, bool(self._ask.asked.name)
         if status.ok:  # the leak audit knows that the things are new
             claims.note_new(driver, self._send.node, self._things)
             self._end(in_doubt=is_create and not self._things)
         else:
             self._end(in_doubt=outcome.stays_open(status, is_create=is_create))
-        if status.ok and not is_create:
-            others = [claim.name for claim in claims.book(driver).open_about(self._ask.name)]
-            claims.free(driver, settled_with(self._ask.name, {*others} - {self._ask.name}))
+        if not status.ok or is_create:
+            return []
+        others = {claim.name for claim in claims.book(driver).open_about(self._ask.name)} - {self._ask.name}
+        freed = settled_with(self._ask.name, others)
+        claims.free(driver, freed)
+        return freed
 
     def _fail(self, attempt: Attempt, status: Status) -> None:
         is_known = bool(attempt.claim.made_at)

@@ -17,6 +17,7 @@ from common.errors import (
     NoNodeFits,
     NoPlace,
     OpenElsewhere,
+    PlacementNotKept,
     TokenUnknown,
 )
 from common.status import Code, Origin, Status
@@ -288,6 +289,24 @@ async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer
     world.vendors["n1"] = vendor
     await ask(world, "DeleteVolume", delete())
     assert at_vendor == [["n1"]]
+    assert held(world, "DeleteVolume vol-1") == []
+
+
+@pytest.mark.parametrize("status", [OK, Status(Code.INTERNAL, "no", Origin.VENDOR)])
+async def test_a_final_answer_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_key(
+    world: Placed, status: Status
+) -> None:
+    def vendor(_call: Call) -> tuple[bytes | None, Status]:
+        world.disk.fill()
+        return b"" if status.ok else None, status
+
+    world.vendors["n1"] = vendor
+    with pytest.raises(PlacementNotKept):
+        await ask(world, "DeleteVolume", delete())
+    world.disk.empty()
+    world.vendors["n1"] = lambda _call: (b"", OK)
+    await ask(world, "DeleteVolume", delete())
+    await world.restart()
     assert held(world, "DeleteVolume vol-1") == []
 
 
