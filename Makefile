@@ -21,7 +21,7 @@ E2E_PEERS := sidecars kubernetes upstream agnhost
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench lab proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -66,6 +66,10 @@ fuzz: $(STAMP)       ## feed any bytes to every parser for a minute; ARGS="--cas
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+chaos: $(STAMP)      ## 1,000 operations while anything fails; ARGS="--seed 7 --operations 10000": docs/chaos.md (minutes; root)
+	@$(BIN)/python tests/peers/build.py kubernetes
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(STAMP)      ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

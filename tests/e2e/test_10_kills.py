@@ -1,4 +1,4 @@
-"""A process of the cluster or the vendor's is killed in the middle of many claims. peers/test_kills.py has our own."""
+"""A process of the cluster or the vendor's is killed in the middle of many claims. tests/chaos has our own."""
 
 from __future__ import annotations
 

@@ -1,17 +1,16 @@
-"""kill -9, at any moment: behind the proxy driver nobody notices; of the proxy driver itself, nothing is lost.
+"""kill -9 of the proxy driver with calls under way: nothing is lost. `tests.chaos` kills all the others.
 
 A hub that serves the driver itself is the proxy driver, too.
 """
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kit.forms import in_each_form
-from tests.kit.waiting import let_pass, wait_for
+from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +26,6 @@ _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""
 
 _SLOW = "CreateVolume=delay:2s"
-
-_KILLS = 6
-
-_SEED = 1126
-"""The kills come at the same moments in each run; what they hit differs all the same."""
 
 _NAMES = [f"data-{number}" for number in range(5)]
 
@@ -54,27 +48,6 @@ def under_way(vendor: RunningDriver, tunnel: Tunnel, claims: Claims, sidecars: S
         claims.ask(name)
     wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
     return provisioner
-
-
-@in_each_form
-@pytest.mark.slow
-def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
-    under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
-) -> None:
-    dice = random.Random(_SEED)
-    for _ in range(_KILLS):
-        victim = dice.choice([tunnel.hub, tunnel.agent])
-        victim.kill()
-        let_pass(dice.uniform(0, 0.5))
-        victim.start()
-        if tunnel.in_hub and victim is tunnel.hub:
-            _start_again(under_way)
-        # From "not yet connected again" to "in the middle of a call".
-        let_pass(dice.uniform(0, 2))
-
-    _assert_one_volume_each(claims, vendor)
-    assert under_way.running, under_way.log_tail()
-    _assert_quiet_and_clean(tunnel)
 
 
 @in_each_form
