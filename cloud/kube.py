@@ -74,6 +74,7 @@ class Resource:
         selector: a field selector for lists and watches.
         labels: a label selector for them.
         namespace: the only namespace for them; empty: all.
+        made_by: the file with its CustomResourceDefinition, for a message if the cluster lacks it.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Resource:
     selector: str = ""
     labels: str = ""
     namespace: str = ""
+    made_by: str = ""
 
 
 RESOURCES: Final = {
@@ -183,11 +185,18 @@ class Kube:
             KubeError: the server refused or did not answer; `is_expired` if the token is too old.
         """
         query = {"limit": str(limit), "continue": more, **_selected(resource)}
-        answer = await self._ask("GET", f"list {resource.plural}", _path(resource, "", resource.namespace), query=query)
+        what, path = f"list {resource.plural}", _path(resource, "", resource.namespace)
+        try:
+            answer = await self._ask("GET", what, path, query=query)
+        except KubeError as error:
+            if not (error.is_missing and resource.made_by):
+                raise
+            why = f"the cluster lacks the kind {resource.kind}: apply {resource.made_by}"
+            raise KubeError(what, error.code, error.reason, why) from error
         metadata, items = answer.get("metadata"), answer.get("items") or []
         if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
             # All that is missing in a list is gone.
-            raise KubeError(f"list {resource.plural}", 0, "", "the answer is not a list")
+            raise KubeError(what, 0, "", "the answer is not a list")
         return Page(items, metadata["resourceVersion"], metadata.get("continue", ""))
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:

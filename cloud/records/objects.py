@@ -29,13 +29,14 @@ from cloud.records.records import Body, Key, Kind
 
 GROUP: Final = "csi-bridge.io"
 _PATH: Final = f"apis/{GROUP}/v1alpha1"
+_CRDS: Final = "deploy/cloud/base/crds.yaml"
 _LABEL: Final = f"{GROUP}/record"
 """Of a Lease or ConfigMap: the kind of its record. It is also the annotation of a Lease with the record."""
 
-PLACEMENT: Final = Resource("VolumePlacement", _PATH, "volumeplacements")
-NODE: Final = Resource("EdgeNode", _PATH, "edgenodes")
-TOKEN: Final = Resource("JoinToken", _PATH, "jointokens")
-DENIAL: Final = Resource("Denial", _PATH, "denials")
+PLACEMENT: Final = Resource("VolumePlacement", _PATH, "volumeplacements", made_by=_CRDS)
+NODE: Final = Resource("EdgeNode", _PATH, "edgenodes", made_by=_CRDS)
+TOKEN: Final = Resource("JoinToken", _PATH, "jointokens", made_by=_CRDS)
+DENIAL: Final = Resource("Denial", _PATH, "denials", made_by=_CRDS)
 LEASE: Final = Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True, labels=_LABEL)
 CONFIG: Final = Resource("ConfigMap", "api/v1", "configmaps", namespaced=True, labels=_LABEL)
 

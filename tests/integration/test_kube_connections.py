@@ -17,6 +17,7 @@ from cloud import kept_connections
 from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.kubernetes_part import following
+from cloud.records.objects import NODE
 from common.errors import SettingsError
 from tests.kit.certificates import Authority
 from tests.kit.memory_records import MemoryRecords
@@ -187,13 +188,16 @@ async def test_a_hub_that_is_not_the_leader_any_more_sends_nothing(tmp_path: Pat
         await until(lambda: heard == [b""], what="end of the connection")
 
 
-async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path) -> None:
-    away = answering(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(b"503 Away", "503"), (b"404 Not Found", "lacks the kind EdgeNode: apply deploy/cloud/base/crds.yaml")],
+)
+async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path, status: bytes, told: str) -> None:
+    away = answering(b"HTTP/1.1 %s\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}" % status)
     async with api_server(tmp_path, away) as kubeconfig, connect(kubeconfig) as kube:
-        with pytest.raises(KubeError) as caught:
+        with pytest.raises(KubeError, match=told):
             async with asyncio.timeout(30):
-                await kube.list(RESOURCES["Node"], limit=1)
-    assert caught.value.code == 503
+                await kube.list(NODE, limit=1)
 
 
 @pytest.mark.parametrize(("minor", "is_refused"), [("17", True), ("18+", False), ("", False)])
