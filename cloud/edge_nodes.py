@@ -32,7 +32,7 @@ from typing import Any
 from cloud.election import Seat
 from cloud.node_call import Call, Caller, NodeCall
 from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
-from cloud.records.records import Change, Kind, Records
+from cloud.records.records import Change, Kind, Records, stored_bytes
 from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
 from cloud.visit import Visit
 from common.database_writer import RETRY_S
@@ -61,8 +61,8 @@ from common.reports import (
     MAX_DRIVER_BYTES,
     MAX_REPORT_BYTES,
     DriverReport,
-    encode_reports,
     is_node_only,
+    report_to_json,
     vendor_version,
 )
 from common.uplink import LONGEST_REDIAL_S
@@ -291,20 +291,20 @@ class Nodes:
         """Judge a node's new reports, and its earlier ones of other drivers. Returns the write of first reports."""
         name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
         judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
-        refused = {
-            driver: found
-            for driver, report in judged.items()
-            if (found := self._judge.refuse(report, node.rights, self._nodes))
-        }
-        new = old | {driver: report for driver, report in judged.items() if driver not in refused}
-        if new != old and (size := len(encode_reports(new.values()))) > MAX_REPORT_BYTES:
+        if judged != old and (size := stored_bytes([*map(report_to_json, judged.values())])) > MAX_REPORT_BYTES:
             raise ValueError(
-                f"{len(new)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the limit; "
-                f"the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
+                f"{len(judged)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the "
+                f"limit; the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
             )
+        refused, claims = dict[str, Refused](), []
+        for driver, report in judged.items():  # what one driver gets, the next one does not
+            if found := self._judge.refuse(report, node.rights, self._nodes):
+                refused[driver] = found
+            else:
+                claims.append(self._judge.accept(report))
+        new = old | {driver: report for driver, report in judged.items() if driver not in refused}
         refused = _shortened(refused, old.keys())
         before, node.refused = node.refused, refused
-        claims = [self._judge.accept(report) for driver, report in new.items() if driver not in refused]
         node.unwritten |= (first := new.keys() - old.keys())
         if any(claims) and not first:  # before the report
             self._records.put(self._judge.segments.record(name))

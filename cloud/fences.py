@@ -23,7 +23,7 @@ from typing import Final
 
 from cloud.absences import Absences
 from cloud.mounts import Mounts
-from cloud.records.records import Body, Change, Key, Kind, Records
+from cloud.records.records import Body, Change, Key, Kind, Records, stored_bytes
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from common.database_writer import WriteFailed
@@ -34,6 +34,9 @@ log = logging.getLogger("csi_bridge.hub.fences")
 
 _LONGEST_WHY_CHARS: Final = 500
 _MOST_SHOWN: Final = 10
+
+_MOST_IN_USE_BYTES: Final = 65_536
+"""Of the names of the volumes in a fence: those of 700 volumes."""
 
 _RETURNED: Final = "returned"
 """The mark of a fence whose node is back. No absence has it."""
@@ -49,7 +52,8 @@ class _Fence:
             the node's own record may still show the absence when the hub ends.
         at: the time of the order, in seconds since the epoch.
         why: the operator's reason; may be empty.
-        in_use: the volumes that the node used then, as far as the hub knew; None if it did not know.
+        in_use: the volumes that the node used then, as far as the hub knew; None if it did not know, or if their names
+            have more than `_MOST_IN_USE_BYTES`.
     """
 
     node: str
@@ -114,6 +118,8 @@ class Fences:
         if life:
             return Done(said=said)
         in_use = self._mounts.in_use(node)
+        if in_use is not None and stored_bytes([*in_use]) > _MOST_IN_USE_BYTES:
+            in_use = None
         self._fences[node] = fence = _Fence(
             node=node,
             mark=self._absences.mark(node),
@@ -216,7 +222,7 @@ class Fences:
 
     def _uses(self, in_use: Sequence[str] | None) -> str:
         if in_use is None:
-            return "the hub does not know which volumes it used"
+            return "the hub has no list of the volumes that it used"
         more = len(in_use) - _MOST_SHOWN
         named = ", ".join(map(self._shown, in_use[:_MOST_SHOWN])) + (f" and {more} more" if more > 0 else "")
         return f"it used {named}" if named else "it used no volume"

@@ -72,7 +72,7 @@ class ReportJudge:
         if rights and report.driver not in rights:
             why = f"the node's certificate is for {', '.join(rights)}; let it join again with a token for this driver"
             return Refused(Cause.RIGHTS, why)
-        why = self.segments.why_not(report.node, topology_of(report), known)
+        why = self.segments.why_not(report.node, report.driver, topology_of(report), known)
         return Refused(Cause.SEGMENT, why) if why else None
 
     def accept(self, report: DriverReport) -> bool:

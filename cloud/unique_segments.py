@@ -26,7 +26,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 """The label that static volumes on a node's own disk are bound by."""
 
 _MOST_OF_A_NODE: Final = 256
-"""The segments that one node can have. A node has one or two for each driver, and 100 drivers at most."""
+"""The segments that one node can have, counted for each driver that has them: one or two are usual."""
 
 _SHOWN_CHARS: Final = 100
 """A segment in a sentence is cut here."""
@@ -65,8 +65,8 @@ class UniqueSegments:
                     self._give(segment, node, driver)
         records.watch(Kind.SEGMENTS, lambda key: self.record(*key))
 
-    def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
-        """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""
+    def why_not(self, node: str, driver: str, segments: Mapping[str, str], known: Container[str]) -> str:
+        """The reason why a node cannot have these segments for a driver; empty if it can. `known` are all nodes."""
         if (said := segments.get(NODE_SEGMENT, node)) != node:
             return f"its topology says {_shown((NODE_SEGMENT, said))}, which belongs to edge node {_cut(said)}"
         new = 0
@@ -82,8 +82,8 @@ class UniqueSegments:
                 return f"its topology says {_shown(segment)}, which belongs to edge node {owner}"
             if not is_label_value(segment[1]):
                 return f"its topology says {_shown(segment)}, which cannot be a label"
-            new += segment not in self._of.get(node, ())
-        if new and len(self._of.get(node, ())) + new > _MOST_OF_A_NODE:
+            new += driver not in self._of.get(node, {}).get(segment, ())
+        if new and sum(map(len, self._of.get(node, {}).values())) + new > _MOST_OF_A_NODE:
             return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
         return ""
 

@@ -11,9 +11,11 @@ Rules:
   caller leaves.
 * `put` returns at once, and is retried until it works. What a hub must not forget is no `put`: the hub may end first.
 * A record that its owner cannot read stops the hub from starting: nobody knows what would be missing.
+* All records of a node stand in one object of the cluster, and etcd takes 1.5 MiB. So each owner bounds its own.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -113,6 +115,12 @@ def read_all(found: Iterable[tuple[Key, Body]], read: Callable[[Key, Body], T], 
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged(place, f"the {kind} {' '.join(key)} cannot be read: {error!r}") from error
     return result
+
+
+def stored_bytes(value: Any) -> int:
+    """The most bytes that a value takes in an object of a cluster: the API server writes `<`, `>` and `&` with six."""
+    text = json.dumps(value, separators=(",", ":"))
+    return len(text) + 5 * sum(map(text.count, "<>&"))
 
 
 def damaged(place: str, why: str) -> SettingsError:

@@ -6,17 +6,28 @@ Rules:
 * A fact is *stray* if the hub does not know that it gave its object to the node. An honest node sends stray facts about
   objects that left it while the hub was down. They may take a small part of the quota.
 * A stored fact never becomes stray: the hub accepted it. So a restart begins without stray facts.
+* What keeps volumes from other nodes has less room: it stands in the node's object (`cloud.records.records`).
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
+from common import sole_use
 from common.objects import Ref
 
 FACT_QUOTA_BYTES: Final = 8 * 1_048_576
 """Of one node. A node with 1,000 pods and claims has 2 MiB."""
 
 _STRAY_PART: Final = 32
+
+EARLIER_USE: Final = "EarlierUse"
+"""The kind of what a node's earlier machines had in use."""
+
+GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND, EARLIER_USE})
+"""The kinds that keep a volume from other nodes."""
+
+_MOST_GUARDED_BYTES: Final = 512 * 1024
+"""Of these kinds, of one node. A node with 1,000 volumes has 400 KiB."""
 
 
 @dataclass(slots=True)
@@ -27,6 +38,7 @@ class _Used:
     sum_bytes: int = 0
     stray: dict[Ref, int] = field(default_factory=dict)
     stray_bytes: int = 0
+    guarded_bytes: int = 0
 
 
 class FactQuota:
@@ -51,12 +63,14 @@ class FactQuota:
         used = self._used.get(node) or _Used()
         grown = size - used.sizes.get(ref, 0)
         if stray and used.stray_bytes + size - used.stray.get(ref, 0) > self._most_stray_bytes:
-            sent = f"{self._most_stray_bytes} bytes of facts about objects that the hub did not give it"
+            sent = f"{self._most_stray_bytes} bytes of facts about objects that the hub did not give it (--fact-quota)"
         elif grown > 0 and used.sum_bytes + grown > self._most_bytes:
-            sent = f"{self._most_bytes} bytes of facts"
+            sent = f"{self._most_bytes} bytes of facts (--fact-quota)"
+        elif ref.kind in GUARDED_KINDS and grown > 0 and used.guarded_bytes + grown > _MOST_GUARDED_BYTES:
+            sent = f"{_MOST_GUARDED_BYTES} bytes of facts about its volumes in use"
         else:
             return
-        self.exceeded[node] = f"node {node} sends more than {sent} (--fact-quota)"
+        self.exceeded[node] = f"node {node} sends more than {sent}"
         raise ValueError(self.exceeded[node])
 
     def put(self, node: str, ref: Ref, size: int, *, stray: bool = False) -> None:
@@ -66,6 +80,7 @@ class FactQuota:
         used = self._used.setdefault(node, _Used())
         used.sizes[ref] = size
         used.sum_bytes += size
+        used.guarded_bytes += size if ref.kind in GUARDED_KINDS else 0
         if stray:
             used.stray[ref] = size
             used.stray_bytes += size
@@ -73,7 +88,9 @@ class FactQuota:
     def remove(self, node: str, ref: Ref) -> None:
         """Count a removed fact."""
         if (used := self._used.get(node)) is not None:
-            used.sum_bytes -= used.sizes.pop(ref, 0)
+            size = used.sizes.pop(ref, 0)
+            used.sum_bytes -= size
+            used.guarded_bytes -= size if ref.kind in GUARDED_KINDS else 0
             used.stray_bytes -= used.stray.pop(ref, 0)
 
     def is_stray(self, node: str, ref: Ref) -> bool:

@@ -32,16 +32,13 @@ from weakref import WeakValueDictionary
 from cloud.kinds.fields import Body
 from cloud.kinds.kind_rules import pick
 from cloud.node_rights import NodeRights
-from cloud.records.records import Change, Key, Kind, Records
+from cloud.records.records import Change, Key, Kind, Records, stored_bytes
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import IN_USE_PREFIX, Fact, check_ref, keep
-from cloud.sync.fact_quota import FACT_QUOTA_BYTES, FactQuota
+from cloud.sync.fact_quota import EARLIER_USE, FACT_QUOTA_BYTES, GUARDED_KINDS, FactQuota
 from cloud.sync.node_ids import id_conflicts
 from common import sole_use
 from common.objects import Ref, Stamp, encode_body
-
-GUARDED_KINDS: Final = frozenset({"Node", sole_use.KIND})
-"""The kinds that keep a volume from other nodes."""
 
 MOST_FACTS: Final = 10_000
 """Of one node: each is a claim or a pod."""
@@ -52,7 +49,7 @@ MOST_EVENTS: Final = 1_000
 _RECORD_BYTES: Final = 100
 """Of a record, in addition to its texts: the names of its fields, the stamp, the time."""
 
-_EARLIER_USE: Final = Ref("EarlierUse", "", "")
+_EARLIER_USE: Final = Ref(EARLIER_USE, "", "")
 """Under this name the volumes of a node's earlier machines count in its quota. No node can send such a fact."""
 
 
@@ -401,8 +398,8 @@ def _key(node: str, ref: Ref) -> Key:
 
 
 def _size(node: str, ref: Ref, fact: Fact) -> int:
-    texts = "".join((*_key(node, ref), fact.stamp.uid, fact.stamp.version))
-    return _RECORD_BYTES + len(texts.encode()) + len(encode_body(fact.body))
+    texts = "".join((*_key(node, ref), fact.stamp.uid, fact.stamp.version, encode_body(fact.body).decode()))
+    return _RECORD_BYTES + stored_bytes(texts)
 
 
 def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
@@ -410,7 +407,7 @@ def _machine(node: str, instance: str, earlier_use: frozenset[str]) -> Change:
 
 
 def _machine_size(node: str, earlier_use: frozenset[str]) -> int:
-    return _RECORD_BYTES + sum(len(text.encode()) for text in (node, *earlier_use))
+    return _RECORD_BYTES + stored_bytes([node, *earlier_use])
 
 
 def _read_fact(key: Key, body: Body) -> tuple[str, Ref, Fact]:

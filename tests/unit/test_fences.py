@@ -148,7 +148,7 @@ async def test_before_the_hub_has_read_all_objects_no_node_is_taken_for_back(wor
 async def test_without_facts_the_warning_stays_until_an_operator_ends_it() -> None:
     world = only_links()
     world.links.away["n2"] = LEFT
-    assert (await world.fence("n2"))[1] == "the hub does not know which volumes it used"
+    assert (await world.fence("n2"))[1] == "the hub has no list of the volumes that it used"
     world.links.away["n2"] = None
     await world.fences.look()
     assert "is back" in problem(world)

@@ -209,6 +209,9 @@ async def test_a_node_cannot_have_unique_segments_without_end(hub: ReportedNodes
     assert hub.refused("n1") == {DRIVER: "it has had 256 unique segments; run csi-bridge forget n1 if that is no fault"}
     await hub.come("n2", report(DRIVER, "n2", segments={HOST: "h256"}))
     assert hub.refused("n2") == {}
+    drivers = [f"{number}.example" for number in range(260)]
+    await hub.come("n3", *(report(driver, "n3", segments={HOST: f"of-{driver}"}) for driver in drivers))
+    assert hub.described("n3").drivers == drivers[:256]
 
 
 async def test_a_value_that_cannot_be_a_label_is_no_unique_segment(hub: ReportedNodes) -> None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
-from cloud.records.objects import place_of
-from cloud.records.records import Change, Kind
-from tests.kit.memory_records import as_read_back
+from cloud.edge_nodes import Nodes
+from cloud.records.objects import NODE, place_of, value_of
+from cloud.records.records import Change, Kind, stored_bytes
+from cloud.report_judge import ReportJudge
+from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_table import FactTable
+from cloud.trust.generations import MOST_PENDING, MOST_VOID
+from cloud.unique_segments import UniqueKeys, UniqueSegments
+from common.metrics import Metrics
+from common.objects import Stamp
+from common.peer import Peer as Shown
+from common.reports import NODE_GET_INFO, Answer, DriverReport
+from common.sole_use import sole_use
+from common.version import introduce
+from tests.kit.guarded import LEFT, Guarded
+from tests.kit.linked import Peer, link_pair
+from tests.kit.memory_records import MemoryRecords, as_read_back
+from tests.kit.trusting import TRUSTING
+from tests.kit.waiting import settle
 
 BODIES = {
     (Kind.CLAIM, ("d.example", "CreateVolume größe/\u4e2d")): {
@@ -40,3 +57,46 @@ def test_records_of_one_node_stand_in_one_object_and_those_of_two_keys_in_two() 
     names = [place_of(Kind.CLAIM, key).name for key in (("d", "a b"), ("d a", "b"), ("d", "A b"), ("d", ""))]
     assert len(set(names)) == len(names)
     assert place_of(Kind.NODE, ("N1",)).name != place_of(Kind.NODE, ("n1",)).name
+
+
+async def test_the_object_of_a_node_that_says_as_much_as_it_may_fits_into_etcd() -> None:
+    """etcd takes 1.5 MiB, and the API server writes `<` with six bytes."""
+    records = MemoryRecords()
+
+    async def put_facts() -> None:
+        for number in range(1_000):
+            volume = {"driver": "d", "volumeHandle": f"{number}{'<' * 500}"}
+            await table.put("n1", sole_use("d", f"{number}"), Fact(Stamp("u", "1"), {"spec": volume}))
+
+    table = FactTable(records, TRUSTING, guarded_only=True)
+    with pytest.raises(ValueError, match=r"node n1 sends more than 524288 bytes of facts about its volumes in use$"):
+        await put_facts()
+
+    link, _ = link_pair(Peer(), Peer(accepts=False), identity=Shown("10.0.0.1:7", local=False))
+    await settle()
+    key = "k" * 253 + "/" + "k" * 63
+    segments = UniqueSegments(records, UniqueKeys((key,)))
+    nodes = Nodes(records, ReportJudge(segments, Metrics()), max_nodes=1)
+    nodes.connect(introduce("edge", "n1", instance="i", boot=1), link)
+    with pytest.raises(ValueError, match="and 262144 is the limit"):
+        await nodes.report("n1", [report("<" * 50_000)])
+    await nodes.report("n1", [report("<" * 43_500)])
+    for number in range(256):
+        segments.claim("n1", f"{number:0253}", {key: f"{number:063}"})
+    assert "256 unique segments" in segments.why_not("n1", "d", {key: f"{0:063}"}, ())  # of one more driver
+    records.put(segments.record("n1"))
+
+    guarded = Guarded()
+    for many, said in ((1_000, "the hub has no list of the volumes that it used"), (750, "it used 0")):
+        guarded.agent("n1", *(f"{number:080}" for number in range(many)), away=LEFT)
+        assert (await guarded.fence("n1", "<" * 1_000))[1].startswith(said)
+
+    its = [{"generation": it, "state": "void", "pem": "x" * 4_096} for it in range(MOST_VOID + MOST_PENDING + 2)]
+    records.put(Change(Kind.CERTIFICATES, ("n1",), {"certificates": its}))
+    found = {**records.kept, **guarded.records.kept}
+    fields = [value_of(*of, json.loads(body)) for of, body in found.items() if place_of(*of).resource is NODE]
+    assert 1_000_000 < stored_bytes(fields) < 1_100_000
+
+
+def report(message: str) -> DriverReport:
+    return DriverReport("d", "n1", {NODE_GET_INFO: Answer(13, message)})
