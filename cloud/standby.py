@@ -125,7 +125,7 @@ class Standby(ServedByTasks):
         """
         while self._links:
             for key in list(islice(self._links, _SLICE)):
-                self._hand_over(self._links.pop(key), hub)
+                self._links.pop(key).give(hub)
             await asyncio.sleep(0)
         self._hub, self._pages = hub, pages
         for listener in self._listeners:
@@ -176,7 +176,7 @@ class Standby(ServedByTasks):
     def greeted(self, link: Link) -> None:
         """Accept a peer whose hello has come, or refuse it; the hub that leads decides itself."""
         if self._hub is not None:
-            self._hand_over(link, self._hub)
+            link.give(self._hub)
             return
         said = link.peer
         try:
@@ -190,10 +190,6 @@ class Standby(ServedByTasks):
         self._links[_key(link)] = link
         link.accept(0)
         log.debug("%s %s waits for a leader from %s", role, said.name, link.peer_identity.address)
-
-    def _hand_over(self, link: Link, hub: Hub) -> None:
-        link.handler = hub
-        hub.greeted(link)
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """Refuse every stream, and say which hub leads."""

@@ -256,8 +256,8 @@ class Stream(Receiver):
 class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_on_greeting", "_timer", "_timer_at",
-                 "context", "draining", "greeted", "handler", "loop", "may_send",
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
+                 "context", "draining", "greeted", "loop", "may_send",
                  "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
@@ -281,8 +281,7 @@ class Link:
         """The handler's own note about this link."""
         self.may_send: Callable[[], bool] | None = None
         """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
-        self.handler = handler
-        """It may give the link to another one, which `greeted` tells."""
+        self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
         session.application = self
@@ -309,6 +308,14 @@ class Link:
         self.session.accept(epoch, mark)
         self._arm()
         self.writer.flush_soon()
+
+    def give(self, handler: LinkHandler) -> None:
+        """Give the link to another handler, which decides on the peer's hello as if it came now."""
+        self._handler = handler
+        try:
+            handler.greeted(self)
+        except Exception as fault:  # noqa: BLE001  # as at a hello: it ends this link alone
+            self.session.fail(fault)
 
     def refuse(self, refusal: HandshakeRefused) -> None:
         """Refuse the peer, with a reason that it can print."""
@@ -493,12 +500,12 @@ class Link:
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """Ask the handler for the stream's receiver."""
-        return self.handler.opened(self, frame, deadline)
+        return self._handler.opened(self, frame, deadline)
 
     def on_drain(self, message: str) -> None:
         """Tell the handler."""
         self.draining = True
-        self.handler.draining(self, message)
+        self._handler.draining(self, message)
 
     def on_fault(self, error: Exception) -> None:
         """Log a fault of the handler or of a receiver. The session ends."""
@@ -514,24 +521,24 @@ class Link:
             self._timer.cancel()
             self._timer = None
         if self.greeted:
-            self.handler.closed(self, reason, message)
+            self._handler.closed(self, reason, message)
         else:
-            self.handler.refused(self, reason, message)
+            self._handler.refused(self, reason, message)
 
     async def _serve(self, stream: Stream, serve: Callable[[Stream], Awaitable[None]]) -> None:
         try:
             await serve(stream)
             if stream.status is None:
-                stream.end(status_of(None, self.handler.origin))
+                stream.end(status_of(None, self._handler.origin))
         except asyncio.CancelledError:
             if stream.status is None:  # the process stops, and the opener may still wait
-                stream.end(stopped(self.handler.origin))
+                stream.end(stopped(self._handler.origin))
             raise
         except CallError as error:
-            stream.end(status_of(error, self.handler.origin))
+            stream.end(status_of(error, self._handler.origin))
         except Exception as bug:
             log.exception("a stream's handler failed: %s", stream.opened)
-            stream.end(status_of(bug, self.handler.origin))
+            stream.end(status_of(bug, self._handler.origin))
         finally:
             stream.task = None
 

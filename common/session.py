@@ -418,7 +418,7 @@ class Session:
         except RemoteProtocolError as error:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
         except Exception as fault:  # noqa: BLE001  # the application and receivers may raise anything
-            self._fail(fault)
+            self.fail(fault)
 
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.
@@ -725,9 +725,10 @@ class Session:
         try:
             method(*said)
         except Exception as error:  # noqa: BLE001  # as in `receive`
-            self._fail(error)
+            self.fail(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """End the session, because the application or a receiver has raised this."""
         self.application.on_fault(error)
         self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 

@@ -109,12 +109,12 @@ async def test_links_of_a_standby_are_those_of_the_leader_from_then_on_and_go_by
     epoch = site.hub.incarnation.epoch
     assert (site.said[agent], site.said[proxy]) == ([0, epoch], [0, epoch])
     assert agent.peer.mark
-    assert all(link.handler is site.hub.hub for link in site.hub.links)
+    assert all(link._handler is site.hub.hub for link in site.hub.links)
     agent.open(Kind.REPORT, encode_reports([report()]))
     await settle()
     assert (await called(proxy, CREATE)).ok
     later = await site.come(edge("n2"))
-    assert (site.said[later], site.hub.links[-1].handler) == ([epoch], site.hub.hub)
+    assert (site.said[later], site.hub.links[-1]._handler) == ([epoch], site.hub.hub)
     cut(*site.hub.links)
     assert not site.hub.nodes.is_connected("n1")
 
@@ -126,6 +126,18 @@ async def test_a_peer_that_the_leader_does_not_admit_gets_a_goodbye_when_it_begi
     await site.lead()
     assert (await agent.wait_closed(), other.over) == (("denied", "the hub denies edge n1: ask its operator"), False)
     assert not site.hub.nodes.is_connected("n1")
+
+
+async def test_a_bug_that_one_link_meets_keeps_no_hub_from_leading_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, other = await site.come(edge()), await site.come(edge("n2"))
+    connect = site.hub.nodes.connect
+    monkeypatch.setattr(
+        site.hub.nodes, "connect", lambda hello, link: connect(hello, link) if hello.name != "n1" else 1 // 0
+    )
+    await site.lead()
+    assert ((await broken.wait_closed())[0], other.over) == ("failed", False)
 
 
 async def test_a_process_that_comes_again_has_one_link_and_the_leader_gets_the_last_one(site: Site) -> None:
