@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import socket
 import ssl
 from collections.abc import Callable
@@ -159,13 +160,16 @@ def _has_first_record(early: bytes | bytearray) -> bool:
 async def connect(make: Callable[[], P], host: str, port: int, *, limit_s: float) -> tuple[asyncio.Transport, P]:
     """Connect to the first address of a host that takes the connection; begin anew until cancelled if one is silent.
 
-    Each address has its part of `limit_s`, in which all should be tried. uvloop has no happy eyeballs (RFC 8305).
+    The order is random within a family: of two hubs with one name, the resolver's first one may not lead. Each address
+    has its part of `limit_s`, in which all should be tried. uvloop has no happy eyeballs (RFC 8305).
 
     Raises:
         OSError: the host has no address, or all of its addresses refused.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    preferred = found[0][0] if found else None
+    found = sorted(found, key=lambda it: (it[0] != preferred, random.random()))  # noqa: S311  # no secret
     while True:
         is_silent, refusal = False, OSError("the host has no address")
         for *_, address in found:

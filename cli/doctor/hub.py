@@ -16,7 +16,7 @@ from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError
 from common.offline_policy import ANNOTATION
-from common.pages.hub import NodeStatus
+from common.pages.hub import HubStatus, NodeStatus
 from common.pages.json_form import shown
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -68,16 +68,26 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
 
 def checks_of(state: HubState) -> list[Check]:
     """The checks that need only the hub's state."""
-    if state.hub.leads:
-        nodes = known("nodes", _check_nodes(state.nodes))
-    else:
-        nodes = known("leader", ok(f"{standby(state.hub)}; it tells of nodes and drivers"))
+    of_leader = [
+        known("nodes", _check_nodes(state.nodes)),
+        *(known("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
+    ]
     return [
         known("version", _check_versions(state)),
-        nodes,
-        *(known("driver", _check_driver(driver, state)) for driver in sorted(_drivers(state))),
+        *(of_leader if state.hub.leads else [known("leader", _check_standby(state.hub))]),
         *(known("problem", finding) for finding in _check_problems(state)),
     ]
+
+
+def _check_standby(hub: HubStatus) -> Finding:
+    """Whether it can take over at once."""
+    line = standby(hub)
+    if not hub.leader:
+        return wrong(line, f"the hub leads once it has the Lease, within half a minute; else {_LOG}")
+    if not hub.links:
+        do = "name this hub, too, by --hub and --hub-endpoint of nodes and proxy drivers: docs/install.md#two-hubs"
+        return warning(f"{line}; at a takeover all nodes and proxy drivers dial anew", do)
+    return ok(line)
 
 
 def _check_versions(state: HubState) -> Finding:

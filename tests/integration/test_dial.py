@@ -272,6 +272,22 @@ async def test_any_other_exception_in_a_callback_is_told(caplog: pytest.LogCaptu
     assert "Exception in callback" in caplog.text
 
 
+async def test_dials_of_a_name_reach_each_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two hubs leads, and a resolver may always give the other one first."""
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+
+    async def resolve(*_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 1)) for host in hosts]
+
+    async def connect(_: Any, host: str, _port: int) -> None:
+        raise OSError(host)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "getaddrinfo", resolve)
+    monkeypatch.setattr(loop, "create_connection", connect)
+    assert {await refusal_of("ws://hub.example:1") for _ in range(100)} == set(hosts)  # the last one that it tried
+
+
 async def test_a_dial_tries_the_next_address_of_a_host_whose_first_one_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

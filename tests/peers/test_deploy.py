@@ -172,6 +172,7 @@ def test_edge_nodes_and_proxy_drivers_reach_one_port_of_the_hub(rendered: dict[s
 def test_each_of_two_hubs_has_an_address_of_its_own(
     peer: Callable[[str], Path], judged: Callable[[list[Object]], list[str]], tmp_path: Path
 ) -> None:
+    """By which nodes and proxy drivers reach it. The certificate that docs/install.md makes has all these names."""
     made = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/overlays/join", "cloud/ha"))
     (hub,) = (it["spec"] for it in made if it["kind"] == "StatefulSet")
     labels = hub["template"]["metadata"]["labels"]
@@ -183,6 +184,12 @@ def test_each_of_two_hubs_has_an_address_of_its_own(
     }
     ports = {it["name"] for it in hub["template"]["spec"]["containers"][0]["ports"]}
     assert {port["targetPort"] for it in ways.values() for port in it["ports"]} == ports - {"hub-http"}
+    (driver,) = _pod_specs(kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/ha/driver")))
+    dialled = {it.partition("=")[2] for it in driver["containers"][0]["args"] if it.startswith("--hub-endpoint=")}
+    inside = [f"{pod}.csi-bridge.svc" for pod in pods]
+    assert dialled == {f"wss://{name}:10350" for name in inside}
+    named = (ROOT / "docs/install.md").read_text().partition("### Two hubs")[2].partition("```")[2].partition("```")[0]
+    assert {*inside, "csi-bridge-hub.csi-bridge.svc"} < set(named.replace("\\\n", "").split())
     (budget,) = (it["spec"] for it in made if it["kind"] == "PodDisruptionBudget")
     (apart,) = hub["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [_selects(it, labels) for it in (budget["selector"], apart["labelSelector"])] == [True, True]
@@ -228,6 +235,10 @@ def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Pat
     for role in (f"csi-bridge-driver-capacity{suffix}", f"csi-bridge-driver-group-snapshotter{suffix}"):
         assert [it["name"] for it in bound[role]] == [f"csi-bridge-driver{suffix}"]
         assert role in {it["metadata"]["name"] for it in made if it["kind"].endswith("Role")}
+
+
+def _pod_specs(made: list[Object]) -> list[Object]:
+    return [spec for it in made if (spec := pod_spec(it)) is not None]
 
 
 def _policies(made: list[Object]) -> list[Object]:

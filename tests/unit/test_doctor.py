@@ -324,8 +324,6 @@ def test_a_hub_that_works_is_well() -> None:
     assert [(name, finding.level) for name, (finding,) in of_hub(hub(node())).items()] == [
         ("version", "ok"), ("nodes", "ok"), ("driver", "ok"),
     ]  # fmt: skip
-    standby = of_hub(page_of_hub(software=SOFTWARE, leads=False, leader="hub-0"))
-    assert [(name, finding.level) for name, (finding,) in standby.items()] == [("version", "ok"), ("leader", "ok")]
 
 
 def test_versions_that_differ_from_the_hubs_are_named_with_those_who_have_them() -> None:
@@ -359,6 +357,16 @@ def test_every_problem_that_status_shows_is_a_finding_and_what_stops_calls_is_wr
         "EXPIRES": "a-certificate-has-expired-or-does-not-fit",
         "LOST": "the-hub-has-lost-records",
     }
+
+
+@pytest.mark.parametrize(
+    ("leader", "links", "level"), [("hub-0_1_/s", 3, "ok"), ("hub-0_1_/s", 0, "warning"), ("", 3, "wrong")]
+)
+def test_a_standby_names_the_leader_and_misses_no_nodes(leader: str, links: int, level: str) -> None:
+    found = of_hub(hub(proxies=(), leads=False, leader=leader, links=links, problems=["p"]))
+    assert list(found) == ["version", "leader", "problem"]
+    (said,) = found["leader"]
+    assert (said.level, f": {leader or 'no hub'} leads" in said.what) == (level, True)
 
 
 def test_a_hub_without_a_listener_is_told(tmp_path: Path) -> None:
