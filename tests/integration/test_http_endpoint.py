@@ -110,9 +110,12 @@ def test_each_page_is_for_reading_only_and_a_script_of_a_web_page_gets_nothing(
         assert b"answers no web page" in response.read()
 
 
-def test_a_proxy_driver_is_ready_once_it_knows_its_driver(bridge: Bridge, vendor: Vendor) -> None:
-    address = HostPort("127.0.0.1", free_ports(1)[0])
-    bridge.start_hub()
+def test_a_proxy_driver_is_ready_once_it_knows_its_driver_and_a_lone_hub_is_active(
+    bridge: Bridge, vendor: Vendor
+) -> None:
+    address, of_hub = (HostPort("127.0.0.1", port) for port in free_ports(2))
+    bridge.start_hub(f"--http={of_hub}")
+    assert [ask_at(of_hub, path) for path in ("/readyz", "/readyz/active")] == [(200, "ok\n")] * 2
     proxy = bridge.start_proxy(vendor.identity.name, f"--http={address}")
     assert ask_at(address, "/readyz") == (503, "the driver is not known yet\n")
     bridge.start_agent("n1", vendor.socket)
