@@ -5,6 +5,7 @@ The agent is a process, the hub is the test's own, and between them is a link th
 
 import asyncio
 import contextlib
+import json
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from typing import Self
 
 import pytest
 
+from common.errors import TunnelClosed
 from common.limits import Limits
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
@@ -45,17 +47,19 @@ class Hub(Peer):
     Attributes:
         link: the agent's newest link.
         greetings: how many links there were.
+        epoch: of its hello.
     """
 
     origin = Origin.HUB
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 1) -> None:
         super().__init__(self._read)
+        self.epoch = epoch
         self.link: Link | None = None
         self.greetings = 0
         self._listener = Listener(
             listen_tcp(HostPort("127.0.0.1", 0)),
-            introduce("hub", "hub", instance="elects"),
+            introduce("hub", "hub", instance=f"elects-{epoch}"),
             self,
             limits=Limits(keepalive_s=60.0),
         )
@@ -73,7 +77,7 @@ class Hub(Peer):
         return stream
 
     def greeted(self, link: Link) -> None:
-        link.accept(1)
+        link.accept(self.epoch)
         self.link = link
         self.greetings += 1
 
@@ -104,14 +108,16 @@ async def ended(stream: Stream) -> Status:
 
 @dataclass
 class LeasedNode:
-    """A hub, an agent and its vendor.
+    """Two hubs, an agent and its vendor.
 
     Attributes:
-        line: the line between hub and agent.
+        hub: it leads.
+        line: the line between this hub and the agent.
         gate: lets the vendor answer its running creates.
     """
 
     hub: Hub
+    standby: Hub
     line: Line
     agent: Agent
     vendor: Vendor
@@ -153,11 +159,12 @@ def lease_s() -> float:
 @pytest.fixture
 async def node(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator[LeasedNode]:
     async with contextlib.AsyncExitStack() as stack:
-        hub = await stack.enter_async_context(Hub())
+        hub, standby = [await stack.enter_async_context(Hub(epoch)) for epoch in (1, 0)]
         line = await stack.enter_async_context(Line(to=hub.address))
         vendor = stack.enter_context(Vendor(short_dir / "vendor.sock"))
         bridge = stack.enter_context(Bridge(short_dir, tmp_path))
-        flags = (f"--controller-lease={lease_s:g}s", "--drain-timeout=15s")
+        hubs = f"--hub=ws://{line.address}", f"--hub=ws://{standby.address}"
+        flags = (*hubs, f"--controller-lease={lease_s:g}s", "--drain-timeout=15s")
         agent = Agent("n1", line.address, [vendor.socket], short_dir, tmp_path, flags)
         bridge.members.append(agent)
         await asyncio.to_thread(agent.start)
@@ -165,7 +172,7 @@ async def node(short_dir: Path, tmp_path: Path, lease_s: float) -> AsyncIterator
         await asyncio.to_thread(
             wait_for, lambda: agent.status()["drivers"][0]["services"], what="driver that the agent has asked"
         )
-        yield LeasedNode(hub, line, agent, vendor)
+        yield LeasedNode(hub, standby, line, agent, vendor)
 
 
 @pytest.mark.parametrize("lease_s", [LONG_S])
@@ -237,3 +244,35 @@ async def test_an_agent_that_drains_without_its_hub_cancels_its_operation_when_t
     await node.cancelled()
     await asyncio.to_thread(node.agent.process.wait_exit)
     assert time.monotonic() - began < 10.0  # less than --drain-timeout
+
+
+@pytest.mark.parametrize("lease_s", [LONG_S])
+async def test_an_agent_follows_the_hub_that_leads_and_takes_nothing_of_the_former_one_also_after_a_restart(
+    node: LeasedNode,
+) -> None:
+    hub = node.standby
+    await node.running_create()
+    node.line.stall()  # as if the former hub's machine stood still
+    late = node.hub.call(DELETE, b"\n\x02v1", epoch=5)
+    await until(lambda: hub.link is not None, "link to the standby")
+    assert hub.link is not None
+    hub.link.accept(2)
+    retried = hub.call(CREATE, create("pvc-1").SerializeToString(), epoch=6)
+    await asyncio.to_thread(wait_for, lambda: node.agent.status()["hubs"][1]["epoch"] == 2, what="the next leader")
+    node.line.heal()
+    with pytest.raises(TunnelClosed):
+        await late.receive()
+    node.gate.set()
+    assert (await ended(retried)).ok
+    assert [len(node.vendor.calls(it)) for it in ("CreateVolume", "DeleteVolume")] == [1, 0]
+    assert hub.greetings == 1
+
+    kept = node.agent.socket.parent / "n1/hub.json"
+    await until(lambda: json.loads(kept.read_text())["epoch"] == 2, "epoch on the disk")
+    hub.link.goodbye(Reason.STOPPED, "for the test")
+    hub.epoch = 0
+    node.agent.kill()
+    await asyncio.to_thread(node.agent.start)
+    await node.logged("has epoch 1, and 2 was heard before")
+    status = await asyncio.to_thread(node.agent.status)
+    assert (status["connected"], status["hubs"][1]["why"]) == (False, "a standby")

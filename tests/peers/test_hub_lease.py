@@ -15,12 +15,14 @@ from common.dial import dial
 from common.endpoint import hub_endpoint
 from common.limits import Limits
 from common.version import introduce
-from tests.kit.bridge import Agent, Hub
+from tests.kit.bridge import Agent, Hub, Proxy
 from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.ports import free_ports
-from tests.kit.sidecar import Sidecar
+from tests.kit.requests import create
+from tests.kit.sidecar import Sidecar, link_lost
+from tests.kit.vendor import Vendor
 from tests.kit.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
@@ -186,6 +188,41 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
     others = {(it.verb, it.resource, it.name) for it in written if it.group != "csi-bridge.io"}  # the second one's
     assert others == {("patch", "leases", HUB)}
     assert hub_state(pair.second.uds)["epoch"] == epoch
+
+
+def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_retry_joins_there(
+    pair: Pair, short_dir: Path, tmp_path: Path
+) -> None:
+    """Nobody dials, and nobody waits for the keepalive of the link."""
+    hubs = pair.first, pair.second
+    pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{short_dir / 'v.sock'}"]
+    pair.agent.process.command.append("--keepalive=60s")
+    flags = [*(f"--hub-endpoint=unix://{hub.uds}" for hub in hubs), "--keepalive=60s"]
+    proxy = Proxy("vendor.test", "", None, short_dir / "p", tmp_path, flags)
+    with Vendor(short_dir / "v.sock") as vendor:
+        pair.agent.start()
+        proxy.start()
+        try:
+            sidecar = proxy.sidecar()
+            wait_for(lambda: sidecar.call("GetCapacity").ok, what="way to the vendor")
+            wait_for(lambda: hub_state(pair.second.uds)["links"] == 2, what="links to the standby")
+            gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
+            vendor.wait_for_call("CreateVolume")
+            pair.first.process.signal(signal.SIGSTOP)
+            began = time.monotonic()
+            assert call.outcome().refusal == link_lost("the hub")
+            assert time.monotonic() - began < LEASE_S + 1.5
+            gate.set()
+            assert sidecar.call("CreateVolume", create("pvc-1")).ok
+            assert len(vendor.calls("CreateVolume")) == 1
+            pair.first.process.signal(signal.SIGCONT)
+            assert pair.first.process.wait_exit() == 1
+            for member in (pair.agent, proxy):
+                assert len(member.logged(" is a standby ")) == 1
+            assert proxy.complaints() == []
+        finally:
+            proxy.hang_up()
+            proxy.kill()
 
 
 @pytest.mark.parametrize("name", ["csi-attacher", "csi-snapshotter"])
