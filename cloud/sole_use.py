@@ -1,8 +1,8 @@
 """The sole uses: one node at a time has a volume with a single writer that Kubernetes attaches to no node.
 
 An agent claims such a volume before it stages it for the first time (`common.sole_use`). The hub acknowledges a claim
-when it is on its disk. Until then the agent stages nothing; a refusal names the node that has the volume, and the agent
-asks again.
+when it is recorded (`FactTable`). Until then the agent stages nothing; a refusal names the node that has the volume,
+and the agent asks again.
 
 Rules, in this order:
 

@@ -169,6 +169,14 @@ class KubernetesRecords:
         """Write a change soon (`Records.put`)."""
         self._add(change, _Write(next(self._numbers), (), None))
 
+    async def still_leads(self) -> None:
+        """Make sure that no other hub leads (`Records.still_leads`)."""
+        assert self._writer is not None
+        try:
+            await self._writer.still_leads()
+        except KubeError as error:
+            raise WriteFailed(PLACE, str(error)) from error
+
     async def close(self) -> None:
         """Make one more attempt at the waiting writes, and end. A status that is not due yet is left out."""
         now = asyncio.get_running_loop().time()

@@ -35,6 +35,7 @@ class ObjectWriter:
 
     Attributes:
         other_hub: why nothing may be written, because another hub uses the cluster; empty: none does.
+        still_leads: returns if no other hub leads; raises KubeError otherwise.
         gone: the UIDs of the objects that went last, whose last events may not have come.
     """
 
@@ -50,12 +51,12 @@ class ObjectWriter:
         Args:
             kube: the API server, for the time in which the hub leads.
             namespace: of the hub's Lease.
-            still_leads: returns if no other hub leads; raises KubeError otherwise.
+            still_leads: as the attribute.
             put_again: called with records that somebody else may have changed.
         """
         self.other_hub = ""
         self.gone: dict[str, None] = {}
-        self._kube, self._namespace, self._still_leads, self._put_again = kube, namespace, still_leads, put_again
+        self._kube, self._namespace, self.still_leads, self._put_again = kube, namespace, still_leads, put_again
 
     async def apply(self, place: Place, it: Stored, values: Mapping[Path, Any]) -> None:
         """Bring an object to some values of its fields; None removes one. Raises KubeError."""
@@ -65,7 +66,7 @@ class ObjectWriter:
                 if it.version is None:
                     before = dict(it.records)
                     await self._refresh(place, it)
-                    await self._still_leads()  # what was read may be the next hub's
+                    await self.still_leads()  # what was read may be the next hub's
                     others = {**before, **it.records}
                     self._put_again([others[path] for path in others.keys() - values.keys()])
                 await self._apply_once(place, it, values)

@@ -102,6 +102,12 @@ class Records(Protocol):
     def put(self, change: Change) -> None:
         """Write a change soon. It replaces a waiting `put` of the same record."""
 
+    async def still_leads(self) -> None:
+        """Make sure that a next hub will have seen what was written before. Raises WriteFailed if it may not have.
+
+        Without it, two hubs may write different objects, if one of them stood still and takes its term for longer.
+        """
+
     async def close(self) -> None:
         """Make one more attempt at the waiting writes, and end."""
 

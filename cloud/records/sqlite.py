@@ -86,6 +86,9 @@ class SqliteRecords:
         """Write a change soon (`Records.put`)."""
         self._writer.put((change.kind, change.key), _statement(change))
 
+    async def still_leads(self) -> None:
+        """No other hub has the file."""
+
     async def close(self) -> None:
         """Make one more attempt at the waiting writes, and close the file."""
         await self._writer.close()

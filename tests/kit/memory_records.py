@@ -119,6 +119,9 @@ class MemoryRecords:
         for change in [*self._waiting.values()]:
             self._keep(change)
 
+    async def still_leads(self) -> None:
+        """No other hub has them."""
+
     async def close(self) -> None:
         self.retry()
 

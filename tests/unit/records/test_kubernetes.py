@@ -13,9 +13,14 @@ from cloud.kube import KubeError, Page
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
 from cloud.records.records import Change, Kind
+from cloud.sync.fact_kinds import Fact
+from cloud.sync.fact_table import FactTable
 from common.database_writer import WriteFailed
 from common.errors import SettingsError
+from common.objects import Stamp
+from common.sole_use import sole_use
 from tests.kit.records_suite import KEY, claim
+from tests.kit.trusting import TRUSTING
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -296,3 +301,22 @@ async def test_an_own_change_whose_answer_was_lost_is_nobody_elses(caplog: pytes
     assert api.objects[PLACE.name]["spec"]["since"] == 1
     assert "somebody else" not in caplog.text
     await records.close()
+
+
+async def test_a_hub_that_stood_still_while_another_one_took_the_lead_confirms_no_use_of_a_volume() -> None:
+    """Each node has an object of its own, so no conflict shows the other hub."""
+    api = Api()
+    paused, later = await records_of(api), await records_of(api)
+    nodes, others = (FactTable(its, TRUSTING, guarded_only=True) for its in (paused, later))
+    claim, body = sole_use("d", "v"), {"spec": {"driver": "d", "volumeHandle": "v"}}
+    await others.put("n2", claim, Fact(Stamp("", "1"), body))
+    api.answers.clear()
+    asked = asyncio.create_task(nodes.put("n1", claim, Fact(Stamp("", "1"), body)))
+    await settle()
+    assert api.objects.keys() == {"n1", "n2"}
+    api.leads = False
+    api.answers.set()
+    with pytest.raises(WriteFailed, match="another hub leads"):
+        await asked
+    assert nodes.stamps("n1") == {}  # nor is its agent in step
+    await asyncio.gather(paused.close(), later.close())
