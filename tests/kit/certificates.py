@@ -186,7 +186,7 @@ class Authority:
         )
         alternatives: list[x509.GeneralName] = [
             *(x509.DNSName(name) for name in ("localhost", *names)),
-            *(x509.IPAddress(ipaddress.ip_address(address)) for address in {"127.0.0.1", *addresses}),
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in dict.fromkeys(("127.0.0.1", *addresses))),
             *(x509.UniformResourceIdentifier(uri) for uri in uris),
         ]
         builder = self._builder(subject, key.public_key(), lifetime_s=-60.0 if expired else lifetime_s)

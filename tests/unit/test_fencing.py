@@ -114,7 +114,7 @@ class Agent:
 
     async def close(self) -> None:
         await self.fencing.close()
-        self.lease._come_back()
+        self.lease._come_back(self.now)
 
     async def _acked(self, _key: object) -> None:
         await self.acks.wait()

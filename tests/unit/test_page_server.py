@@ -177,11 +177,11 @@ async def test_clients_beyond_the_limit_are_sent_away(connection: Connection, mo
     assert answer == ("HTTP/1.1 503 Service Unavailable", {"error": "0 clients are being answered already"})
 
 
-def listing(entries: Iterable[Text], **how: Any) -> Pages:
+def listing(entries: Iterable[Text]) -> Pages:
     async def made() -> Iterable[Text]:
         return entries
 
-    return Pages({}, {"/volumes": made}, **how)
+    return Pages({}, {"/volumes": made})
 
 
 @pytest.mark.parametrize("number", [0, 1, 100, 101, 5_000])
@@ -192,15 +192,16 @@ async def test_a_list_of_any_length_is_sent_whole(connection: Connection, number
 
 
 async def test_after_each_part_of_the_work_for_a_list_there_is_a_pause_four_times_as_long(
-    connection: Connection,
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, pauses = count(0.0, 0.5), list[float]()
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    pages = listing([Text("x")] * 250, work=lambda: next(now), pause=pause)
-    await ask(pages, connection)
+    monkeypatch.setattr("time.thread_time", lambda: next(now))
+    monkeypatch.setattr("asyncio.sleep", pause)
+    await ask(listing([Text("x")] * 250), connection)
     assert pauses == [2.0] * 5  # the beginning, two full slices, the rest, and the look that finds nothing more
 
 
