@@ -267,11 +267,12 @@ class Volumes:
         """Start the manager; False, with the reason in the log, while the present mounts cannot be found."""
         settings = self._settings
         machine = read_machine(settings.root_dir)
-        facts = NodeFacts(settings.node, self.metastore, registry, machine, self._fencing.told)
+        facts = NodeFacts(settings.node, self.metastore.facts, registry, machine, self._fencing.told)
         question = BlockQuestion(settings.node, lambda: registry.drivers)
         manager = VolumeManager(
             node=settings.node,
-            store=self.metastore,
+            objects=self.metastore.objects,
+            facts=self.metastore.facts,
             states=states,
             plugin=VolumePlugin(
                 settings.root_dir,
@@ -302,8 +303,8 @@ class Volumes:
         self._manager = manager
         facts.tell(manager.volumes_in_use(), manager.sole_uses())  # only when the present mounts are known
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()))
-        self.metastore.subscribe(UpdatePeriods(self.metastore, registry).changed)
-        self._pod_facts = PodFacts(self.metastore, manager.pod_states)
+        self.metastore.objects.subscribe(UpdatePeriods(self.metastore.objects, registry).changed)
+        self._pod_facts = PodFacts(self.metastore.facts, manager.pod_states)
         manager.subscribe(self._pod_facts.changed)
         self._left_facts = LeftOverFacts(
             lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses(), manager.left_over())
@@ -369,13 +370,13 @@ class Volumes:
 
     def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
         """Return the pods and their volumes. The arguments are those of `KubeletPart.describe`."""
-        manager, heard_at = self._manager, self.metastore.heard_at
+        manager, heard_at = self._manager, self.metastore.objects.heard_at
         return NodeVolumes(
             node=node,
             connected=connected,
             since=since,
             as_of=time_of(heard_at) if heard_at is not None else None,
-            in_step=self.metastore.in_step,
+            in_step=self.metastore.objects.in_step,
             facts_waiting=self.metastore.facts.waiting,
             started=manager is not None,
             trouble=self._trouble or self._unwritten,

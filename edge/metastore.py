@@ -17,15 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from common.database import Schema, connect, connect_to_read, lock, open_database, refuse_newer
 from common.database_writer import RETRY_S, DatabaseWriter
 from common.errors import SettingsError
-from common.objects import Object, Ref
 from edge.stores import fact_store, object_store
 from edge.stores.fact_store import FactStore
-from edge.stores.object_store import ObjectStore, Subscriber
+from edge.stores.object_store import ObjectStore
 from edge.stores.sealing import load_sealer
 
 log = logging.getLogger("csi_bridge.edge.store")
@@ -145,65 +143,3 @@ class Metastore:
     def trouble(self) -> str:
         """The reason why writes fail; empty while they work."""
         return self._writer.trouble
-
-    # ---- objects from the hub
-
-    def get(self, ref: Ref) -> Object | None:
-        """An object in its stored state (`ObjectStore.get`)."""
-        return self.objects.get(ref)
-
-    def uid(self, ref: Ref) -> str:
-        """An object's UID, also if `get` cannot read it; empty if there is no such object."""
-        stamp = self.objects.stamps().get(ref)
-        return stamp.uid if stamp is not None else ""
-
-    def refs(self, kind: str) -> list[Ref]:
-        """The keys of all objects of a kind."""
-        return self.objects.refs(kind)
-
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` after each transaction of objects, and when `in_step` changes. Returns its end."""
-        return self.objects.subscribe(subscriber)
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the hub has confirmed on the present link that the objects are complete."""
-        return self.objects.in_step_since is not None
-
-    @property
-    def in_step_since(self) -> float | None:
-        """The time since when it is in step, in seconds since the epoch; None while it is not."""
-        return self.objects.in_step_since
-
-    @property
-    def heard_at(self) -> float | None:
-        """The last time that it was in step, also before this start: seconds since the epoch, to a minute; or None."""
-        return self.objects.heard_at
-
-    @property
-    def ever_in_step(self) -> bool:
-        """Whether it was in step once, since this start or before."""
-        return self.objects.ever_in_step
-
-    # ---- facts for the hub
-
-    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Set the state of a fact (`FactStore.put`)."""
-        self.facts.put(ref, body)
-
-    def drop_fact(self, ref: Ref) -> None:
-        """Remove a fact."""
-        self.facts.drop(ref)
-
-    def fact_refs(self, kind: str) -> list[Ref]:
-        """The keys of all facts of a kind on the disk."""
-        return [ref for ref in self.facts.stamps() if ref.kind == kind]
-
-    async def wait_acked(self, ref: Ref) -> None:
-        """Wait until the hub has stored a fact's newest state.
-
-        Raises:
-            FactRefused: the hub does not accept its newest state.
-            KeyError: there is no such fact, or it was dropped.
-        """
-        await self.facts.wait_acked(ref)

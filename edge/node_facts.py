@@ -26,8 +26,9 @@ from common.left_over import LeftOver
 from common.objects import Ref
 from common.sole_use import KIND, sole_use
 from edge.machine import Machine
-from edge.metastore import Metastore
 from edge.registry.driver_registry import DriverRegistry
+from edge.stores.fact_store import FactStore
+from edge.stores.object_store import ObjectStore
 from edge.volumes import VolumeKey
 
 _SHORTEST_PERIOD_S: Final = 10.0
@@ -37,7 +38,7 @@ _SHORTEST_PERIOD_S: Final = 10.0
 class UpdatePeriods:
     """Sets how often each driver is asked for its volume limit."""
 
-    def __init__(self, objects: Metastore, askers: DriverRegistry) -> None:
+    def __init__(self, objects: ObjectStore, askers: DriverRegistry) -> None:
         self._objects, self._askers = objects, askers
         self.changed(objects.refs("CSIDriver"))
 
@@ -62,7 +63,7 @@ class NodeFacts:
     def __init__(
         self,
         node: str,
-        store: Metastore,
+        store: FactStore,
         drivers: DriverRegistry,
         machine: Machine,
         fence: Callable[[], dict[str, Any]] = dict,
@@ -87,7 +88,7 @@ class NodeFacts:
         if left is not None:
             self._left = tuple(left)
         named, fence = {"name": self._name}, self._fence()
-        self._store.put_fact(
+        self._store.put(
             self._csi_node,
             {
                 "apiVersion": "storage.k8s.io/v1",
@@ -96,7 +97,7 @@ class NodeFacts:
                 "spec": {"drivers": self._drivers.csi_node()},
             },
         )
-        self._store.put_fact(
+        self._store.put(
             self._node,
             {
                 "apiVersion": "v1",
@@ -117,9 +118,9 @@ class NodeFacts:
         )
 
         claims = {sole_use(key.driver, key.handle): key for key in sole}
-        there = set(self._store.fact_refs(KIND)) | self._claimed
+        there = set(self._store.refs(KIND)) | self._claimed
         for ref in there - claims.keys():
-            self._store.drop_fact(ref)
+            self._store.drop(ref)
         for ref in claims.keys() - there:
             self._claim(ref, claims[ref])
         self._claimed = set(claims)
@@ -143,7 +144,7 @@ class NodeFacts:
     def _claim(self, ref: Ref, key: VolumeKey) -> None:
         # The time makes it a new fact: what the hub said to an earlier claim does not count.
         spec = {"driver": key.driver, "volumeHandle": key.handle}
-        self._store.put_fact(ref, {"spec": spec, "metadata": {"creationTimestamp": str(time.time())}})
+        self._store.put(ref, {"spec": spec, "metadata": {"creationTimestamp": str(time.time())}})
 
 
 _LEFT_SETTLE_S: Final = 5.0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from common.objects import Ref, encode_body
 from common.pod_fact import MOST_BYTES, MOUNTED, RELEASED, UNMOUNTED, ToldVolume, VolumeState, write_volumes
-from edge.metastore import Metastore
+from edge.stores.fact_store import FactStore
 from edge.volumes import Pod
 
 _SETTLE_S: Final = 0.5
@@ -48,14 +48,14 @@ class PodFacts:
 
     def __init__(
         self,
-        store: Metastore,
+        store: FactStore,
         states: Callable[[], Iterable[PodState]],
         *,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         self._store, self._states = store, states
         self._later = later or asyncio.get_running_loop().call_later
-        self._told: dict[Ref, PodState | None] = dict.fromkeys(store.fact_refs("Pod"))
+        self._told: dict[Ref, PodState | None] = dict.fromkeys(store.refs("Pod"))
         """None: the agent told it before its restart."""
         self._due = self._closed = False
 
@@ -79,9 +79,9 @@ class PodFacts:
             if state.volumes or state.left or state.is_released or ref in self._told:
                 told[ref] = state
                 if self._told.get(ref) != state:
-                    self._store.put_fact(ref, _body(state))
+                    self._store.put(ref, _body(state))
         for ref in self._told.keys() - told.keys():
-            self._store.drop_fact(ref)
+            self._store.drop(ref)
         self._told = told
 
 

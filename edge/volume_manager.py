@@ -53,9 +53,10 @@ from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, State, VolumeStates, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
-from edge.metastore import Metastore
 from edge.pod_facts import PodState
 from edge.registry.driver_registry import DriverRegistry
+from edge.stores.fact_store import FactStore
+from edge.stores.object_store import ObjectStore
 from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, Volume, VolumeKey
 
@@ -101,7 +102,8 @@ class VolumeManager:
         self,
         *,
         node: str,
-        store: Metastore,
+        objects: ObjectStore,
+        facts: FactStore,
         states: VolumeStates,
         plugin: VolumePlugin,
         drivers: DriverRegistry,
@@ -128,12 +130,12 @@ class VolumeManager:
         """
         self._fencing = fencing
         self._told_fenced: set[VolumeKey] = set()
-        self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
+        self._objects, self._states, self._plugin, self._drivers = objects, states, plugin, drivers
         self._in_use_changed, self._in_use_acked = in_use_changed, in_use_acked
         self._clock = clock or Clock()
-        self._facts = VolumeFacts(store, node=node, clock=self._clock)
+        self._facts = VolumeFacts(facts, node=node, clock=self._clock)
         self.wanted = Wanted(
-            store,
+            objects,
             node=node,
             own_labels=own_labels,
             selinux=_SELINUX.exists() if selinux is None else selinux,
@@ -145,7 +147,7 @@ class VolumeManager:
             mount_table=SharedLook(plugin.mount_table),
             states=states,
             drivers=drivers,
-            inputs=CallInputs(store, node=node, clock=self._clock),
+            inputs=CallInputs(objects, node=node, clock=self._clock),
             facts=self._facts,
             clock=self._clock,
             boot=boot or read_boot(),
@@ -154,7 +156,7 @@ class VolumeManager:
             is_trusted=self._is_trusted,
             places=Places(),
             in_use_acked=in_use_acked,
-            in_step=lambda: self._store.in_step,
+            in_step=lambda: self._objects.in_step,
             in_use_changed=self._tell_in_use,
             changed=self._tell,
             direct=direct,
@@ -193,7 +195,7 @@ class VolumeManager:
         """
         await self._reconstruct()
         self._running = True
-        self._store.subscribe(self._objects_changed)
+        self._objects.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
         await self._fencing.keep_only(key for key, volume in self._volumes.items() if volume.rows.device is not None)
         acked = partial(self._in_use_acked, sole=False)  # a volume that goes by time has an attachment
@@ -363,14 +365,14 @@ class VolumeManager:
 
     def _forget_lost_claims(self) -> None:
         """Forget the facts about claims that were deleted while the agent did not run."""
-        if self._store.ever_in_step:
+        if self._objects.ever_in_step:
             for ref in self._facts.claims():
                 if self._is_absent(ref):
                     self._facts.forget_claim(ref.namespace, ref.name)
 
     def _is_absent(self, ref: Ref) -> bool:
         try:
-            return self._store.get(ref) is None
+            return self._objects.get(ref) is None
         except OSError:  # it may exist
             return False
 
@@ -570,9 +572,9 @@ class VolumeManager:
 
     def _look_at_trust(self) -> None:
         """If the store has become complete, also on a new link, retry all steps: some waited for that."""
-        if self._store.in_step == self._is_in_step:
+        if self._objects.in_step == self._is_in_step:
             return
-        self._is_in_step = self._store.in_step
+        self._is_in_step = self._objects.in_step
         if self._is_in_step:
             self._was_in_step = True
             for volume in list(self._volumes.values()):
@@ -594,9 +596,9 @@ class VolumeManager:
 
     def _is_trusted(self, row: Row) -> bool:
         """Whether an object that is missing in the store is gone, as far as this row's volume is concerned."""
-        if self._was_in_step or self._store.in_step:
+        if self._was_in_step or self._objects.in_step:
             return True
-        return self._store.ever_in_step and not row.reconstructed
+        return self._objects.ever_in_step and not row.reconstructed
 
     # ---- state at start ----------------------------------------------------------------------------------------------
 

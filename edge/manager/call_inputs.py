@@ -15,7 +15,7 @@ from typing import Any
 from common.objects import Object, Ref
 from edge.manager.clock import Clock
 from edge.manager.expansion import ClaimSize, read_claim
-from edge.metastore import Metastore
+from edge.stores.object_store import ObjectStore
 from edge.volume_errors import NotReady
 from edge.volumes import Claim, PodVolume, SecretRef, Volume, attachment_name
 
@@ -27,7 +27,7 @@ class Waiting(NotReady):
 class CallInputs:
     """Reads the inputs from the store."""
 
-    def __init__(self, objects: Metastore, *, node: str, clock: Clock) -> None:
+    def __init__(self, objects: ObjectStore, *, node: str, clock: Clock) -> None:
         self._objects, self._node, self._clock = objects, node, clock
 
     def publish_context(self, volume: Volume) -> dict[str, str]:

@@ -21,7 +21,7 @@ from common.objects import Ref
 from common.quantity import format_bytes
 from edge.manager.clock import Clock
 from edge.manager.expansion import IN_PROGRESS, INFEASIBLE, ClaimSize
-from edge.metastore import Metastore
+from edge.stores.fact_store import FactStore
 from edge.volumes import Claim, Pod
 
 COMPONENT = "csi-bridge-edge"
@@ -50,7 +50,7 @@ class _Cause:
 class VolumeFacts:
     """The facts about this node's volumes."""
 
-    def __init__(self, facts: Metastore, *, node: str, clock: Clock) -> None:
+    def __init__(self, facts: FactStore, *, node: str, clock: Clock) -> None:
         self._facts, self._node, self._clock = facts, node, clock
         self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()
         self._conditions: dict[tuple[str, str], tuple[str, str]] = {}
@@ -93,7 +93,7 @@ class VolumeFacts:
         namespace = about.get("namespace", "default")
         short = about["name"][:_LONGEST_NAME].rstrip(".-")
         name = f"{short}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
-        self._facts.put_fact(
+        self._facts.put(
             Ref("Event", namespace, name),
             {
                 "apiVersion": "v1",
@@ -141,12 +141,12 @@ class VolumeFacts:
 
     def claims(self) -> list[Ref]:
         """The claims that have a fact, including those from before the agent's restart."""
-        return self._facts.fact_refs("PersistentVolumeClaim")
+        return self._facts.refs("PersistentVolumeClaim")
 
     def forget_claim(self, namespace: str, name: str) -> None:
         """The claim is gone: take back its fact."""
         self._conditions.pop((namespace, name), None)
-        self._facts.drop_fact(Ref("PersistentVolumeClaim", namespace, name))
+        self._facts.drop(Ref("PersistentVolumeClaim", namespace, name))
 
     def _claim(
         self,
@@ -158,7 +158,7 @@ class VolumeFacts:
     ) -> None:
         reach("facts.before-claim")
         asked = {} if allocated_bytes is None else {"allocatedResources": {"storage": format_bytes(allocated_bytes)}}
-        self._facts.put_fact(
+        self._facts.put(
             Ref("PersistentVolumeClaim", claim.namespace, claim.name),
             {
                 "apiVersion": "v1",

@@ -22,7 +22,7 @@ from common.objects import Ref
 from edge.disk.layout import Layout
 from edge.manager.opt_in import OptIn
 from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
-from edge.metastore import Metastore
+from edge.stores.object_store import ObjectStore
 from edge.volumes import Pod
 
 POD = "Pod"
@@ -33,7 +33,7 @@ class Wanted:
 
     def __init__(
         self,
-        objects: Metastore,
+        objects: ObjectStore,
         *,
         node: str,
         own_labels: Callable[[], Mapping[str, str]] = dict,

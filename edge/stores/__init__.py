@@ -1,4 +1,4 @@
-"""The agent's database. Other packages use it through `edge.metastore`.
+"""The agent's database. `edge.metastore` opens it.
 
 Read in this order:
 

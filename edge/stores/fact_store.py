@@ -122,9 +122,9 @@ class FactStore:
             if not waiter.done():
                 waiter.set_exception(KeyError(ref))
 
-    def is_acked(self, ref: Ref) -> bool:
-        """Whether the hub has stored a fact's newest state. False if there is no such fact."""
-        return ref in self._acked
+    def refs(self, kind: str) -> list[Ref]:
+        """The keys of all facts of a kind on the disk."""
+        return [ref for ref in self._stamps if ref.kind == kind]
 
     async def wait_acked(self, ref: Ref) -> None:
         """Wait until the hub has stored a fact's newest state, even if the fact changes meanwhile.

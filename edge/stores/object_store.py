@@ -141,14 +141,24 @@ class ObjectStore:
             ) from error
         return Object(ref, stamp, body)
 
+    def uid(self, ref: Ref) -> str:
+        """An object's UID, also if `get` cannot read it; empty if there is no such object."""
+        stamp = self._stamps.get(ref)
+        return stamp.uid if stamp is not None else ""
+
     def refs(self, kind: str) -> list[Ref]:
         """The keys of all objects of a kind."""
         return [ref for ref in self._stamps if ref.kind == kind]
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` on the loop after each transaction, with its keys. Returns the function that ends this."""
+        """Call `subscriber` on the loop after each transaction, and when `in_step` changes. Returns the end of that."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the hub has confirmed on the present link that the objects are complete."""
+        return self.in_step_since is not None
 
     @property
     def ever_in_step(self) -> bool:

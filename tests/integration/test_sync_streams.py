@@ -176,7 +176,7 @@ class StreamedPair:
 
     async def in_step(self) -> None:
         """Wait until the agent holds what the hub knows, and the hub what the agent tells."""
-        await until(lambda: self.metastore.in_step and self.equal and not self.metastore.facts.waiting)
+        await until(lambda: self.metastore.objects.in_step and self.equal and not self.metastore.facts.waiting)
 
     @property
     def equal(self) -> bool:
@@ -214,25 +214,25 @@ async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows_also_t
 ) -> None:
     await pair.connect()
     await pair.in_step()
-    assert pair.metastore.ever_in_step
+    assert pair.metastore.objects.ever_in_step
     pair.source.put(item("a"), item("b"))
     await until(lambda: pair.equal)
     assert pair.priorities == {Priority.SYNC}
-    assert pair.metastore.get(item("a").ref) == item("a")
+    assert pair.metastore.objects.get(item("a").ref) == item("a")
     pair.source.put(item("a", 2), item("c"))
     await until(lambda: pair.equal)
     pair.source.drop(item("b").ref)
     await until(lambda: pair.equal)
-    assert pair.metastore.get(item("a").ref) == item("a", 2)
-    assert set(pair.metastore.refs("Pod")) == {item("a").ref, item("c").ref}
+    assert pair.metastore.objects.get(item("a").ref) == item("a", 2)
+    assert set(pair.metastore.objects.refs("Pod")) == {item("a").ref, item("c").ref}
     pair.cut()
     await settle()
-    assert not pair.metastore.in_step
+    assert not pair.metastore.objects.in_step
     pair.source.drop(item("a").ref)
-    assert pair.metastore.get(item("a").ref) == item("a", 2)
+    assert pair.metastore.objects.get(item("a").ref) == item("a", 2)
     await pair.connect()
     await pair.in_step()
-    assert pair.metastore.get(item("a").ref) is None
+    assert pair.metastore.objects.get(item("a").ref) is None
 
 
 async def test_a_hub_that_has_not_heard_everything_says_nothing(pair: StreamedPair) -> None:
@@ -245,10 +245,10 @@ async def test_a_hub_that_has_not_heard_everything_says_nothing(pair: StreamedPa
     await pair.connect()
     pair.source.tell()
     await settle()
-    assert (pair.metastore.in_step, pair.equal) == (False, False)
+    assert (pair.metastore.objects.in_step, pair.equal) == (False, False)
     pair.source.put(item("a"), item("b"))
     await settle()
-    assert pair.metastore.get(item("b").ref) is None
+    assert pair.metastore.objects.get(item("b").ref) is None
     pair.source.is_ready = True
     pair.source.tell()
     await pair.in_step()
@@ -289,7 +289,7 @@ async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(pair: 
     pair.cut()
     await pair.connect()
     await settle()
-    assert not pair.metastore.in_step
+    assert not pair.metastore.objects.in_step
     change(tmp_path, "DROP TRIGGER full")
     await pair.in_step()
 
@@ -360,11 +360,11 @@ async def following(
 
 
 def names(pair: StreamedPair, kind: str) -> set[str]:
-    return {ref.name for ref in pair.metastore.refs(kind)}
+    return {ref.name for ref in pair.metastore.objects.refs(kind)}
 
 
 def told(pair: StreamedPair, pod_uid: str) -> dict[str, Any]:
-    found = pair.metastore.get(Ref(TOKENS.kind, "default", pod_uid))
+    found = pair.metastore.objects.get(Ref(TOKENS.kind, "default", pod_uid))
     return found.read() if found is not None else {}
 
 
@@ -375,9 +375,9 @@ async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_tak
     api = Server()
     async with following(api, pair):
         await pair.connect()
-        await until(lambda: pair.metastore.in_step and names(pair, "Secret") == {"s"})
+        await until(lambda: pair.metastore.objects.in_step and names(pair, "Secret") == {"s"})
         assert names(pair, "Pod") == {"deleted", "old"}
-        secret, tokens = pair.metastore.get(SECRET), pair.metastore.get(TOKENS)
+        secret, tokens = pair.metastore.objects.get(SECRET), pair.metastore.objects.get(TOKENS)
         assert secret is not None
         assert tokens is not None
     api.broken = KubeError("get", code, "", "not today")
@@ -385,9 +385,9 @@ async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_tak
     api.put(pod("new"))
     async with following(api, pair, patience_s=0.01) as turn:
         await pair.connect()
-        await until(lambda: pair.metastore.in_step and names(pair, "Pod") == {"new", "old"})
-        assert pair.metastore.get(SECRET) == secret
-        assert pair.metastore.get(TOKENS) == tokens
+        await until(lambda: pair.metastore.objects.in_step and names(pair, "Pod") == {"new", "old"})
+        assert pair.metastore.objects.get(SECRET) == secret
+        assert pair.metastore.objects.get(TOKENS) == tokens
         assert "not today" in told(pair, "uid-new")["problem"]
 
         api.broken = None
@@ -395,35 +395,35 @@ async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_tak
         turn(60.0)
         await until(lambda: not names(pair, "Secret"))
         await until(lambda: told(pair, "uid-new").get("tokens"))
-        await until(lambda: pair.metastore.get(TOKENS) not in (tokens, None))
+        await until(lambda: pair.metastore.objects.get(TOKENS) not in (tokens, None))
 
 
 # -------------------- up --------------------
 
 
 async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline(pair: StreamedPair) -> None:
-    pair.metastore.put_fact(NODE, {"volumesInUse": []})
+    pair.metastore.facts.put(NODE, {"volumesInUse": []})
     assert pair.sink.streams == 0
     await pair.connect()
-    await pair.metastore.wait_acked(NODE)
+    await pair.metastore.facts.wait_acked(NODE)
     assert pair.sink.streams == 1
     assert pair.sink.told == ["n1 {'volumesInUse': []}"]
     pair.cut()
     await until(lambda: pair.sink.streams == 0)
-    pair.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
-    pair.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
-    assert not pair.metastore.facts.is_acked(NODE)
+    pair.metastore.facts.put(NODE, {"volumesInUse": ["a"]})
+    pair.metastore.facts.put(NODE, {"volumesInUse": ["a", "b"]})
+    assert NODE not in pair.metastore.facts._acked
     await pair.connect()
-    await pair.metastore.wait_acked(NODE)
+    await pair.metastore.facts.wait_acked(NODE)
     assert pair.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
-    pair.metastore.drop_fact(NODE)
+    pair.metastore.facts.drop(NODE)
     await until(lambda: pair.sink.told[2:] == ["n1 dropped"])
 
 
 async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(pair: StreamedPair) -> None:
-    pair.metastore.put_fact(NODE, {})
+    pair.metastore.facts.put(NODE, {})
     await pair.connect()
-    await pair.metastore.wait_acked(NODE)
+    await pair.metastore.facts.wait_acked(NODE)
     pair.cut()
     await until(lambda: pair.sink.streams == 0)
     pair.sink.told.clear()
@@ -461,8 +461,8 @@ async def test_the_hub_notes_the_machine_before_a_stream_of_it_changes_what_the_
 
 
 async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(pair: StreamedPair) -> None:
-    pair.metastore.put_fact(NODE, {"a": 1})
-    pair.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
+    pair.metastore.facts.put(NODE, {"a": 1})
+    pair.metastore.facts.put(Ref("Event", "ns", "e"), {"count": 1})
     await pair.connect()
     await until(lambda: len(pair.sink.told) == 2 and not pair.metastore.facts.waiting)
     pair.cut()
@@ -476,28 +476,28 @@ async def test_a_hub_whose_disk_is_full_acknowledges_nothing_and_tries_again(
     pair: StreamedPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair.sink.trouble = "disk is full"
-    pair.metastore.put_fact(NODE, {"a": 1})
+    pair.metastore.facts.put(NODE, {"a": 1})
     await pair.connect()
     said = "a fact of node n1 cannot be stored; it is tried again: disk is full"
     await until(lambda: pair.sink.failed > 3)
     assert caplog.messages.count(said) == 1
-    assert not pair.metastore.facts.is_acked(NODE)
+    assert NODE not in pair.metastore.facts._acked
     pair.sink.trouble = ""
-    await pair.metastore.wait_acked(NODE)
+    await pair.metastore.facts.wait_acked(NODE)
 
 
 async def test_an_old_stream_stores_nothing_after_a_new_one(pair: StreamedPair) -> None:
     pair.sink.gate.clear()
-    pair.metastore.put_fact(NODE, {"a": 1})
+    pair.metastore.facts.put(NODE, {"a": 1})
     await pair.connect()
     await until(lambda: pair.server._tasks)
     pair.cut()
-    pair.metastore.put_fact(NODE, {"a": 2})
+    pair.metastore.facts.put(NODE, {"a": 2})
     await pair.connect()
     await settle()
     assert pair.sink.told == []
     pair.sink.gate.set()
-    await pair.metastore.wait_acked(NODE)
+    await pair.metastore.facts.wait_acked(NODE)
     assert pair.sink.told == ["n1 {'a': 1}", "n1 {'a': 2}"]
 
 
@@ -506,10 +506,10 @@ async def test_of_many_facts_that_are_refused_the_log_names_the_first(
 ) -> None:
     pair.sink.refuses = {f"c{number}" for number in range(30)}
     for name in sorted(pair.sink.refuses):
-        pair.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", name), {"a": 1})
-    pair.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
+        pair.metastore.facts.put(Ref("PersistentVolumeClaim", "ns", name), {"a": 1})
+    pair.metastore.facts.put(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
     await pair.connect()
-    await pair.metastore.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
+    await pair.metastore.facts.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
     said = [message for message in caplog.messages if message.startswith("node n1 sent a fact that is not accepted")]
     assert len(said) == 10
     assert said[-1].endswith("; more of them are not logged")
@@ -558,7 +558,7 @@ async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
     await settle()
     pair.streams.up(pair.links[1])
     await until(lambda: any("SYNC stream has ended" in message for message in caplog.messages))
-    assert pair.metastore.refs("Pod") == []
+    assert pair.metastore.objects.refs("Pod") == []
     assert not [record for record in caplog.records if record.exc_info]
 
 

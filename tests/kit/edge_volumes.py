@@ -101,13 +101,11 @@ class _Bell:
 
 
 class FakeStore:
-    """Objects, and facts; the disk does not give the objects in `withheld`."""
+    """Objects; the disk does not give those in `withheld`."""
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
         self.withheld: set[Ref] = set()
-        self.facts: dict[Ref, dict[str, Any]] = {}
-        self.told: list[tuple[Ref, dict[str, Any]]] = []
         self.in_step = True
         self.ever_in_step = True
         self.reads = 0
@@ -152,18 +150,31 @@ class FakeStore:
     def body(self, ref: Ref) -> dict[str, Any]:
         return self.objects[ref].read()
 
-    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        self.facts[ref] = body
+
+class FakeFacts:
+    """Facts, which the hub has at once.
+
+    Attributes:
+        kept: the facts.
+        told: every state that they had.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[Ref, dict[str, Any]] = {}
+        self.told: list[tuple[Ref, dict[str, Any]]] = []
+
+    def put(self, ref: Ref, body: dict[str, Any]) -> None:
+        self.kept[ref] = body
         self.told.append((ref, body))
 
     async def wait_acked(self, _ref: Ref) -> None:
         """The hub has every fact."""
 
-    def drop_fact(self, ref: Ref) -> None:
-        self.facts.pop(ref, None)
+    def drop(self, ref: Ref) -> None:
+        self.kept.pop(ref, None)
 
-    def fact_refs(self, kind: str) -> list[Ref]:
-        return [ref for ref in self.facts if ref.kind == kind]
+    def refs(self, kind: str) -> list[Ref]:
+        return [ref for ref in self.kept if ref.kind == kind]
 
     def events(self) -> list[tuple[str, str]]:
         """Return reason and message of every reported event."""
@@ -433,6 +444,7 @@ class EdgeVolumes:
 
     clock: FakeClock = field(default_factory=FakeClock)
     store: FakeStore = field(default_factory=FakeStore)
+    facts: FakeFacts = field(default_factory=FakeFacts)
     states: FakeStates = field(default_factory=FakeStates)
     plugin: FakePlugin = field(default_factory=FakePlugin)
     drivers: FakeDrivers = field(default_factory=lambda: FakeDrivers(FakeDriver()))
@@ -482,7 +494,8 @@ class EdgeVolumes:
 
         return VolumeManager(
             node=NODE,
-            store=self.store,
+            objects=self.store,
+            facts=self.facts,
             states=self.states,
             plugin=self.plugin,
             drivers=self.drivers,

@@ -260,7 +260,7 @@ async def test_an_asked_volume_that_cannot_be_deferred_is_refused_at_once_by_an_
     edge.add_pod(metadata={"annotations": {ANNOTATION: "data"}})
     await edge.start()
     assert edge.plugin.calls == []
-    (event,) = [message for _, message in edge.store.events()]
+    (event,) = [message for _, message in edge.facts.events()]
     assert "the pod has no runtimeClassName" in event
 
 
@@ -304,11 +304,11 @@ async def test_a_volume_that_grows_while_it_is_published_is_told_when_its_file_s
     edge.direct.failures["grow"] = Uncertain("resize2fs has failed")
     edge.ask()
     await edge.start()
-    assert "FileSystemResizeSuccessful" not in [reason for reason, _ in edge.store.events()]
+    assert "FileSystemResizeSuccessful" not in [reason for reason, _ in edge.facts.events()]
     edge.direct.failures.clear()
     await edge.clock.turn(200)
     assert edge.row.state is State.DONE
-    assert [reason for reason, _ in edge.store.events()].count("FileSystemResizeSuccessful") == 2  # pod and claim
+    assert [reason for reason, _ in edge.facts.events()].count("FileSystemResizeSuccessful") == 2  # pod and claim
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ async def test_a_file_system_that_does_not_grow_before_the_handover_leaves_the_c
     edge.ask()
     await edge.start()
     assert edge.row.state is State.DONE
-    reasons = [reason for reason, _ in edge.store.events()]
+    reasons = [reason for reason, _ in edge.facts.events()]
     assert "FileSystemResizeRequired" in reasons
     assert "FileSystemResizeSuccessful" not in reasons
     await edge.clock.turn(600)

@@ -59,7 +59,7 @@ async def test_a_policy_that_does_not_count_is_told_at_the_claim(value: str, why
     edge.fencing.why_not = "its agent is off"
     await edge.start()
     assert edge.fencing.held == []
-    ((_, message),) = [event for event in edge.store.events() if event[0] == "NotFenced"]
+    ((_, message),) = [event for event in edge.facts.events() if event[0] == "NotFenced"]
     assert why in message
 
 
@@ -105,9 +105,9 @@ async def test_each_step_that_mounts_a_held_volume_waits_for_the_lease_and_no_po
     edge.plugin.fails("stage", Uncertain("it hangs"))
     await edge.start()
     edge.take_calls()
-    told, edge.fencing.waits = edge.store.events(), "no answer yet"
+    told, edge.fencing.waits = edge.facts.events(), "no answer yet"
     await edge.clock.turn(1.0)
-    assert (edge.take_calls(), edge.entry()["error"], edge.store.events()) == ([], "no answer yet", told)
+    assert (edge.take_calls(), edge.entry()["error"], edge.facts.events()) == ([], "no answer yet", told)
     edge.fencing.waits = ""
     edge.fencing.tell()
     await settle()
@@ -115,7 +115,7 @@ async def test_each_step_that_mounts_a_held_volume_waits_for_the_lease_and_no_po
     edge.fencing.waits = "no answer yet"
     edge.add_pod("more")
     await settle()
-    assert (edge.take_calls(), edge.entry("more")["error"], edge.store.events()) == ([], "no answer yet", told)
+    assert (edge.take_calls(), edge.entry("more")["error"], edge.facts.events()) == ([], "no answer yet", told)
 
 
 async def test_a_volume_that_was_staged_before_it_asked_for_fence_is_published_without_a_lease() -> None:
@@ -154,7 +154,7 @@ async def test_a_fenced_volume_is_unstaged_when_it_is_shut_down_and_then_given_b
     assert edge.take_calls() == TAKEN_DOWN
     assert edge.fencing.held == []
     assert ("Fenced", 'volume "pv-data" was fenced, because the hub did not answer: its file system is shut down') in (
-        edge.store.events()
+        edge.facts.events()
     )
     edge.fencing.waits = ""
     edge.fencing.tell()
@@ -167,7 +167,7 @@ async def test_a_volume_that_turns_out_to_be_one_that_cannot_be_fenced_is_told_a
     edge = edge_with("fence")
     edge.fencing.kept[KEY] = "its file system is nfs4"
     await edge.start()
-    ((_, message),) = [event for event in edge.store.events() if event[0] == "NotFenced"]
+    ((_, message),) = [event for event in edge.facts.events() if event[0] == "NotFenced"]
     assert message.endswith("it asks for fence, and is kept on this node: its file system is nfs4")
     assert edge.entry()["state"] == "published"
 

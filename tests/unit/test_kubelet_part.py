@@ -183,12 +183,12 @@ async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsew
 
 async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path) -> None:
     async with running(part(tmp_path, node="n1-typo", root="typo")) as store:
-        store.put_fact(Ref("Node", "", "n1-typo"), {"metadata": {"name": "n1-typo"}})
+        store.facts.put(Ref("Node", "", "n1-typo"), {"metadata": {"name": "n1-typo"}})
         await store.objects.store([InStep(1)])
     right = part(tmp_path)
     async with running(right) as store:
         await settle()
-        assert Ref("Node", "", "n1-typo") not in store.fact_refs("Node")
+        assert Ref("Node", "", "n1-typo") not in store.facts.refs("Node")
         assert told(right).as_of is None
     assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
     assert list((tmp_path / "state").glob("edge.db.own-*"))

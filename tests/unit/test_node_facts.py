@@ -13,7 +13,7 @@ from common.sole_use import sole_use
 from edge.machine import Machine
 from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
 from edge.volumes import VolumeKey
-from tests.kit.edge_volumes import FakeStore
+from tests.kit.edge_volumes import FakeFacts, FakeStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,11 +35,11 @@ class Drivers:
 
 
 def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> None:
-    store = FakeStore()
+    store = FakeFacts()
     machine = Machine({"cpu": "2", "pods": "110"}, {"architecture": "arm64"})
     NodeFacts("n1", store, Drivers(), machine).tell(["kubernetes.io/csi/d.csi^v"], [])
-    assert store.facts[Ref("CSINode", "", "n1")]["spec"]["drivers"] == Drivers().csi_node()
-    node = store.facts[Ref("Node", "", "n1")]
+    assert store.kept[Ref("CSINode", "", "n1")]["spec"]["drivers"] == Drivers().csi_node()
+    node = store.kept[Ref("Node", "", "n1")]
     assert node["metadata"] == {
         "name": "n1",
         "annotations": {"csi.volume.kubernetes.io/nodeid": '{"d.csi":"id"}'},
@@ -54,38 +54,38 @@ def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> N
 
 
 async def test_a_volume_that_is_one_nodes_is_claimed_while_it_is_in_use_and_anew_for_each_first_staging() -> None:
-    store, key = FakeStore(), VolumeKey("d.csi", "v")
+    store, key = FakeFacts(), VolumeKey("d.csi", "v")
     facts, ref = NodeFacts("n1", store, Drivers(), Machine({}, {})), sole_use("d.csi", "v")
     facts.tell([str(key)], [key])
-    first = store.facts[ref]
+    first = store.kept[ref]
     assert first["spec"] == {"driver": "d.csi", "volumeHandle": "v"}
     facts.tell([str(key)], [key])
-    assert store.facts[ref] is first
+    assert store.kept[ref] is first
     await facts.in_use_acked(key, sole=True)
-    assert store.facts[ref] != first
+    assert store.kept[ref] != first
     facts.tell([], [])
-    assert ref not in store.facts
+    assert ref not in store.kept
 
 
 def test_the_node_tells_what_its_agent_fences_and_nothing_of_it_otherwise() -> None:
-    store, fence = FakeStore(), dict[str, Any]()
+    store, fence = FakeFacts(), dict[str, Any]()
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}), lambda: fence)
     facts.tell([], [])
-    assert "fence" not in store.facts[Ref("Node", "", "n1")]["status"]
+    assert "fence" not in store.kept[Ref("Node", "", "n1")]["status"]
     fence = {"leaseSeconds": 60, "watchdogSeconds": 60, "staged": ["kubernetes.io/csi/d.csi^v"], "staging": []}
     facts.tell([], [])
-    assert store.facts[Ref("Node", "", "n1")]["status"]["fence"] == fence
+    assert store.kept[Ref("Node", "", "n1")]["status"]["fence"] == fence
 
 
 def test_a_mount_that_no_pod_wants_stays_in_the_nodes_fact_until_the_next_word_of_them() -> None:
-    store = FakeStore()
+    store = FakeFacts()
     facts = NodeFacts("n1", store, Drivers(), Machine({}, {}))
     facts.tell([], [], [LeftOver(driver="d.csi", handle="v", why="busy")])
     facts.tell(["kubernetes.io/csi/d.csi^w"], [])
     told = {"more": 0, "volumes": [{"driver": "d.csi", "handle": "v", "why": "busy"}]}
-    assert store.facts[Ref("Node", "", "n1")]["status"]["leftOver"] == told
+    assert store.kept[Ref("Node", "", "n1")]["status"]["leftOver"] == told
     facts.tell([], [], [])
-    assert store.facts[Ref("Node", "", "n1")]["status"]["leftOver"]["volumes"] == []
+    assert store.kept[Ref("Node", "", "n1")]["status"]["leftOver"]["volumes"] == []
 
 
 def test_mounts_without_a_pod_are_told_once_the_volumes_have_settled() -> None:

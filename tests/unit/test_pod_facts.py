@@ -13,7 +13,7 @@ from edge.manager.states import Publication
 from edge.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
-from tests.kit.edge_volumes import EdgeVolumes, FakeStore
+from tests.kit.edge_volumes import EdgeVolumes, FakeFacts
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason":
 class Told:
     """Facts of pods whose states a test sets, told at once."""
 
-    def __init__(self, store: FakeStore | None = None) -> None:
-        self.store = store or FakeStore()
+    def __init__(self, store: FakeFacts | None = None) -> None:
+        self.store = store or FakeFacts()
         self.states: list[PodState] = []
         self.waiting: list[Callable[[], None]] = []
         self.facts = PodFacts(self.store, lambda: self.states, later=self._later)
@@ -48,10 +48,10 @@ class Told:
             self.waiting.pop()()
 
     def volumes(self) -> dict[str, ToldVolume] | None:
-        return read_volumes(self.store.facts[WEB]["status"])
+        return read_volumes(self.store.kept[WEB]["status"])
 
     def conditions(self, ref: Ref = WEB) -> list[dict[str, Any]]:
-        conditions: list[dict[str, Any]] = self.store.facts[ref]["status"]["conditions"]
+        conditions: list[dict[str, Any]] = self.store.kept[ref]["status"]["conditions"]
         return conditions
 
 
@@ -70,7 +70,7 @@ def state(*, uid: str = "u", gone: bool = False, **more: Any) -> PodState:
 def test_what_is_told_of_a_pod_names_it_and_its_uid() -> None:
     told = Told()
     told.be(state(volumes=HAS_ALL))
-    assert told.store.facts[WEB]["metadata"] == {"namespace": "ns", "name": "web", "uid": "u"}
+    assert told.store.kept[WEB]["metadata"] == {"namespace": "ns", "name": "web", "uid": "u"}
     assert told.conditions() == [MOUNTED]
 
 
@@ -78,7 +78,7 @@ def test_each_volume_is_told_with_its_state_and_its_reason() -> None:
     told = Told()
     told.be(state(volumes=(*volumes("b", why="no driver"), *volumes("a"), *HAS_ALL)))
     assert told.conditions() == [WAITING]
-    assert told.store.facts[WEB]["status"]["volumes"] == [
+    assert told.store.kept[WEB]["status"]["volumes"] == [
         {"name": "a", "state": "waiting"},
         {"name": "b", "state": "waiting", "reason": "no driver"},
         {"name": "data", "state": "mounted"},
@@ -95,7 +95,7 @@ def test_a_volume_that_may_be_mounted_does_not_make_the_pod_have_its_volumes() -
 def test_reasons_are_cut_until_the_fact_has_room_for_all_volumes_and_say_so(character: str) -> None:
     told, names = Told(), [f"{'v' * 57}-{number}" for number in range(100)]
     told.be(state(volumes=volumes(*names, why=character * 5_000)))
-    assert len(encode_body(told.store.facts[WEB])) <= MOST_BYTES
+    assert len(encode_body(told.store.kept[WEB])) <= MOST_BYTES
     found = told.volumes()
     assert found is not None
     assert list(found) == sorted(names)
@@ -119,7 +119,7 @@ def test_a_pods_whole_life_is_told_and_then_no_more() -> None:
     told.be(state(gone=True, deleted=True))
     assert told.conditions() == [UNMOUNTED, RELEASED]
     told.be()
-    assert told.store.facts == {}
+    assert told.store.kept == {}
 
 
 def test_a_pod_that_has_ended_is_released_only_when_it_is_deleted_as_well() -> None:
@@ -136,7 +136,7 @@ def test_a_pod_without_volumes_is_told_of_only_at_its_end() -> None:
     told.be(state())
     told.be(state(deleted=True))
     told.be(state(gone=True))
-    assert told.store.facts == {}
+    assert told.store.kept == {}
     told.be(state(gone=True, deleted=True))
     assert told.conditions() == [UNMOUNTED, RELEASED]
 
@@ -156,18 +156,18 @@ def test_changes_that_come_together_are_told_together() -> None:
 
 
 def test_a_pod_that_went_while_the_agent_was_away_is_told_of_no_more() -> None:
-    store = FakeStore()
+    store = FakeFacts()
     Told(store).be(state(volumes=HAS_ALL))
-    assert list(store.facts) == [WEB]
+    assert list(store.kept) == [WEB]
     Told(store).be()
-    assert store.facts == {}
+    assert store.kept == {}
 
 
 def test_another_pod_of_the_name_is_another_fact() -> None:
     told = Told()
     told.be(state(gone=True, deleted=True))
     told.be(state(uid="another", volumes=volumes("a")))
-    assert told.store.facts[WEB]["metadata"]["uid"] == "another"
+    assert told.store.kept[WEB]["metadata"]["uid"] == "another"
     assert told.conditions() == [WAITING]
 
 
@@ -178,7 +178,7 @@ def test_after_the_close_nothing_is_told() -> None:
     told.facts.close()
     told.waiting.pop()()
     told.facts.changed()
-    assert (told.store.facts, told.waiting) == ({}, [])
+    assert (told.store.kept, told.waiting) == ({}, [])
 
 
 def pod_state(edge: EdgeVolumes) -> PodState:

@@ -27,9 +27,9 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     edge.add_pod(claims=("data", "logs"))
     await edge.start()
     waiting: list[Callable[[], None]] = []
-    PodFacts(edge.store, edge.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
+    PodFacts(edge.facts, edge.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
     waiting.pop()()
-    sent = Object(WEB, Stamp("", "1"), encode_body(edge.store.facts[WEB]))
+    sent = Object(WEB, Stamp("", "1"), encode_body(edge.facts.kept[WEB]))
     facts = Facts(n1={WEB: Fact(sent.stamp, read_fact(sent))})
     web = pod("web", claims=("data", "logs"))
     web["metadata"]["uid"] = "web-uid"

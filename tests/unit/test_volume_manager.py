@@ -68,7 +68,7 @@ async def test_a_missing_secret_is_told_at_once_and_its_coming_is_noticed_at_onc
     edge.add_pod()
     await edge.start()
     assert edge.plugin.calls == ["stage h-data"]
-    assert edge.store.events() == [
+    assert edge.facts.events() == [
         ("FailedMount", 'MountVolume.SetUp failed for volume "pv-data": secret default/p is not known to this node')
     ]
     edge.store.put(secret("p", key="value"))
@@ -85,7 +85,7 @@ async def test_a_clock_that_was_put_back_delays_no_event(edge: EdgeVolumes, monk
     right = edge.clock.time
     monkeypatch.setattr(edge.clock, "time", lambda: right() - 30 * 86400.0)
     await edge.clock.turn(130)
-    assert [reason for reason, _ in edge.store.events()] == ["FailedMount"]
+    assert [reason for reason, _ in edge.facts.events()] == ["FailedMount"]
 
 
 async def test_a_result_that_cannot_be_written_is_written_later_and_nothing_is_repeated(edge: EdgeVolumes) -> None:
@@ -165,8 +165,8 @@ async def test_a_driver_that_does_not_let_go_is_told_of_at_the_node(edge: EdgeVo
     edge.store.drop(pod)
     await settle()
     await edge.clock.turn(5)
-    assert [reason for reason, _ in edge.store.events()] == ["FailedUnMount"]
-    assert next(body for ref, body in edge.store.told if ref.kind == "Event")["involvedObject"]["kind"] == "Node"
+    assert [reason for reason, _ in edge.facts.events()] == ["FailedUnMount"]
+    assert next(body for ref, body in edge.facts.told if ref.kind == "Event")["involvedObject"]["kind"] == "Node"
 
 
 # ---- restarts --------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ def resize(edge: EdgeVolumes, status: str, size: str = "2Gi", have: str = "1Gi")
 
 
 def claim_facts(edge: EdgeVolumes) -> list[dict[str, object]]:
-    return [body["status"] for ref, body in edge.store.told if ref == CLAIM]
+    return [body["status"] for ref, body in edge.facts.told if ref == CLAIM]
 
 
 FINISHED = {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": {}, "conditions": []}
@@ -354,7 +354,7 @@ async def test_a_volume_mounted_read_only_is_not_expanded(edge: EdgeVolumes) -> 
     await edge.start()
     await edge.clock.turn(10)
     assert edge.plugin.calls == MOUNTED
-    assert edge.store.events()[0][0] == "FileSystemResizeFailed"
+    assert edge.facts.events()[0][0] == "FileSystemResizeFailed"
 
 
 async def test_what_nobody_expanded_is_not_told_as_expanded_where_the_volume_is_heard_of_before_its_claim(
@@ -378,20 +378,20 @@ async def test_what_an_earlier_life_told_of_a_claim_that_is_gone_is_void_if_the_
     edge: EdgeVolumes, complete: bool, left: list[Ref]
 ) -> None:
     for name in ("data", "gone"):
-        edge.store.put_fact(Ref("PersistentVolumeClaim", "default", name), {"status": {}})
+        edge.facts.put(Ref("PersistentVolumeClaim", "default", name), {"status": {}})
     edge.add_volume()
     edge.store.in_step, edge.store.ever_in_step = False, complete
     await edge.start()
-    assert list(edge.store.facts) == [CLAIM, *left]
+    assert list(edge.facts.kept) == [CLAIM, *left]
 
 
 async def test_what_was_told_of_a_claim_is_void_when_it_is_gone(edge: EdgeVolumes) -> None:
     await edge.mount()
     grow(edge)
     await settle()
-    assert CLAIM in edge.store.facts
+    assert CLAIM in edge.facts.kept
     edge.store.drop(CLAIM)
-    assert CLAIM not in edge.store.facts
+    assert CLAIM not in edge.facts.kept
 
 
 # ---- refreshing, use and health --------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ async def test_a_refresh_without_a_valid_token_is_left_out_quietly(edge: EdgeVol
     await edge.mount()
     await edge.clock.turn(1000)
     assert edge.plugin.calls == []
-    assert edge.store.events() == []
+    assert edge.facts.events() == []
     assert edge.entry()["error"] == ""
 
 
@@ -424,18 +424,18 @@ async def test_use_and_health_are_read_every_interval_and_told_if_abnormal() -> 
     entry = edge.entry()
     assert (entry["size_bytes"], entry["used_bytes"], entry["abnormal"]) == (5, 2, "the disk is on fire")
     fire = "the disk is on fire"
-    assert edge.store.events() == [
+    assert edge.facts.events() == [
         ("VolumeConditionAbnormal", f"Volume data: {fire}"),
         ("VolumeConditionAbnormal", f"Volume pv-data of d.csi: {fire}"),
     ]
     await edge.clock.turn(60)
     assert edge.take_calls() == ["stats h-data web-uid"]
-    assert len(edge.store.events()) == 2
+    assert len(edge.facts.events()) == 2
     edge.plugin.told_stats = VolumeStats(capacity_bytes=5, used_bytes=2, abnormal=False)
     for _ in range(2):
         await edge.clock.turn(60)
     well = "the driver finds it healthy again"
-    assert edge.store.events()[2:] == [
+    assert edge.facts.events()[2:] == [
         ("VolumeConditionNormal", f"Volume data: {well}"),
         ("VolumeConditionNormal", f"Volume pv-data of d.csi: {well}"),
     ]
@@ -530,5 +530,5 @@ async def test_no_secret_is_in_a_row_an_event_or_what_is_shown(edge: EdgeVolumes
     edge.add_pod()
     await edge.start()
     await edge.restart()
-    shown = repr((edge.states.kept, edge.store.told, edge.manager.describe(), edge.manager.describe_pods()))
+    shown = repr((edge.states.kept, edge.facts.told, edge.manager.describe(), edge.manager.describe_pods()))
     assert "hidden" not in shown

@@ -92,9 +92,12 @@ async def test_objects_beyond_the_limit_are_refused_and_drops_make_room(
     monkeypatch.setattr(object_store, "MOST_OBJECTS", 2)
     refused = await store.objects.store(changes(item("a"), item("b"), item("c"), item("a", 2), None))
     assert refused == {3: "this node has 2 objects, which is the limit"}
-    assert (store.refs("Pod"), store.objects.stamps()[item("a").ref].version) == ([item("b").ref, item("a").ref], "2")
+    assert (store.objects.refs("Pod"), store.objects.stamps()[item("a").ref].version) == (
+        [item("b").ref, item("a").ref],
+        "2",
+    )
     assert await store.objects.store(changes((item("b").ref, "u"), item("c"))) == {}
-    assert store.refs("Pod") == [item("a").ref, item("c").ref]
+    assert store.objects.refs("Pod") == [item("a").ref, item("c").ref]
 
 
 async def test_objects_that_would_fill_the_disk_are_refused_and_drops_make_room(
@@ -120,14 +123,14 @@ async def test_the_digest_is_always_the_one_of_what_is_stored(store: Metastore) 
 
 async def test_a_drop_of_another_uid_drops_nothing(store: Metastore) -> None:
     await store.objects.store(changes(item("a", uid="new"), (item("a").ref, "old")))
-    assert store.get(item("a").ref) == item("a", uid="new")
+    assert store.objects.get(item("a").ref) == item("a", uid="new")
 
 
 async def test_another_object_of_the_same_name_replaces_the_first_one(store: Metastore, tmp_path: Path) -> None:
     await store.objects.store(changes(item("a", uid="old")))
     await store.objects.store(changes((item("a").ref, "old"), item("a", uid="new")))
     store = await reopened(tmp_path, store)
-    assert store.get(item("a").ref) == item("a", uid="new")
+    assert store.objects.get(item("a").ref) == item("a", uid="new")
     await store.close()
 
 
@@ -136,10 +139,10 @@ async def test_subscribers_hear_of_each_transaction_once_when_it_is_on_the_disk(
 
     def hear(refs: frozenset[Ref]) -> None:
         for ref in refs:
-            assert store.get(ref) == item(ref.name)
+            assert store.objects.get(ref) == item(ref.name)
         heard.append(refs)
 
-    unsubscribe = store.subscribe(hear)
+    unsubscribe = store.objects.subscribe(hear)
     await store.objects.store(changes(item("a"), item("b")))
     assert heard == [frozenset({item("a").ref, item("b").ref})]
     unsubscribe()
@@ -155,8 +158,8 @@ async def test_a_subscriber_that_fails_keeps_nothing_from_the_others(
     def fail(_: frozenset[Ref]) -> None:
         raise RuntimeError("a bug")
 
-    store.subscribe(fail)
-    store.subscribe(heard.append)
+    store.objects.subscribe(fail)
+    store.objects.subscribe(heard.append)
     await store.objects.store(changes(item("a")))
     assert len(heard) == 1
     assert "a bug" in caplog.text
@@ -166,20 +169,21 @@ async def test_it_is_in_step_from_the_word_on_until_the_stream_goes(
     store: Metastore, clock: Clock, tmp_path: Path
 ) -> None:
     heard: list[bool] = []
-    store.subscribe(lambda _: heard.append(store.in_step))
+    store.objects.subscribe(lambda _: heard.append(store.objects.in_step))
     await store.objects.store(changes(item("a"), None))
-    assert (store.in_step, store.in_step_since, store.heard_at) == (True, clock.now, clock.now)
+    assert (store.objects.in_step, store.objects.in_step_since, store.objects.heard_at) == (True, clock.now, clock.now)
     clock.now += 60
     await store.objects.still_in_step()
-    assert store.heard_at == clock.now
+    assert store.objects.heard_at == clock.now
     store.objects.out_of_step()
-    assert (store.in_step, store.in_step_since, store.ever_in_step) == (False, None, True)
+    assert (store.objects.in_step, store.objects.in_step_since, store.objects.ever_in_step) == (False, None, True)
     assert heard == [True, False]
     heard_at = clock.now
     clock.now += 60
     await store.objects.still_in_step()
     store = await reopened(tmp_path, store)
-    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, True, heard_at), "nobody has filled it since"
+    assert (store.objects.in_step, store.objects.ever_in_step) == (False, True), "nobody has filled it since"
+    assert store.objects.heard_at == heard_at
     await store.close()
 
 
@@ -188,10 +192,10 @@ async def test_what_a_stream_told_that_is_gone_is_no_word_of_now(store: Metastor
     await asyncio.sleep(0)
     store.objects.out_of_step()  # the link goes before the disk has it
     await storing
-    assert store.get(item("a").ref) == item("a")
-    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, True, clock.now)
+    assert store.objects.get(item("a").ref) == item("a")
+    assert (store.objects.in_step, store.objects.ever_in_step, store.objects.heard_at) == (False, True, clock.now)
     await store.objects.store(changes(None))
-    assert store.in_step
+    assert store.objects.in_step
 
 
 async def test_storing_goes_on_when_nobody_waits_for_it_any_more(store: Metastore) -> None:
@@ -199,7 +203,7 @@ async def test_storing_goes_on_when_nobody_waits_for_it_any_more(store: Metastor
     await asyncio.sleep(0)
     task.cancel()
     await store.objects.settle()
-    assert store.get(item("a").ref) == item("a")
+    assert store.objects.get(item("a").ref) == item("a")
 
 
 # -------------------- credentials --------------------
@@ -215,8 +219,8 @@ async def test_credentials_never_lie_on_the_disk_as_they_are(store: Metastore, t
     assert b"c2VjcmV0" not in everything
     assert b"secret-password" not in everything
     store = await reopened(tmp_path, store)
-    assert store.get(SECRET.ref) == SECRET
-    assert store.get(TOKEN.ref) == TOKEN
+    assert store.objects.get(SECRET.ref) == SECRET
+    assert store.objects.get(TOKEN.ref) == TOKEN
     await store.close()
 
 
@@ -238,9 +242,9 @@ async def test_without_its_key_what_was_sealed_is_dropped_and_said_once(
         (tmp_path / "edge.key").write_bytes(key)
     for _ in range(2):
         store = Metastore(tmp_path)
-        assert store.get(SECRET.ref) is None
-        assert store.refs("Secret") == []
-        assert store.get(item("a").ref) == item("a")
+        assert store.objects.get(SECRET.ref) is None
+        assert store.objects.refs("Secret") == []
+        assert store.objects.get(item("a").ref) == item("a")
         assert store.objects.sums() == Digest({item("a").ref: item("a").stamp}).sums()
         await store.close()
     (said,) = [message for message in caplog.messages if "cannot be unsealed" in message]
@@ -248,7 +252,7 @@ async def test_without_its_key_what_was_sealed_is_dropped_and_said_once(
     assert said.endswith("Secret ns/db")
     store = Metastore(tmp_path)
     await store.objects.store(changes(SECRET))
-    assert store.get(SECRET.ref) == SECRET
+    assert store.objects.get(SECRET.ref) == SECRET
     await store.close()
 
 
@@ -268,7 +272,7 @@ async def test_a_key_that_others_may_read_is_theirs_no_more_or_that_is_said(
         load_sealer(key)
     assert caplog.messages == [f"{key} may be read by others, and its mode cannot be changed: Read-only file system"]
     store = Metastore(tmp_path)
-    assert store.get(SECRET.ref) == SECRET
+    assert store.objects.get(SECRET.ref) == SECRET
     assert key.stat().st_mode & 0o777 == 0o600
     await store.close()
 
@@ -281,8 +285,8 @@ async def test_a_sealed_row_cannot_stand_in_for_another_one(store: Metastore, tm
         thief.execute("UPDATE objects SET body = (SELECT body FROM objects WHERE name = 'other') WHERE name = 'db'")
         thief.commit()
     store = Metastore(tmp_path)
-    assert store.get(SECRET.ref) is None
-    assert store.get(other.ref) == other
+    assert store.objects.get(SECRET.ref) is None
+    assert store.objects.get(other.ref) == other
     await store.close()
 
 
@@ -295,7 +299,7 @@ async def test_a_damaged_store_is_moved_aside_and_begins_anew(
 ) -> None:
     (tmp_path / "edge.db").write_bytes(content)
     store = Metastore(tmp_path)
-    assert not store.ever_in_step
+    assert not store.objects.ever_in_step
     await store.objects.store(changes(item("a")))
     await store.close()
     (aside,) = (file for file in files(tmp_path) if file.suffix == ".corrupt")
@@ -305,14 +309,14 @@ async def test_a_damaged_store_is_moved_aside_and_begins_anew(
 
 async def test_pages_damaged_in_the_middle_are_found_at_the_start(store: Metastore, tmp_path: Path) -> None:
     await store.objects.store(changes(*(item(f"p{number:04}", body=b"x" * 300) for number in range(500)), None))
-    store.put_fact(NODE, {"a": 1})
+    store.facts.put(NODE, {"a": 1})
     await store.close()
     content = bytearray((tmp_path / "edge.db").read_bytes())
     content[40_960:] = b"\xff" * (len(content) - 40_960)
     (tmp_path / "edge.db").write_bytes(content)
     store = Metastore(tmp_path)
-    assert store.refs("Pod") == []
-    assert not store.ever_in_step
+    assert store.objects.refs("Pod") == []
+    assert not store.objects.ever_in_step
     assert store.facts.stamps() == {}
     await store.close()
 
@@ -334,7 +338,7 @@ async def test_a_body_that_is_damaged_beside_its_row_is_found_at_the_start(
     (tmp_path / "edge.db").write_bytes(content)
     store = Metastore(tmp_path)
     assert "is damaged" in caplog.messages[0]
-    assert (told(store), store.refs("Pod")) == ({}, [])
+    assert (told(store), store.objects.refs("Pod")) == ({}, [])
     await store.close()
 
 
@@ -364,7 +368,7 @@ async def test_a_body_that_the_disk_does_not_give_is_no_object_that_is_gone(stor
     await store.objects.store(changes(item("a")))
     store._reader.close()
     with pytest.raises(OSError, match=r"edge.db: Pod ns/a cannot be read"):
-        store.get(item("a").ref)
+        store.objects.get(item("a").ref)
 
 
 # -------------------- writes that fail --------------------
@@ -394,10 +398,10 @@ async def test_on_a_full_disk_it_works_on_from_what_it_has_and_stores_when_there
     fill_up(tmp_path)
     storing = asyncio.ensure_future(store.objects.store(changes(item("a", 2), None)))
     await until(lambda: store.trouble == "disk is full")
-    assert (store.get(item("a").ref), store.in_step, storing.done()) == (item("a"), False, False)
+    assert (store.objects.get(item("a").ref), store.objects.in_step, storing.done()) == (item("a"), False, False)
     empty(tmp_path)
     await storing
-    assert (store.get(item("a").ref), store.in_step) == (item("a", 2), True)
+    assert (store.objects.get(item("a").ref), store.objects.in_step) == (item("a", 2), True)
     path = tmp_path / "edge.db"
     assert [message for message in caplog.messages if "edge.db" in message] == [
         f"cannot write {path}; it is tried again, and the agent works from its earlier content: disk is full",
@@ -408,7 +412,7 @@ async def test_on_a_full_disk_it_works_on_from_what_it_has_and_stores_when_there
 async def test_the_end_gives_up_what_cannot_be_written(store: Metastore, tmp_path: Path) -> None:
     fill_up(tmp_path)
     storing = asyncio.ensure_future(store.objects.store(changes(item("a"))))
-    store.put_fact(NODE, {"a": 1})
+    store.facts.put(NODE, {"a": 1})
     await until(lambda: store.trouble)
     await store.close()
     with pytest.raises(OSError, match="could not be written before the agent ended"):
@@ -423,7 +427,7 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
 ) -> None:
     before = Metastore(tmp_path / "before")
     await before.objects.store(changes(item("a"), SECRET, None))
-    before.put_fact(NODE, {"a": 1})
+    before.facts.put(NODE, {"a": 1})
     await before.facts.flush()
     if ended:
         await before.close()
@@ -439,8 +443,8 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
     monkeypatch.setattr("edge.metastore.open_database", connect)
     monkeypatch.setattr("edge.metastore.connect", connect)
     store = Metastore(tmp_path / "edge", retry_s=0.0)
-    assert (store.trouble, store.ever_in_step) == ("database or disk is full", True)
-    assert (store.get(item("a").ref), store.get(SECRET.ref)) == (item("a"), SECRET)
+    assert (store.trouble, store.objects.ever_in_step) == ("database or disk is full", True)
+    assert (store.objects.get(item("a").ref), store.objects.get(SECRET.ref)) == (item("a"), SECRET)
     assert store.facts.read(NODE) is not None
     assert caplog.messages == [
         f"{path} cannot be written; the agent works from its earlier content: database or disk is full",
@@ -448,13 +452,13 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
     storing = asyncio.ensure_future(store.objects.store(changes(item("a", 2), item("b"))))
     for _ in range(5):
         await asyncio.sleep(0)
-    assert store.get(item("a").ref) == item("a")
+    assert store.objects.get(item("a").ref) == item("a")
     is_full = False
     await storing
-    assert [store.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
+    assert [store.objects.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
     store = await reopened(tmp_path / "edge", store)
-    assert [store.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
-    assert store.get(SECRET.ref) == SECRET
+    assert [store.objects.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
+    assert store.objects.get(SECRET.ref) == SECRET
     await store.close()
 
 
@@ -467,7 +471,7 @@ def told(store: Metastore) -> dict[Ref, Stamp]:
 
 async def stored_fact(store: Metastore, ref: Ref, body: dict[str, object]) -> Stamp:
     """Put a fact; its stamp when it is on the disk."""
-    store.put_fact(ref, body)
+    store.facts.put(ref, body)
     await store.facts.flush()
     return told(store)[ref]
 
@@ -475,7 +479,7 @@ async def stored_fact(store: Metastore, ref: Ref, body: dict[str, object]) -> St
 async def test_a_fact_is_told_when_it_is_on_the_disk(store: Metastore, tmp_path: Path) -> None:
     heard: list[frozenset[Ref]] = []
     store.facts.listen(heard.append)
-    store.put_fact(NODE, {"status": {"volumesInUse": ["a"]}})
+    store.facts.put(NODE, {"status": {"volumesInUse": ["a"]}})
     assert told(store) == {}
     await store.facts.flush()
     assert heard == [frozenset({NODE})]
@@ -494,7 +498,7 @@ async def test_the_same_fact_again_is_no_new_state(store: Metastore) -> None:
     heard: list[frozenset[Ref]] = []
     store.facts.listen(heard.append)
     assert await stored_fact(store, NODE, {"b": 2, "a": 1}) == stamp
-    assert store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
     assert heard == []
 
 
@@ -502,14 +506,14 @@ async def test_of_a_fact_only_the_newest_state_is_told_and_acknowledged(store: M
     first = await stored_fact(store, NODE, {"a": 1})
     second = await stored_fact(store, NODE, {"a": 2})
     store.facts.hear(Confirmed(NODE, first))
-    assert not store.facts.is_acked(NODE)
+    assert NODE not in store.facts._acked
     store.facts.hear(Confirmed(NODE, second))
-    assert store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
     await store.facts.flush()
     store = await reopened(tmp_path, store)
-    assert store.facts.is_acked(NODE)
-    store.put_fact(NODE, {"a": 3})
-    assert not store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
+    store.facts.put(NODE, {"a": 3})
+    assert NODE not in store.facts._acked
     await store.close()
 
 
@@ -519,14 +523,14 @@ async def test_a_fact_that_the_hub_turns_out_to_have_lost_is_not_acknowledged_an
     first, other = await stored_fact(store, NODE, {"a": 1}), Ref("CSINode", "", "n1")
     kept = await stored_fact(store, other, {"b": 1})
     store.facts.hear(Compared({NODE: first, other: kept}))
-    assert store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
     store.facts.hear(Compared({other: kept}))
-    assert (store.facts.is_acked(NODE), store.facts.is_acked(other), store.facts.waiting) == (False, True, 1)
-    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    assert (NODE in store.facts._acked, other in store.facts._acked, store.facts.waiting) == (False, True, 1)
+    waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
     assert not waiting.done()
     store = await reopened(tmp_path, store)
-    assert (store.facts.is_acked(NODE), store.facts.is_acked(other)) == (False, True)
+    assert (NODE in store.facts._acked, other in store.facts._acked) == (False, True)
     await store.close()
     waiting.cancel()
 
@@ -537,9 +541,9 @@ async def test_a_fact_of_which_the_hub_has_an_older_state_is_not_acknowledged_an
     second = await stored_fact(store, NODE, {"a": 2})
     store.facts.hear(Confirmed(NODE, second))
     store.facts.hear(Compared({NODE: first}))
-    assert not store.facts.is_acked(NODE)
+    assert NODE not in store.facts._acked
     store.facts.hear(Confirmed(NODE, second))
-    assert store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
 
 
 async def test_a_fact_that_the_disk_does_not_give_is_named_once_and_tried_again_until_it_is_dropped(
@@ -596,25 +600,25 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     busy = threading.Event()
     holding = asyncio.ensure_future(store._writer.commit([("SELECT ?", (Held(busy),))]))
     if between is not None:
-        store.put_fact(NODE, between)
+        store.facts.put(NODE, between)
     else:
-        store.drop_fact(NODE)
+        store.facts.drop(NODE)
     await asyncio.sleep(0)  # this is on its way to the disk
-    store.put_fact(NODE, {"a": 1})
+    store.facts.put(NODE, {"a": 1})
     store.facts.hear(Confirmed(NODE, first))
     busy.set()
-    assert not store.facts.is_acked(NODE)
+    assert NODE not in store.facts._acked
     await holding
     await store.facts.flush()
     assert told(store) == {NODE: first}
     store.facts.hear(Confirmed(NODE, first))
-    assert store.facts.is_acked(NODE)
+    assert NODE in store.facts._acked
 
 
 async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) -> None:
     stamp = await stored_fact(store, NODE, {"a": 1})
-    waiting = asyncio.ensure_future(store.wait_acked(NODE))
-    cancelled = asyncio.ensure_future(store.wait_acked(NODE))
+    waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
+    cancelled = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
     cancelled.cancel()
     store.facts.hear(Confirmed(NODE, Stamp("", "older")))
@@ -622,33 +626,33 @@ async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) 
     assert not waiting.done()
     store.facts.hear(Confirmed(NODE, stamp))
     await waiting
-    await store.wait_acked(NODE)
+    await store.facts.wait_acked(NODE)
     assert store.facts._waiters == {}
 
 
 async def test_who_waits_for_a_fact_that_is_dropped_hears_that(store: Metastore) -> None:
     with pytest.raises(KeyError):
-        await store.wait_acked(NODE)
-    store.put_fact(NODE, {"a": 1})
-    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+        await store.facts.wait_acked(NODE)
+    store.facts.put(NODE, {"a": 1})
+    waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
-    store.drop_fact(NODE)
+    store.facts.drop(NODE)
     with pytest.raises(KeyError):
         await waiting
-    assert not store.facts.is_acked(NODE)
+    assert NODE not in store.facts._acked
 
 
 async def test_a_fact_that_the_hub_refuses_is_told_to_its_waiters_and_a_new_state_of_it_counts(
     store: Metastore,
 ) -> None:
     earlier = await stored_fact(store, NODE, {"at": 1})
-    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await asyncio.sleep(0)
     store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
     with pytest.raises(FactRefused, match="node n2 has it"):
         await waiting
-    store.put_fact(NODE, {"at": 2})
-    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    store.facts.put(NODE, {"at": 2})
+    waiting = asyncio.ensure_future(store.facts.wait_acked(NODE))
     await store.facts.flush()
     store.facts.hear(Untold(NODE, earlier, "node n2 has it"))
     store.facts.hear(Confirmed(NODE, store.facts.stamps()[NODE]))
@@ -659,7 +663,7 @@ async def test_a_dropped_fact_is_told_no_more_after_a_restart_too(store: Metasto
     await stored_fact(store, NODE, {"a": 1})
     heard: list[frozenset[Ref]] = []
     store.facts.listen(heard.append)
-    store.drop_fact(NODE)
+    store.facts.drop(NODE)
     await store.facts.flush()
     assert heard == [frozenset({NODE})]
     assert told(store) == {}
@@ -702,7 +706,7 @@ async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_rem
 
 async def test_an_event_that_happens_again_is_not_told_in_its_old_state(store: Metastore) -> None:
     store.facts.hear(Confirmed(event(1), await stored_fact(store, event(1), {"count": 1})))
-    store.put_fact(event(1), {"count": 2})  # before the old state has left the disk
+    store.facts.put(event(1), {"count": 2})  # before the old state has left the disk
     assert event(1) not in store.facts.stamps()
     await store.facts.flush()
     told = store.facts.read(event(1))
@@ -719,7 +723,7 @@ async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays
     store.facts.hear(Untold(NODE, node, "not yours"))
     await store.facts.flush()
     assert told(store) == {NODE: node}
-    assert not store.facts.is_acked(NODE)
+    assert NODE not in store.facts._acked
     assert "the hub does not accept the fact Node n1 of this node: not yours" in caplog.messages
 
 
@@ -727,10 +731,10 @@ async def test_events_are_told_after_other_facts_and_the_oldest_of_too_many_are_
     store: Metastore, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     for number in range(MOST_EVENTS + 20):
-        store.put_fact(event(number), {"count": 1})
-    store.put_fact(event(20), {"count": 2})  # the oldest that is left happens again
-    store.put_fact(event(MOST_EVENTS + 20), {"count": 1})
-    store.put_fact(NODE, {"a": 1})
+        store.facts.put(event(number), {"count": 1})
+    store.facts.put(event(20), {"count": 2})  # the oldest that is left happens again
+    store.facts.put(event(MOST_EVENTS + 20), {"count": 1})
+    store.facts.put(NODE, {"a": 1})
     await store.facts.flush()
     refs = list(told(store))
     assert refs[0] == NODE
@@ -747,8 +751,8 @@ async def test_facts_that_come_and_go_while_the_disk_is_full_do_not_pile_up(stor
     await stored_fact(store, NODE, {"a": 0})
     fill_up(tmp_path)
     for number in range(3 * MOST_EVENTS):
-        store.put_fact(event(number), {"count": 1})
-        store.put_fact(NODE, {"a": number})
+        store.facts.put(event(number), {"count": 1})
+        store.facts.put(NODE, {"a": number})
         if number % 100 == 0:
             await asyncio.sleep(0)
     await until(lambda: store.trouble)
