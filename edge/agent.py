@@ -306,7 +306,7 @@ async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
 
 async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     instance = next_boot(settings.state_dir)
-    mark = HubMark(settings.state_dir)
+    mark = HubMark(settings.state_dir, [str(hub) for hub in settings.hub])
     metrics = Metrics()
     part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
     opened.push_async_callback(part.close)

@@ -3,7 +3,8 @@
 Rules:
 
 * The agent shows the mark and does not read it (`cloud.incarnation` does). A hub of a lower epoch is refused, also
-  after a restart of the agent (`common.uplink`).
+  after a restart of the agent (`common.uplink`). The epoch counts while one address of the hubs stays: those of another
+  cluster count their own.
 * Both are written soon. A failure costs a witness: other agents have the mark, too. An agent that restarts before the
   write hears the epoch again from the hub that leads. Until then it takes calls only of a former leader that can be
   reached and has not noticed the end of its Lease, after which a hub sends nothing (`Link.may_send`).
@@ -11,6 +12,7 @@ Rules:
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import NewerState
@@ -32,13 +34,15 @@ class HubMark:
         epoch: the highest `Hello.epoch` that was heard; 0: none was.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        """Read the file. Raises NewerState if a newer agent wrote it."""
-        self._path, self.text, self.epoch = state_dir / "hub.json", "", 0
+    def __init__(self, state_dir: Path, hubs: Sequence[str]) -> None:
+        """Read the file. `hubs` are the addresses of the hubs. Raises NewerState if a newer agent wrote it."""
+        self._path, self._hubs, self.text, self.epoch = state_dir / "hub.json", list(hubs), "", 0
         self._news = asyncio.Event()
         try:
             found = read_state(self._path, FORM)
-            self.text, self.epoch = _fitting(found["mark"]), int(found.get("epoch", 0))
+            self.text = _fitting(found["mark"])
+            if not set(hubs).isdisjoint(found.get("hubs", [])):
+                self.epoch = int(found["epoch"])
         except NewerState:
             raise
         except FileNotFoundError:
@@ -59,9 +63,12 @@ class HubMark:
             await self._news.wait()
             self._news.clear()
             try:
-                await asyncio.to_thread(write_state, self._path, FORM, {"mark": self.text, "epoch": self.epoch})
+                await asyncio.to_thread(self._write)
             except OSError as error:
                 log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
+
+    def _write(self) -> None:
+        write_state(self._path, FORM, {"mark": self.text, "epoch": self.epoch, "hubs": self._hubs})
 
 
 def _fitting(mark: object) -> str:

@@ -157,7 +157,7 @@ class LinkedAgent:
             drivers=lambda: [self.driver],
             problems=lambda: self.problems,
             streams=NoStreams(),
-            mark=HubMark(Path("/none")),
+            mark=HubMark(Path("/none"), []),
         )
         self.hub, self.edge = link_pair(hub or Peer(), self.agent, limits=limits)
 
