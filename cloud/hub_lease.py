@@ -75,7 +75,7 @@ class HubLease:
         self._duration_s = math.ceil(settings.leader_election_lease_duration_s)
         self._deadline_s = settings.leader_election_renew_deadline_s
         self._retry_s = settings.leader_election_retry_period_s
-        self._place, self._now, self._wall, self._pause = place, now, wall, pause
+        self._now, self._wall, self._pause = now, wall, pause
         self._identity = f"{socket.gethostname()}_{secrets.token_hex(8)}_{place}"
         self._shown = f"{self.namespace}/{NAME}"
         self._record = LeaseRecord()
@@ -120,7 +120,7 @@ class HubLease:
 
     async def take(self, api: Kube, stopping: asyncio.Event, on_wait: Callable[[], Awaitable[None]]) -> bool:
         """Wait until the Lease is free, and take it. Returns False if `stopping` is set first."""
-        sighting, waits = Sighting(self._place, self._duration_s), False
+        sighting, waits = Sighting(self._identity, self._duration_s), False
         while not stopping.is_set():
             try:
                 async with asyncio.timeout(self._deadline_s):
@@ -158,7 +158,8 @@ class HubLease:
                 raise self._lost(why)
             try:
                 async with asyncio.timeout(min(self._deadline_s / 3, leadership.left_s)):
-                    sent_at = await self._change(api, {"spec": {"renewTime": self._time()}})
+                    spec = {"renewTime": self._time(), "leaseDurationSeconds": self._duration_s}  # which people edit
+                    sent_at = await self._change(api, {"spec": spec})
             except (KubeError, TimeoutError) as error:
                 pause_s, why = min(_AGAIN_S, self._retry_s), str(error) or _SILENT
                 log.warning("the Lease %s is not renewed: %s", self._shown, why)

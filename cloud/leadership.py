@@ -2,13 +2,15 @@
 
 Rules, which are those of client-go's leaderelection except for the last two:
 
-* A waiting hub takes the Lease when it has not changed for the duration in it, by the hub's own clock. The times in the
-  Lease are for people: two machines' clocks are never compared.
+* A waiting hub takes the Lease when it has not changed for the duration in it, by the hub's own clock, and not before
+  its own duration: somebody may have edited the Lease. The times in the Lease are for people: two machines' clocks are
+  never compared.
 * A leader may act for `--leader-election-renew-deadline` from the sending of its last renewal that succeeded. That ends
   before anybody else may take the Lease. A leadership that has ended is not renewed.
-* A released Lease is free at once.
-* So is the Lease of an earlier process with the same place (`SqliteRecords.place`): this process has the lock of their
-  state directory, so the earlier one has ended.
+* A released Lease is free at once, unless this hub has seen a later state of it: the API server was restored from a
+  backup, and the holder may still run.
+* So is at the first look the Lease of an earlier process with the same place (`StateDirectory.place`): this process has
+  the lock of their state directory, so the earlier one has ended.
 * A missing Lease, and one that nobody has ever held, are free after a whole duration: somebody may have deleted the
   Lease while a hub held it.
 """
@@ -79,20 +81,27 @@ def released(time: str) -> dict[str, Any]:
 class Sighting:
     """What one waiting hub has seen of the Lease, by its own clock."""
 
-    def __init__(self, place: str, duration_s: float) -> None:
-        """Nothing is seen yet. `duration_s` counts for a Lease without one."""
-        self._place, self._duration_s = place, duration_s
+    def __init__(self, identity: str, duration_s: float) -> None:
+        """Nothing is seen yet. `identity` is the hub's, and ends with its place; `duration_s` is the shortest wait."""
+        self._identity, self._duration_s = identity, duration_s
         self._seen: LeaseRecord | None = None
-        self._since = 0.0
+        self._free_at = 0.0
 
     def free_at(self, record: LeaseRecord, now: float) -> float:
         """Return when the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
         if record != self._seen:
-            self._seen, self._since = record, now
-        is_released = record.duration_s == _RELEASED_S and not record.holder
-        if is_released or record.holder.endswith(f"_{self._place}"):
-            return now
-        return self._since + (record.duration_s or self._duration_s)
+            wait_s = 0.0 if self._is_free(record) else max(record.duration_s, self._duration_s)
+            self._seen, self._free_at = record, now + wait_s
+        return self._free_at
+
+    def _is_free(self, record: LeaseRecord) -> bool:
+        before = self._seen
+        if not record.holder:
+            is_older = before is not None and int(record.version or 0) < int(before.version or 0)
+            return record.duration_s == _RELEASED_S and not is_older
+        if record.holder == self._identity:  # the answer to its taking was lost
+            return True
+        return before is None and record.holder.endswith(self._identity[self._identity.rindex("_") :])
 
 
 class Leadership:

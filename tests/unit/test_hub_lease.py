@@ -77,13 +77,13 @@ async def test_a_process_that_stood_still_ends_without_another_try() -> None:
     assert len(site.api.asked) == asked
 
 
-async def test_an_edited_lease_stays_a_deleted_one_is_made_anew_and_one_of_another_hub_is_lost_at_once() -> None:
+async def test_an_edited_lease_is_mended_a_deleted_one_is_made_anew_and_one_of_another_hub_is_lost_at_once() -> None:
     site = Site()
     taken = await site.take()
     seen: list[dict[str, Any]] = []
 
     def edit() -> None:
-        site.put(taken["spec"], labels={"a": "b"})
+        site.put({**taken["spec"], "leaseDurationSeconds": 86_400})
 
     def delete() -> None:
         site.api.drop("Lease", NAME, "ns")
@@ -97,7 +97,9 @@ async def test_an_edited_lease_stays_a_deleted_one_is_made_anew_and_one_of_anoth
     site.before = [edit, look, delete, look, rob]
     assert (await site.lose()).endswith("other_1_there holds it now")
     for lease in seen:
-        assert lease["spec"]["holderIdentity"] == taken["spec"]["holderIdentity"]
+        assert [lease["spec"][it] == taken["spec"][it] for it in ("holderIdentity", "leaseDurationSeconds")] == [
+            True
+        ] * 2
     assert site.pauses == [5.0] * 5
     await site.lease.release(site.api)  # type: ignore[arg-type]  # stands in for it
     assert (await site.read())["spec"]["holderIdentity"] == "other_1_there"

@@ -14,7 +14,7 @@ MISSING = LeaseRecord()
 
 
 def test_a_lease_is_free_when_it_has_not_changed_for_its_duration_by_the_waiting_hubs_clock() -> None:
-    sighting = Sighting("here", DURATION_S)
+    sighting = Sighting("host_2_here", DURATION_S)
     assert sighting.free_at(HELD, 100.0) == 120.0
     assert sighting.free_at(HELD, 119.0) == 120.0
     assert sighting.free_at(replace(HELD, version="6"), 119.0) == 139.0  # renewed
@@ -30,18 +30,38 @@ def test_a_lease_is_free_when_it_has_not_changed_for_its_duration_by_the_waiting
         (MISSING, 15.0),
         (LeaseRecord("", version="5"), 15.0),
         (LeaseRecord("", 15, version="5"), 15.0),
+        (LeaseRecord("host_1_elsewhere", 2, version="5"), 15.0),
     ],
-    ids=["released", "own state directory", "another one", "missing", "made by hand", "holder erased"],
+    ids=["released", "own state directory", "another one", "missing", "made by hand", "holder erased", "shortened"],
 )
 def test_only_a_lease_whose_holder_has_surely_ended_is_free_at_once(record: LeaseRecord, wait_s: float) -> None:
-    assert Sighting("here", DURATION_S).free_at(record, 100.0) == 100.0 + wait_s
+    assert Sighting("host_2_here", DURATION_S).free_at(record, 100.0) == 100.0 + wait_s
 
 
 def test_a_lease_that_was_deleted_under_its_holder_is_free_only_after_a_whole_duration_of_absence() -> None:
-    sighting = Sighting("here", DURATION_S)
+    sighting = Sighting("host_2_here", DURATION_S)
     sighting.free_at(HELD, 100.0)
     assert sighting.free_at(MISSING, 110.0) == 125.0
     assert sighting.free_at(replace(HELD, version="9"), 120.0) == 140.0  # the holder made it anew
+
+
+@pytest.mark.parametrize(
+    ("record", "wait_s"),
+    [
+        (LeaseRecord("", 1, version="9"), 0.0),
+        (LeaseRecord("", 1, version="4"), 15.0),
+        (LeaseRecord("host_1_here", 15, version="4"), 15.0),
+        (LeaseRecord("host_2_here", 15, version="9"), 0.0),
+    ],
+    ids=["released", "restored from when it was released", "restored from when a former process here led", "own try"],
+)
+def test_a_hub_that_has_seen_another_one_lead_takes_no_older_state_of_the_lease_for_its_end(
+    record: LeaseRecord, wait_s: float
+) -> None:
+    sighting = Sighting("host_2_here", DURATION_S)
+    sighting.free_at(HELD, 100.0)
+    assert sighting.free_at(record, 110.0) == 110.0 + wait_s
+    assert sighting.free_at(record, 112.0) == 110.0 + wait_s
 
 
 def test_a_leadership_ends_by_its_own_clock_and_is_not_renewed_after_that() -> None:
