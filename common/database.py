@@ -55,25 +55,12 @@ class Schema:
         return len(self.migrations)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """An open database.
-
-    Attributes:
-        connection: for one thread at a time. It begins no transaction by itself (`transaction`).
-        was_new: whether the file was missing or empty.
-        damaged: the new name of a damaged file, if there was one.
-    """
-
-    connection: sqlite3.Connection
-    was_new: bool
-    damaged: Path | None = None
-
-
 def open_database(
     path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False
-) -> Opened:
+) -> sqlite3.Connection:
     """Open or create a database file, and migrate it if it is older than the schema.
+
+    The connection is for one thread at a time. It begins no transaction by itself (`transaction`).
 
     Args:
         path: the file, in a directory that exists.
@@ -97,11 +84,12 @@ def open_database(
         path.replace(aside)
         for suffix in ("-wal", "-shm"):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
-        opened = connect(path, schema, check=check, full=full)
-        return Opened(opened.connection, opened.was_new, aside)
+        return connect(path, schema, check=check, full=full)
 
 
-def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False) -> Opened:
+def connect(
+    path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False
+) -> sqlite3.Connection:
     """Open or create a database file as `open_database` does. A damaged file keeps its name.
 
     Raises:
@@ -116,13 +104,12 @@ def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection],
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
         _bound_cache(connection)
-        was_new = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         _migrate(connection, path, schema)
         check(connection)
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, was_new)
+    return connection
 
 
 def refuse_newer(path: Path, schema: Schema) -> None:

@@ -77,7 +77,7 @@ class Metastore:
     def _open(self, path: Path, *, full: bool, retry_s: float) -> None:
         connection, trouble = None, ""
         try:
-            connection = open_database(path, SCHEMA, check=self._load, full=full).connection
+            connection = open_database(path, SCHEMA, check=self._load, full=full)
             for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                 file.chmod(0o600)
             self._reader = connect_to_read(path)
@@ -93,7 +93,7 @@ class Metastore:
             path,
             connection,
             meanwhile="it is tried again, and the agent works from its earlier content",
-            connect=lambda: connect(path, SCHEMA, check=lambda _: None, full=full).connection,
+            connect=lambda: connect(path, SCHEMA, check=lambda _: None, full=full),
             connected=lambda: self._connected(path),
             trouble=trouble,
             retry_s=retry_s,
@@ -111,7 +111,7 @@ class Metastore:
             shutil.copyfile(path, copy)
             if (journal := Path(f"{path}-wal")).exists():
                 shutil.copyfile(journal, f"{copy}-wal")
-            with contextlib.closing(connect(copy, SCHEMA, check=self._load).connection) as found:
+            with contextlib.closing(connect(copy, SCHEMA, check=self._load)) as found:
                 memory = sqlite3.connect(":memory:")
                 found.backup(memory)
         return memory

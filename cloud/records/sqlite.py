@@ -55,7 +55,7 @@ class SqliteRecords:
         self._found: dict[str, list[tuple[Key, Body]]] = {}
         self._directory = StateDirectory(state_dir)
         try:
-            database = connect(self._path, SCHEMA, check=self._read, full=True).connection
+            database = connect(self._path, SCHEMA, check=self._read, full=True)
         except BaseException as error:
             self._directory.close()
             if isinstance(error, sqlite3.OperationalError | OSError):

@@ -187,7 +187,7 @@ class VolumeStates:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._lock_file = lock(state_dir / "volumes.lock")
             try:
-                opened = open_database(self._path, SCHEMA, check=self._read, full=durable)
+                connection = open_database(self._path, SCHEMA, check=self._read, full=durable)
             except BaseException:
                 os.close(self._lock_file)
                 raise
@@ -196,7 +196,7 @@ class VolumeStates:
         except sqlite3.Error as error:
             raise OSError(f"{self._path} cannot be written: {error}") from error
         self._writer = DatabaseWriter(
-            self._path, opened.connection, meanwhile="no driver is asked for anything until it works"
+            self._path, connection, meanwhile="no driver is asked for anything until it works"
         )
 
     @property

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from common.database import Opened
-
 
 TABLE = "CREATE TABLE items (key TEXT PRIMARY KEY) STRICT"
 FIRST = Schema("hub", ((TABLE,),))
@@ -38,17 +36,17 @@ def path(tmp_path: Path) -> Path:
 def older(path: Path) -> Path:
     """A database of the first version with one row."""
     path.parent.mkdir()
-    with closing(opened(path, FIRST).connection) as database:
+    with closing(opened(path, FIRST)) as database:
         database.execute("INSERT INTO items VALUES ('a')")
     return path
 
 
-def opened(path: Path, schema: Schema) -> Opened:
+def opened(path: Path, schema: Schema) -> sqlite3.Connection:
     return open_database(path, schema, check=lambda _: None)
 
 
 def rows(path: Path, schema: Schema) -> list[tuple[object, ...]]:
-    with closing(opened(path, schema).connection) as database:
+    with closing(opened(path, schema)) as database:
         return database.execute("SELECT * FROM items").fetchall()
 
 
@@ -99,7 +97,7 @@ def test_a_migration_that_fails_changes_nothing_and_the_next_start_tries_it_agai
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])
 def test_nothing_in_a_newer_file_is_touched_nor_beside_it(older: Path, mode: str) -> None:
-    with closing(opened(older, SECOND).connection) as database:
+    with closing(opened(older, SECOND)) as database:
         database.execute(f"PRAGMA journal_mode={mode}")
     before = contents(older.parent)
     with pytest.raises(NewerState):
@@ -112,7 +110,7 @@ def test_a_newer_program_that_was_killed_after_its_migration_counts_as_newer_and
     older: Path, tmp_path: Path
 ) -> None:
     killed = tmp_path / "killed"
-    with closing(opened(older, SECOND).connection):
+    with closing(opened(older, SECOND)):
         shutil.copytree(older.parent, killed)
     before = contents(killed)
     assert set(before) == {"test.db", "test.db-wal"}
@@ -126,13 +124,13 @@ def test_a_file_that_is_damaged_twice_within_a_second_is_kept_twice(path: Path) 
     path.parent.mkdir()
     for content in (b"first " * 100, b"second " * 100):
         path.write_bytes(content)
-        opened(path, FIRST).connection.close()
+        opened(path, FIRST).close()
     kept = [file.read_bytes() for file in path.parent.iterdir() if ".corrupt" in file.name]
     assert sorted(kept) == [b"first " * 100, b"second " * 100]
 
 
 def test_no_connection_keeps_more_than_half_a_mebibyte_of_pages(older: Path) -> None:
-    with closing(opened(older, FIRST).connection) as writer, closing(connect_to_read(older)) as reader:
+    with closing(opened(older, FIRST)) as writer, closing(connect_to_read(older)) as reader:
         for connection in (writer, reader):
             assert connection.execute("PRAGMA cache_size").fetchone() == (-512,)
 
@@ -168,7 +166,7 @@ class WrittenDatabase:
 
     def __init__(self, directory: Path, *, retry_s: float) -> None:
         self.path = directory / "test.db"
-        self.connection = open_database(self.path, SCHEMA, check=lambda _: None).connection
+        self.connection = open_database(self.path, SCHEMA, check=lambda _: None)
         self.writer = DatabaseWriter(self.path, self.connection, retry_s=retry_s)
 
     def change(self, sql: str) -> None:
@@ -403,7 +401,7 @@ async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_
     def connect() -> sqlite3.Connection:
         if not can_open.is_set():
             raise OSError("read-only")
-        return open_database(path, SCHEMA, check=lambda _: None).connection
+        return open_database(path, SCHEMA, check=lambda _: None)
 
     writer = DatabaseWriter(path, None, connect=connect, connected=opened.set, trouble="read-only", retry_s=0.0)
     task = asyncio.create_task(writer.persist([insert("a")]))

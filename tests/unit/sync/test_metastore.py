@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from common.database import Opened
 
 NODE = Ref("Node", "", "n1")
 
@@ -435,7 +434,7 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
     await before.close()
     path, is_full = tmp_path / "edge" / "edge.db", True
 
-    def connect(file: Path, *given: Any, **more: Any) -> Opened:
+    def connect(file: Path, *given: Any, **more: Any) -> sqlite3.Connection:
         if file == path and is_full:
             raise sqlite3.OperationalError("database or disk is full")
         return database_module.connect(file, *given, **more)
