@@ -18,7 +18,7 @@ from common.enrolment import GENERATION_URI, NODE_URI, RIGHT_URI
 from common.errors import ForeignDriver, HandshakeRefused
 from common.link import Link
 from common.messages import Hello, Reason
-from common.parsers import LONGEST_NAME_CHARS, is_node_name
+from common.parsers import LONGEST_NAME_CHARS, is_name
 from common.peer import CLIENT_AUTH, Peer
 
 
@@ -82,7 +82,7 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
         raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {shown!r}") from None
     _check_text(role, "name", hello.name, needed=role is not Role.OPERATOR)
     _check_text(role, "instance", hello.instance, needed=False)
-    if role is Role.EDGE and not is_node_name(hello.name):
+    if role is Role.EDGE and not is_name(hello.name):
         raise HandshakeRefused(
             Reason.NAME,
             f"{hello.name!r} is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",

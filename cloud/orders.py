@@ -24,7 +24,7 @@ from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
 from common.operator_orders import Allow, Deny, Done, Order
 from common.pages.json_form import decode, encode
-from common.parsers import is_node_name
+from common.parsers import is_name
 from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
@@ -101,7 +101,7 @@ class Orders:
     async def _deny(self, order: Deny, by: str) -> Done:
         """Deny a node or a certificate. `forget` does not undo it."""
         said = [await self._trust.denials.deny(order, by)]
-        if is_node_name(order.subject) and not self._nodes.knows(order.subject):
+        if is_name(order.subject) and not self._nodes.knows(order.subject):
             said.append(f"the hub knows no edge node {order.subject} yet")
         node, asked = self._trust.generations.outlived_by(serial_of(order.subject))
         if node:

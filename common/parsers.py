@@ -35,15 +35,15 @@ def is_driver_name(text: str) -> bool:
     return len(text) <= LONGEST_DRIVER_NAME_CHARS and _DRIVER_NAME.fullmatch(text) is not None
 
 
-_NODE_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-def is_node_name(text: str) -> bool:
-    """Whether Kubernetes accepts this name of a node: a DNS subdomain (RFC 1123) in lower case.
+def is_name(text: str) -> bool:
+    """Whether Kubernetes accepts this name of an object: a DNS subdomain (RFC 1123). It is safe as the name of a file.
 
     Source: kubernetes pkg/apis/core/validation, ValidateNodeName.
     """
-    return len(text) <= LONGEST_NAME_CHARS and _NODE_NAME.fullmatch(text) is not None
+    return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 
 class HostPort(NamedTuple):
@@ -172,7 +172,7 @@ def words(text: str) -> str:
 def node_name(text: str) -> str:
     """The name of a node, as Kubernetes and a hub take it."""
     _no_longer_than(LONGEST_NAME_CHARS, text)
-    if not is_node_name(text):
+    if not is_name(text):
         raise ValueError("must be a node's name: lower-case letters, digits, dashes and dots, like edge-1.example.org")
     return text
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
-from common.parsers import is_driver_name
+from common.parsers import is_driver_name, is_name
 from common.quantity import parse_bytes
 
 Body = Mapping[str, Any]
@@ -22,16 +22,8 @@ _LARGEST_NUMBER: Final = 2**63 - 1
 _SHOWN_CHARS: Final = 60
 """The longest part of a key that an error shows: the writer of the object chooses the key."""
 
-LONGEST_NAME_CHARS: Final = 253
 LONGEST_LABEL_CHARS: Final = 63
-_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _UID: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,126}[A-Za-z0-9])?")
-
-
-def is_name(text: str) -> bool:
-    """Whether a text is a DNS subdomain, like the names of objects: safe as the name of a file."""
-    return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 
 def is_label(text: str) -> bool:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
+from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_uid
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
 from common import left_over, offline_policy, pod_fact, sole_use
 from common.objects import Object, Ref, Stamp, encode_body
+from common.parsers import is_name
 
 MOST_FACT_BYTES: Final = {
     "CSINode": 256 * 1024,

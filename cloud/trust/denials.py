@@ -22,7 +22,7 @@ from cloud.trust.trust_store import Denial, DenialKind, State, TrustStore
 from common.database_writer import WriteFailed
 from common.errors import OperatorRefused
 from common.operator_orders import Allow, Deny
-from common.parsers import is_node_name
+from common.parsers import is_name
 
 log = logging.getLogger("csi_bridge.hub.denials")
 
@@ -132,7 +132,7 @@ def serial_of(text: str) -> str:
 def _read(text: str) -> tuple[DenialKind, str]:
     if serial := serial_of(text):
         return DenialKind.SERIAL, serial
-    if is_node_name(text):
+    if is_name(text):
         return DenialKind.NODE, text
     raise OperatorRefused(
         f"{text[:100]!r} is neither a node nor a certificate",

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from cloud.kinds.fields import is_name
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust.generations import Generations
@@ -52,6 +51,7 @@ from common.handshakes import group_of
 from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Reason
+from common.parsers import is_name
 from common.peer import Peer
 from common.status import Code, Origin, Status
 from common.token_bucket import Bucket
