@@ -10,7 +10,7 @@ Read in this order:
 * `call`: `call`.
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
 * `status`, `node_list`, `volumes`, `facts`, `denials`: `status`, `nodes`, `volumes`, `facts`, `denials`.
-* `order`, `tokens`: `forget`, `trust`, `deny` and `allow`; `token create`, `token list`, `token revoke`.
+* `order`, `tokens`: `forget`, `trust`, `deny` and `allow`; `token create` and `token list`.
 * `audit`, `abandon`: `audit` and `forget --abandon-volumes`, orders, too.
 * `edge_join`, `edge_volumes`: `edge join`, `edge volumes`.
 * `doctor`, `demo`: the commands of these names.

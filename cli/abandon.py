@@ -19,10 +19,10 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cli.operator_options import OperatorSettings
-from cli.order import forget, give_order, in_time
+from cli.order import give_order
 from cli.table import say, table, terminal_width
 from common.errors import BridgeError, SettingsError
-from common.operator_orders import Abandon, Done, NodeStorage, OwnStorage
+from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorage
 
 if TYPE_CHECKING:
     from cloud.abandon.cluster_release import ClusterRelease, Released
@@ -70,7 +70,7 @@ def run(settings: OperatorSettings, *, node: str, kubeconfig: str, sure: bool) -
 
 async def _run(settings: OperatorSettings, node: str, kubeconfig: str, *, sure: bool) -> None:
     async with _release(kubeconfig, node) as release:
-        found = await release.run(await _own_storage(settings, node), is_dry=True)
+        found = await release.run(await give_order(settings, OwnStorage(node=node), NodeStorage), is_dry=True)
         await release.check(found)
         if sure:
             await _to_the_end(settings, node, release)
@@ -89,24 +89,20 @@ async def _to_the_end(settings: OperatorSettings, node: str, release: "ClusterRe
 
     progress, is_begun = Progress(time.monotonic()), False
     while True:
-        storage = await _own_storage(settings, node)
+        storage = await give_order(settings, OwnStorage(node=node), NodeStorage)
         found = await release.run(storage, is_dry=False)
         for line in progress.note(found, time.monotonic()):
             say(line)
         if not is_begun:
-            await in_time(settings, give_order(settings, Abandon(node=node), Done))
+            await give_order(settings, Abandon(node=node), Done)
             is_begun = True
         if all(it.fate == KEPT for it in found):
             break
         await asyncio.sleep(_PAUSE_S)
     if storage.is_known:
-        await in_time(settings, forget(settings, node=node, driver=""))
-        await in_time(settings, give_order(settings, Abandon(node=node), Done))  # the hub gives up what the node had
+        await give_order(settings, Forget(node=node), Done)
+        await give_order(settings, Abandon(node=node), Done)  # the hub gives up what the node had
     say(f"edge node {node} is abandoned, and stays denied")
-
-
-async def _own_storage(settings: OperatorSettings, node: str) -> NodeStorage:
-    return await in_time(settings, give_order(settings, OwnStorage(node=node), NodeStorage))
 
 
 @contextmanager

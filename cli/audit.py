@@ -18,10 +18,10 @@ from datetime import datetime
 import click
 
 from cli import call
-from cli.json_text import json_text
+from cli.hub_state import tell
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
-from cli.table import printable, say, table, terminal_width
+from cli.table import printable, say, table
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.operator_orders import Audit, Audited, Leak
@@ -58,17 +58,7 @@ def show(state: Audited, width: int | None = None) -> Iterator[str]:
 
 def run(settings: OperatorSettings, *, driver: str, as_json: bool) -> int:
     """Print an audit. Returns the exit code: 0, or 1 with the reason on standard error."""
-    try:
-        state = _look(settings, driver)
-    except BridgeError as error:
-        say(f"csi-bridge: {error}", err=True)
-        return 1
-    if as_json:
-        say(json_text(plain(state)))
-    else:
-        for line in show(state, terminal_width()):
-            say(line)
-    return 0
+    return tell(settings, lambda how: _look(how, driver), show=show, as_json=plain if as_json else None)
 
 
 def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) -> int:
@@ -94,15 +84,7 @@ def delete(settings: OperatorSettings, wanted: str, *, driver: str, sure: bool) 
 
 def _look(settings: OperatorSettings, driver: str, wanted: str = "") -> Audited:
     order = Audit(driver=driver, within_s=max(1, int(settings.timeout_s * _MARGIN)), wanted=wanted)
-
-    async def give() -> Audited:
-        async with asyncio.timeout(settings.timeout_s):
-            return await give_order(settings, order, Audited)
-
-    try:
-        return asyncio.run(give())
-    except TimeoutError:
-        raise BridgeError(f"the hub at {settings.hub} has not answered in {settings.timeout_s:g} s") from None
+    return asyncio.run(give_order(settings, order, Audited))
 
 
 def _find(state: Audited, wanted: str) -> Leak:

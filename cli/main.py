@@ -294,11 +294,12 @@ def forget(
     retained. It does so with your --kubeconfig: the hub has no permission for it.
     """
     from cli import abandon, order
+    from common.operator_orders import Forget
 
     if not abandon_volumes:
         if yes or kubeconfig:
             raise click.UsageError("--yes and --kubeconfig need --abandon-volumes")
-        sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+        sys.exit(order.run(settings, Forget(node=node, driver=driver)))
     if driver:
         raise click.UsageError("--abandon-volumes takes a whole node, without DRIVER")
     if not kubeconfig:
@@ -317,8 +318,9 @@ def trust(settings: OperatorSettings) -> None:
     that name no node, because it could send them to the wrong one. This command ends that.
     """
     from cli import order
+    from common.operator_orders import Trust
 
-    sys.exit(order.run(settings, order.trust(settings)))
+    sys.exit(order.run(settings, Trust()))
 
 
 @cli.command(settings=asking("DENY", option("--why", type=TEXT, help="The reason, for operators and the audit log.")))
@@ -330,8 +332,9 @@ def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
     -noout -serial prints it: serial=1A2B. A denial lasts until `allow`, also when the hub restarts or forgets the node.
     """
     from cli import order
+    from common.operator_orders import Deny
 
-    sys.exit(order.run(settings, order.deny(settings, subject=subject, why=why or "")))
+    sys.exit(order.run(settings, Deny(subject=subject, why=why or "")))
 
 
 @cli.command(settings=asking("ALLOW"))
@@ -344,8 +347,9 @@ def allow(settings: OperatorSettings, subject: str) -> None:
     `deny`.
     """
     from cli import order
+    from common.operator_orders import Allow
 
-    sys.exit(order.run(settings, order.allow(settings, subject=subject)))
+    sys.exit(order.run(settings, Allow(subject=subject)))
 
 
 @cli.command(
@@ -365,8 +369,9 @@ def fence(settings: OperatorSettings, node: str, why: str | None, *, yes: bool) 
     machine has joined as NODE, the command is about the earlier machine: that it is off, or was started anew since.
     """
     from cli import order
+    from common.operator_orders import Fence
 
-    sys.exit(order.fence(settings, node=node, why=why or "", sure=yes))
+    sys.exit(order.fence(settings, Fence(node=node, why=why or ""), sure=yes))
 
 
 @cli.command(settings=asking("UNFENCE"))
@@ -378,8 +383,9 @@ def unfence(settings: OperatorSettings, node: str) -> None:
     detached meanwhile stay detached.
     """
     from cli import order
+    from common.operator_orders import Unfence
 
-    sys.exit(order.run(settings, order.unfence(settings, node=node)))
+    sys.exit(order.run(settings, Unfence(node=node)))
 
 
 @cli.command(settings=asking("DENIALS", OUTPUT))
@@ -455,11 +461,11 @@ def token_create(
     It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Treat it
     like a password, because its holder can join.
     """
-    from cli import order, tokens
+    from cli import tokens
     from common.operator_orders import CreateToken
 
     asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses, replace=replace)
-    sys.exit(order.run(settings, tokens.create(settings, asked)))
+    sys.exit(tokens.create(settings, asked))
 
 
 @token.command("list", settings=asking("TOKEN_LIST", OUTPUT))
@@ -477,9 +483,10 @@ def token_list(settings: OperatorSettings, output: str) -> None:
 @click.argument("token_id", metavar="ID")
 def token_revoke(settings: OperatorSettings, token_id: str) -> None:
     """Revoke a token by its ID. The nodes that have joined with it stay: see `deny`."""
-    from cli import order, tokens
+    from cli import order
+    from common.operator_orders import RevokeToken
 
-    sys.exit(order.run(settings, tokens.revoke(settings, token_id)))
+    sys.exit(order.run(settings, RevokeToken(id=token_id)))
 
 
 @cli.command()

@@ -1,32 +1,25 @@
-"""The commands `token create`, `token list` and `token revoke`: the invitations with which nodes join the hub."""
+"""The commands `token create` and `token list`: the invitations with which nodes join the hub."""
 
+import asyncio
 from collections.abc import Iterator
 
 from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cli.order import give_order
 from cli.table import printable, table
-from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
+from common.operator_orders import CreateToken, NewToken
 from common.pages.hub import TokenStatus
 from common.pages.json_form import plain, shown
 
 
-async def create(settings: OperatorSettings, asked: CreateToken) -> str:
-    """Make a token. Returns the line to paste.
-
-    Raises:
-        BridgeError: there is no hub, the link to it was lost, or it refused.
-    """
-    return (await give_order(settings, asked, NewToken)).token
-
-
-async def revoke(settings: OperatorSettings, token: str) -> str:
-    """Revoke a token. Returns the success message.
-
-    Raises:
-        BridgeError: there is no hub, the link to it was lost, or it refused.
-    """
-    return "\n".join((await give_order(settings, RevokeToken(id=token), Done)).said)
+def create(settings: OperatorSettings, asked: CreateToken) -> int:
+    """Make a token, and print the line to paste. Returns the exit code: 0, or 1 with the reason on standard error."""
+    return tell(
+        settings,
+        lambda how: asyncio.run(give_order(how, asked, NewToken)),
+        show=lambda new, _width: [new.token],
+        as_json=None,
+    )
 
 
 def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:

@@ -1,11 +1,9 @@
 """The operators' orders. Each changes the hub's records at an operator's word.
 
-`forget` and `trust` have a stream kind of their own. All other orders have a name and come on `Kind.ORDER`: other parts
-of the hub add them to the table (`Orders.add`).
+They have a name and come on `Kind.ORDER`. Other parts of the hub add theirs to the table (`Orders.add`).
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -22,7 +20,7 @@ from cloud.trust.denials import serial_of
 from cloud.trust_part import TrustPart
 from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
-from common.operator_orders import Allow, Deny, Done, Order
+from common.operator_orders import Allow, Deny, Done, Forget, Order, Trust
 from common.pages.json_form import decode, encode
 from common.parsers import is_name
 from common.status import Code, Origin, Status
@@ -68,6 +66,8 @@ class Orders:
         self._calls = calls
         self._incarnation = incarnation
         self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
+        self.add(Forget, self._let_forget)
+        self.add(Trust, self._settle_losses)
         self.add(Deny, self._deny)
         self.add(Allow, self._allow)
 
@@ -118,16 +118,13 @@ class Orders:
             raise OperatorRefused(f"{order.subject} is not allowed", "it is not denied")
         return Done(said=[line for line in said if line])
 
-    async def serve_forget(self, stream: Stream) -> None:
-        """Forget a node that is gone for good, or one driver of it."""
-        assert stream.opened is not None
-        node, driver = stream.opened.node, stream.opened.subject
-        self._note(stream, "forget", node=node, driver=driver)
+    async def _let_forget(self, order: Forget, by: str) -> Done:
+        node, driver = order.node, order.driver
+        audit.add(Event.ORDER, who="operator", address=by, order="forget", node=node, driver=driver)
         await self.forget(node, driver)
-        log.warning(
-            "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
-        )
-        stream.end(Status(Code.OK, origin=Origin.HUB))
+        what = f"{f'driver {driver} of ' if driver else ''}edge node {node}"
+        log.warning("an operator let the hub forget %s", what)
+        return Done(said=[f"the hub has forgotten {what}"])
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Forget a node, or one driver of it.
@@ -152,9 +149,8 @@ class Orders:
                 f"edge node {node} is forgotten, but not its facts", f"its files cannot be removed: {error}"
             ) from error
 
-    async def serve_trust(self, stream: Stream) -> None:
-        """Settle the loss of records: the hub knows all nodes and their drivers again."""
-        self._note(stream, "trust")
+    async def _settle_losses(self, _order: Trust, by: str) -> Done:
+        audit.add(Event.ORDER, who="operator", address=by, order="trust")
         try:
             cleared = await self._incarnation.trust()
         except OSError as error:
@@ -164,8 +160,4 @@ class Orders:
         for line in cleared:
             log.warning("an operator ran csi-bridge trust, and this loss no longer counts: %s", line)
         self._reports.look_again()
-        await stream.send(json.dumps({"lost": cleared}).encode())
-        stream.end(Status(Code.OK, origin=Origin.HUB))
-
-    def _note(self, stream: Stream, order: str, **about: str) -> None:
-        audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about)
+        return Done(said=[f"settled: {line}" for line in cleared] or ["the hub had lost nothing"])

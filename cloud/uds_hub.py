@@ -94,9 +94,6 @@ class Hub:
         turns = StreamTurns()
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
-            (Role.OPERATOR, Kind.STATUS): _refuse_status,
-            (Role.OPERATOR, Kind.FORGET): orders.serve_forget,
-            (Role.OPERATOR, Kind.TRUST): orders.serve_trust,
             (Role.OPERATOR, Kind.ORDER): orders.serve_order,
             (Role.EDGE, Kind.REPORT): turns.of(reports.serve_report),
             (Role.EDGE, Kind.SYNC): lambda stream: sync.serve_sync(stream, stream.link.peer.name),
@@ -341,10 +338,6 @@ def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None
         peer=_stranger(link)["peer"],
     )
     link.refuse(refusal)
-
-
-async def _refuse_status(_stream: Stream) -> None:
-    raise NotCarried("the question for its state", "this hub answers it over HTTP; use the csi-bridge of its version")
 
 
 def _stranger(link: Link) -> dict[str, str]:

@@ -31,13 +31,6 @@ class Kind(IntEnum):
     """Edge to hub: each message is the agent's whole report about its drivers (`common.reports`)."""
     WATCH = 3
     """Proxy driver to hub: each message of the hub is its newest report about the driver `subject`."""
-    STATUS = 4
-    """Operator to hub: the hub's state as JSON objects, a part in each message; lists of one name are one list. With
-    the `subject` `volumes`: the volumes that it knows of."""
-    FORGET = 5
-    """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
-    TRUST = 6
-    """Operator to hub: every node is back, so no loss of records stands any more. The answer has it, as JSON."""
     SYNC = 7
     """Edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)."""
     FACTS = 8

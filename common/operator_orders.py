@@ -16,6 +16,27 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Forget a node that is gone for good, or one driver of it. The answer is `Done`.
+
+    Attributes:
+        node: the node's name.
+        driver: the driver; empty: the whole node.
+    """
+
+    order: ClassVar[str] = "forget"
+    node: str
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Every node is back, so no loss of records stands any more. The answer is `Done`, with the losses that stood."""
+
+    order: ClassVar[str] = "trust"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
     """Refuse a node, a proxy driver or one certificate from now on, and end its links. The answer is `Done`.
 

@@ -50,7 +50,7 @@ def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(joinable: Joina
     assert (refused.reason, refused.message) == ("token", "the hub has no such token")
     with joinable.dial() as stranger:
         assert isinstance(ask(stranger, AskCa(), Kind.CA), CaCertificates)
-    for kind in (Kind.CALL, Kind.REPORT, Kind.WATCH, Kind.SYNC, Kind.FACTS, Kind.ORDER, Kind.FORGET):
+    for kind in (Kind.CALL, Kind.REPORT, Kind.WATCH, Kind.SYNC, Kind.FACTS, Kind.ORDER):
         with joinable.dial() as stranger:
             stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0), Chunk(1, 0, b"x"))
             (end,) = (frame for frame in stranger.next_frames() if isinstance(frame, End))

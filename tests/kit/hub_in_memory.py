@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cli.process_options import HUB_OPTIONS
 from cloud.edge_nodes import Nodes
@@ -87,16 +88,17 @@ class Hub:
     async def operator(self) -> Link:
         return await self.come(introduce("operator", "", instance="o"), SOCKET)
 
-    async def order(self, kind: Kind, arguments: bytes = b"", **about: str) -> tuple[list[bytes], Status]:
+    async def order(self, name: str, arguments: bytes | None = None, **named: Any) -> tuple[list[bytes], Status]:
         """An operator's order: what the hub says to it, and how it ends."""
-        stream = (await self.operator()).open(kind, arguments, **about)  # type: ignore[arg-type]  # node and method
+        arguments = json.dumps(named).encode() if arguments is None else arguments
+        stream = (await self.operator()).open(Kind.ORDER, arguments, method=name)
         said = [message async for message in stream]
         assert stream.status is not None
         return said, stream.status
 
     async def forget(self, node: str) -> Status:
         """How an operator's order to forget a node ends."""
-        _, status = await self.order(Kind.FORGET, node=node)
+        _, status = await self.order("forget", node=node)
         return status
 
 

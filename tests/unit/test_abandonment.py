@@ -21,9 +21,8 @@ from cloud.sync_part import NoSync, SyncPart
 from cloud.unique_segments import UniqueSegments, unique_keys
 from common.endpoint import hub_endpoint
 from common.errors import BridgeError, OperatorRefused
-from common.messages import Kind
 from common.objects import Ref, Stamp
-from common.operator_orders import Abandon, Done, NodeStorage
+from common.operator_orders import Abandon, Done, Forget, NodeStorage, OwnStorage
 from tests.kit.fake_api import FakeApi
 from tests.kit.hub_in_memory import Hub, report, running
 from tests.kit.linked import cut
@@ -63,7 +62,7 @@ class Site:
 
     async def order(self, name: str, **arguments: Any) -> tuple[dict[str, Any], str]:
         """The answer to an order, and its refusal."""
-        said, status = await self.world.order(Kind.ORDER, json.dumps(arguments).encode(), method=name)
+        said, status = await self.world.order(name, **arguments)
         return json.loads(b"".join(said) or b"{}"), status.message
 
     async def own_storage(self) -> tuple[dict[str, Any], str]:
@@ -441,22 +440,16 @@ async def test_the_command_lets_the_hub_forget_the_node_and_then_give_up_what_it
 ) -> None:
     given: list[object] = []
 
-    async def own_storage(_: OperatorSettings, node: str) -> NodeStorage:
-        return NodeStorage(volumes=[], snapshots=[], groups=[], is_known=True)
-
-    async def give_order(_: OperatorSettings, order: object, _answer: type[Done]) -> Done:
+    async def give_order(_: OperatorSettings, order: object, _answer: object) -> NodeStorage | Done:
+        if isinstance(order, OwnStorage):
+            return NodeStorage(volumes=[], snapshots=[], groups=[], is_known=True)
         given.append(order)
         return Done(said=[])
 
-    async def forget(_: OperatorSettings, *, node: str, driver: str) -> str:
-        given.append(node)
-        return ""
-
-    for name, function in (("_own_storage", own_storage), ("give_order", give_order), ("forget", forget)):
-        monkeypatch.setattr(abandon, name, function)
+    monkeypatch.setattr(abandon, "give_order", give_order)
     settings = OperatorSettings(hub=hub_endpoint("unix:///hub"), timeout_s=10.0, max_message_bytes=65_536)
     await abandon._to_the_end(settings, "n2", ClusterRelease(BoundVolume().api, "n2"))
-    assert given == [Abandon(node="n2"), "n2", Abandon(node="n2")]
+    assert given == [Abandon(node="n2"), Forget(node="n2"), Abandon(node="n2")]
 
 
 async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_come_back(
@@ -464,16 +457,14 @@ async def test_the_command_asks_before_each_pass_and_stops_when_the_node_may_com
 ) -> None:
     said = iter([NodeStorage(volumes=["uid-pv"], snapshots=[], groups=[], is_known=True)])
 
-    async def own_storage(_: OperatorSettings, node: str) -> NodeStorage:
+    async def give_order(_: OperatorSettings, order: object, _answer: object) -> NodeStorage | Done:
+        if not isinstance(order, OwnStorage):
+            assert order == Abandon(node="n1")
+            return Done(said=[])
         if (storage := next(said, None)) is None:
-            raise OperatorRefused(f"edge node {node} is not abandoned", "it may come back")
+            raise OperatorRefused(f"edge node {order.node} is not abandoned", "it may come back")
         return storage
 
-    async def give_order(_: OperatorSettings, order: object, _answer: type[Done]) -> Done:
-        assert order == Abandon(node="n1")
-        return Done(said=[])
-
-    monkeypatch.setattr(abandon, "_own_storage", own_storage)
     monkeypatch.setattr(abandon, "give_order", give_order)
     monkeypatch.setattr(abandon, "_PAUSE_S", 0.0)
     monkeypatch.setattr(abandon, "_PATIENCE_S", 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -286,7 +287,7 @@ async def test_a_named_order_that_cannot_be_carried_out_is_refused_with_the_reas
     world: Hub, name: str, arguments: bytes, code: Code, said: str
 ) -> None:
     world.orders.add(Deny, carry_out_deny)
-    told, status = await world.order(Kind.ORDER, arguments, method=name)
+    told, status = await world.order(name, arguments)
     assert (told, status.code, status.message[: len(said)]) == ([], code, said)
 
 
@@ -301,7 +302,7 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
     driver = await world.driver()
     watch = driver.open(Kind.WATCH, subject=DRIVER)
     assert "(n1; n2, which is offline)" in (await called(driver, CREATE)).message
-    assert await world.order(Kind.FORGET, node="n2") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert (await world.forget("n2")).ok
     assert await called(driver, CREATE) == Status(Code.OK)
     assert decode_reports(await watch.receive() or b"") == [report()]
 
@@ -324,10 +325,9 @@ async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_u
     told: tuple[Hub, FactSink],
 ) -> None:
     world, facts = told
-    assert await world.order(Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert (await world.forget("n1")).ok
     assert facts.stamps("n1") == {}
-    _, again = await world.order(Kind.FORGET, node="n1")
-    assert "n1" in again.message
+    assert "n1" in (await world.forget("n1")).message
 
 
 async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
@@ -339,7 +339,7 @@ async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
         await world.edge(node)
 
     monkeypatch.setattr(world.placement, "forget", slow_disk)
-    assert await world.order(Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert (await world.forget("n1")).ok
     assert facts.stamps("n1")
 
 
@@ -351,9 +351,10 @@ async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watc
     driver = await world.driver()
     watch = driver.open(Kind.WATCH, subject=DRIVER)
     assert (await called(driver, CREATE)).code == Code.UNAVAILABLE
-    (told,), status = await world.order(Kind.TRUST)
+    (told,), status = await world.order("trust")
     assert status == Status(Code.OK, origin=Origin.HUB)
-    assert json.loads(told)["lost"][0].endswith("Z records were lost")
+    (settled,) = json.loads(told)["said"]
+    assert re.fullmatch(r"settled: \S+Z records were lost", settled)
     assert await called(driver, CREATE) == Status(Code.OK)
     assert decode_reports(await watch.receive() or b"") == [report()]
 
@@ -363,7 +364,7 @@ async def test_a_trust_that_cannot_be_written_down_is_refused(world: Hub, monkey
         raise OSError("disk on fire")
 
     monkeypatch.setattr(world.incarnation, "trust", fail)
-    told = await world.order(Kind.TRUST)
+    told = await world.order("trust")
     why = "csi-bridge trust has no effect: the decision cannot be written to the disk: disk on fire"
     assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
 
@@ -384,15 +385,6 @@ async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(worl
     assert (driver.driver, driver.address, driver.placement) == (DRIVER, "10.0.0.1:7", "auto")
     assert driver.software == SOFTWARE
     assert hub.settings == as_texts(world.settings)
-
-
-async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_version(world: Hub) -> None:
-    stream = (await world.operator()).open(Kind.STATUS)
-    assert await stream.receive() is None
-    assert stream.status.message == (
-        "the question for its state is not served here: this hub answers it over HTTP; use the csi-bridge of its "
-        "version"
-    )
 
 
 async def node_of(world: Hub, name: str = "n1") -> NodeStatus:
@@ -427,7 +419,7 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     failure = (await node_of(world)).last_error
     assert (failure.code, failure.by) == ("UNAVAILABLE", "hub")
     assert failure.message.startswith("edge node n1 is offline since ")
-    await world.order(Kind.FORGET, node="n1")
+    await world.forget("n1")
     await world.edge()
     assert (await node_of(world)).last_error is None
 
@@ -469,8 +461,8 @@ async def test_the_audit_log_tells_admissions_refusals_and_what_operators_do(
     await world.come(introduce("edge", "", instance="i", boot=1))
     await called(await world.operator(), STAGE)
     await called(await world.driver(), CREATE)
-    await world.order(Kind.TRUST)
-    await world.order(Kind.FORGET, node="n9")
+    await world.order("trust")
+    await world.forget("n9")
     assert [(event, who) for event, who, _, _ in audit_lines] == [
         (Event.ADMISSION, "n1"),
         (Event.REFUSAL, ""),
@@ -561,7 +553,7 @@ async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
 
 
 async def test_why_a_node_is_denied_is_told_to_operators_alone(world: Hub) -> None:
-    assert (await ordered(world, "deny", subject="n1", why="stolen"))[1].ok
+    assert (await world.order("deny", subject="n1", why="stolen"))[1].ok
     link = await world.come(introduce("edge", "n1", instance="i", boot=1), N1)
     assert await link.wait_closed() == ("denied", "the hub denies edge n1: ask its operator")
     (told,) = refused(world)
@@ -569,7 +561,7 @@ async def test_why_a_node_is_denied_is_told_to_operators_alone(world: Hub) -> No
 
 
 async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: Hub) -> None:
-    (said,), status = await ordered(world, "deny", subject="n7", why="")
+    (said,), status = await world.order("deny", subject="n7", why="")
     assert status.ok
     assert json.loads(said)["said"] == [
         "edge node n7 is denied; csi-bridge allow undoes it",
@@ -580,10 +572,5 @@ async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: Hub) -
 
 
 async def test_allow_for_a_node_that_is_not_denied_is_refused(world: Hub) -> None:
-    said, status = await ordered(world, "allow", subject="n7")
+    said, status = await world.order("allow", subject="n7")
     assert (said, status.message) == ([], "n7 is not allowed: it is not denied")
-
-
-async def ordered(world: Hub, name: str, **arguments: str) -> tuple[list[bytes], Status]:
-    """What the hub says to an order with a name."""
-    return await world.order(Kind.ORDER, json.dumps(arguments).encode(), method=name)

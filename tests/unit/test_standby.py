@@ -158,10 +158,10 @@ async def test_a_hub_that_rises_above_an_epoch_that_an_agent_knows_says_so_on_al
     await site.come(edge())
     site.hub.incarnation.meet("n1", f"{'0' * 16} {known} ")
     assert site.hub.incarnation.loss
-    await site.hub.order(Kind.TRUST)
+    await site.hub.order("trust")
     await settle()
     epoch = site.hub.incarnation.epoch
     assert (epoch > known, site.said[other]) == (True, [0, before, epoch])
     assert site.hub.incarnation.meet("n1", f"{'0' * 16} {known} ") == other.peer.mark
-    await site.hub.order(Kind.TRUST)
+    await site.hub.order("trust")
     assert site.hub.incarnation.epoch == epoch
