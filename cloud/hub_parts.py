@@ -108,6 +108,7 @@ class HubParts:
             self.reports,
             self.orders,
             sync.sync,
+            still_leads=records.still_leads,
             incarnation=incarnation,
             credentials=trust.credentials,
             refusals=refusals,

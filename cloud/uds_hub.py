@@ -7,8 +7,10 @@ Rules:
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
 * Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open, beside calls: these
   need no task (`passage`).
-* A hub that has lost its Lease sends nothing more: its pong would renew an agent's lease, and a call or an
-  acknowledgement that has waited would come late.
+* A hub that has lost its Lease sends nothing more: a call or an acknowledgement that has waited would come late.
+* A pong renews an agent's lease, from when its ping was sent. Before it, the hub asks who holds its own Lease: its
+  clocks may have stood still with its machine. So each lease of an agent ends within its length from the next hub's
+  start, which that one counts from.
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended. If another hub takes
   over, it ends all links instead: the callers' retries join their operations at the agents.
 * A link may come from a standby (`cloud.standby`), which has accepted it with epoch 0: the hub decides on it as if its
@@ -52,6 +54,9 @@ log = logging.getLogger("csi_bridge.hub")
 _SHOWN_CHARS = 100
 """Characters of a peer's own text in the log and in the reports for operators. A peer may send more."""
 
+_BETWEEN_S = 0.1
+"""Between two questions for the Lease: one answers all pings before it."""
+
 _CALLERS = frozenset({Role.DRIVER, Role.OPERATOR})
 """The roles that may call drivers."""
 
@@ -72,13 +77,14 @@ class Hub:
         orders: Orders,
         sync: Sync,
         *,
+        still_leads: Callable[[], Awaitable[None]],
         incarnation: Incarnation,
         credentials: Credentials,
         refusals: Refusals,
         metrics: Metrics,
         insecure: bool,
     ) -> None:
-        """With `insecure` the hub listens without TLS (loopback only), so it checks no certificate."""
+        """`still_leads` is that of the records. With `insecure` the hub listens on loopback without TLS."""
         self._nodes = nodes
         self._incarnation = incarnation
         incarnation.announce = self._announce
@@ -91,6 +97,10 @@ class Hub:
         self._first_end = math.inf
         """No certificate of a link ends before, in seconds since the epoch."""
         self._draining = False
+        self._still_leads = still_leads
+        self._pings: dict[Link, int] = {}
+        """Of the agents' leases: the last one on each link, until it is answered."""
+        self._answering: asyncio.Task[None] | None = None
         turns = StreamTurns()
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
@@ -110,7 +120,7 @@ class Hub:
 
     def greeted(self, link: Link) -> None:
         """Admit a peer whose hello has come, or refuse it and send it the reason."""
-        link.may_send = self._nodes.leads
+        link.may_send, link.before_pong = self._nodes.leads, self._pinged
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:
@@ -189,6 +199,26 @@ class Hub:
                 f"a proxy driver of {wanted.name} with --placement={opposite} is connected, and this one has "
                 f"--placement={wanted.placement}: give both the same",
             )
+
+    def _pinged(self, link: Link, number: int) -> None:
+        self._pings[link] = number
+        if self._answering is None:
+            self._answering = link.loop.create_task(self._answer_pings(), name="pings of leases")
+
+    async def _answer_pings(self) -> None:
+        """Answer the pings that have come, once it is sure that no other hub leads."""
+        while self._pings:
+            asked, self._pings = self._pings, {}
+            try:
+                await self._still_leads()
+            except OSError as error:
+                log.debug("no lease of an agent is renewed: %s", error)
+                self._pings = {link: number for link, number in asked.items() if not link.over} | self._pings
+            else:
+                for link, number in asked.items():
+                    link.pong(number)
+            await asyncio.sleep(_BETWEEN_S)
+        self._answering = None
 
     def end_unfit(self) -> None:
         """End each link whose peer is denied by now, or whose certificate has ended."""

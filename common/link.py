@@ -257,7 +257,7 @@ class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
     __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
-                 "context", "draining", "greeted", "loop", "may_send",
+                 "before_pong", "context", "draining", "greeted", "loop", "may_send",
                  "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
@@ -281,6 +281,8 @@ class Link:
         """The handler's own note about this link."""
         self.may_send: Callable[[], bool] | None = None
         """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
+        self.before_pong: Callable[[Link, int], None] | None = None
+        """Called with the number of a ping of the peer's lease, to `pong` later; None: that is done at once."""
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
@@ -446,6 +448,11 @@ class Link:
         self.session.ping(answered)
         self.writer.flush_soon()
 
+    def pong(self, number: int) -> None:
+        """Answer a ping of the peer's lease. It does nothing if the session is over."""
+        self.session.pong(number)
+        self.writer.flush_soon()
+
     def drain(self, message: str) -> None:
         """Ask the peer for no new streams. The link closes itself when the open ones have ended."""
         self.session.drain(message)
@@ -501,6 +508,13 @@ class Link:
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """Ask the handler for the stream's receiver."""
         return self._handler.opened(self, frame, deadline)
+
+    def on_ping(self, number: int) -> None:
+        """Answer it, or let `before_pong` do so."""
+        if self.before_pong is None:
+            self.session.pong(number)
+        else:
+            self.before_pong(self, number)
 
     def on_drain(self, message: str) -> None:
         """Tell the handler."""

@@ -174,9 +174,15 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Sent after a silence. The peer answers with a `Pong` of the same number."""
+    """Sent after a silence. The peer answers with a `Pong` of the same number.
+
+    Attributes:
+        number: counts the sender's pings.
+        of_lease: from an agent: the answer renews its lease, so the hub first makes sure that it leads.
+    """
 
     number: int
+    of_lease: bool = False
 
 
 @dataclass(frozen=True, slots=True)

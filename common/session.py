@@ -127,6 +127,9 @@ class Application(Protocol):
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
 
+    def on_ping(self, number: int) -> None:
+        """The peer's lease needs a pong of this number: call `pong`, now or later."""
+
     def on_drain(self, message: str) -> None:
         """The peer takes no new streams, and ends the session when the open ones are finished."""
 
@@ -368,7 +371,11 @@ class Session:
         if self.state is State.OPEN:
             self._pings += 1
             self._awaited_pong = self._pings, answered
-            self._outbox.put(Ping(self._pings))
+            self._outbox.put(Ping(self._pings, of_lease=True))
+
+    def pong(self, number: int) -> None:
+        """Answer a ping of the peer's lease."""
+        self._outbox.put(Pong(number))
 
     def drain(self, message: str) -> None:
         """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
@@ -525,8 +532,12 @@ class Session:
         self._peer_draining = True
         self.application.on_drain(message)
 
-    def _on_ping(self, number: int) -> None:
-        self._answer(Pong(number))
+    def _on_ping(self, number: int, of_lease: bool) -> None:  # noqa: FBT001  # as in the frame
+        if of_lease:
+            self._check_answers()
+            self.application.on_ping(number)
+        else:
+            self._answer(Pong(number))
 
     def _on_pong(self, number: int) -> None:
         """Tell the side that pinged. A pong of the keepalive has nothing more to tell: `receive` has noted the time."""
@@ -638,6 +649,9 @@ class Session:
 
     def _answer(self, frame: Frame) -> None:
         self._outbox.put(frame)
+        self._check_answers()
+
+    def _check_answers(self) -> None:
         if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
             raise RemoteProtocolError("it asks for answers and does not read them")
 

@@ -10,6 +10,8 @@ Rules:
 * What somebody else changes or deletes the leader writes again, as memory has it (`watch`), once it is sure that it
   still leads: the other one may be the next hub. A claim of a hub before it, whose request came late, its owner takes
   (`adopt`).
+* A `write` has ended when the hub has made sure after it that it still leads: else the next hub may not have seen it.
+  Claims need no such question.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloud.kube import Kube, KubeError, Resource
 from cloud.records.object_copy import PLACE, ObjectCopy, Stored, of_other_hub
 from cloud.records.object_writer import ObjectWriter
-from cloud.records.objects import RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
+from cloud.records.objects import PLACEMENT, RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
 from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
 from common.database_writer import RETRY_S, WriteFailed
 
@@ -268,6 +270,8 @@ class KubernetesRecords:
         try:
             async with self._requests:
                 await self._writer.apply(it.place, it.stored, {path: write.value for path, write in newest.items()})
+            if it.place.resource is not PLACEMENT and any(write.done is not None for write in ready):
+                await self._writer.still_leads()
         except KubeError as error:
             self._note(str(error))
             self._failed(it, ready, str(error))

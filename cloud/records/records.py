@@ -94,7 +94,7 @@ class Records(Protocol):
         """
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
-        """Write changes in their order. Returns the end of the attempt.
+        """Write changes in their order. Returns the end of the attempt, after which a next hub will have seen them.
 
         The end raises `common.database_writer.WriteFailed` if none, or only the first few, are written.
         """
@@ -103,9 +103,9 @@ class Records(Protocol):
         """Write a change soon. It replaces a waiting `put` of the same record."""
 
     async def still_leads(self) -> None:
-        """Make sure that a next hub will have seen what was written before. Raises WriteFailed if it may not have.
+        """Make sure that no other hub leads yet. Raises WriteFailed if one may.
 
-        Without it, two hubs may write different objects, if one of them stood still and takes its term for longer.
+        The clocks of a hub whose machine stood still do not tell it that its term is over.
         """
 
     async def close(self) -> None:

@@ -2,8 +2,7 @@
 
 Rules:
 
-* What is recorded of a fact is in the records before the fact counts and before the hub acknowledges it. After the
-  write the hub makes sure that it still leads: else another hub could have given the volume to another node.
+* What is recorded of a fact is in the records before the fact counts and before the hub acknowledges it.
 * A node that comes back sends all facts again that the hub lacks. So where an API server has the facts, the records
   have only what keeps a volume from other nodes: its node may be away while the hub starts. Of a Node that is a part,
   which is never written.
@@ -321,8 +320,6 @@ class FactTable:
         self._unsure.update(facts)
         try:
             await self._records.write(changes)
-            if any(change.body is not None for change in changes):
-                await self._records.still_leads()
         except OSError as error:
             self._trouble = str(error)
             raise

@@ -54,6 +54,9 @@ class RecordedSession:
         self._note(Opened(frame.stream, frame, deadline))
         return _Recorder(self._note, frame.stream)
 
+    def on_ping(self, number: int) -> None:
+        self.session.pong(number)
+
     def on_drain(self, message: str) -> None:
         self._note(PeerDraining(message))
 

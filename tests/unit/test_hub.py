@@ -22,6 +22,7 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
+from common.database_writer import WriteFailed
 from common.errors import Draining, OperatorRefused, TunnelClosed, status_of
 from common.messages import Kind, Ping, encode
 from common.objects import Object, Ref, Stamp, encode_body
@@ -107,6 +108,32 @@ async def test_a_hub_that_has_lost_its_lease_answers_no_ping_and_sends_no_call_t
     leads = False
     await settle()
     assert (pongs, served) == ([1], [])
+
+
+async def test_a_hub_that_stood_still_renews_no_lease_of_an_agent_before_it_is_sure_that_it_leads(
+    world: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clocks stood still, too. The next hub counts from its own start until the agent has stopped."""
+    asked: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+    async def still_leads() -> None:
+        answer = asyncio.get_running_loop().create_future()
+        asked.put_nowait(answer)
+        await answer
+
+    monkeypatch.setattr(world.hub, "_still_leads", still_leads)
+    monkeypatch.setattr("cloud.uds_hub._BETWEEN_S", 0.0)
+    one, other, pongs = await world.edge("n1"), await world.edge("n2"), list[str]()
+    one.ping(lambda: pongs.append("n1"))
+    first = await asked.get()
+    other.ping(lambda: pongs.append("n2"))  # after the question
+    await settle()
+    first.set_exception(WriteFailed("the records", "another hub holds the Lease"))
+    second = await asked.get()
+    assert pongs == []
+    second.set_result(None)
+    await settle()
+    assert (sorted(pongs), asked.empty()) == (["n1", "n2"], True)
 
 
 # -------------------- who may call what --------------------

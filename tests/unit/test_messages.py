@@ -73,7 +73,7 @@ GOLDEN: list[tuple[Frame, bytes]] = [
     ),
     (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),
     (Drain("restart"), b"\x92\x02\xa7restart"),
-    (Ping(7), b"\x92\x03\x07"),
+    (Ping(7), b"\x93\x03\x07\xc2"),
     (Pong(300), b"\x92\x04\xcd\x01\x2c"),
     (
         Open(2, 1, 1, "dir.csi", "/csi.v1.Identity/Probe", "n7", "c-1", 10_000, 300),
@@ -136,7 +136,7 @@ def test_a_frame_is_read_to_its_fields_and_its_defaults() -> None:
     assert read(b"\x93\x01\xa7drained\xa3bye\x92\x63\x01\x92\x03\x07") == [
         (1, ("drained", "bye", 2**63 - 1)),
         (99, None),
-        (3, (7,)),
+        (3, (7, False)),
     ]
 
 

@@ -83,7 +83,7 @@ def test_a_pong_of_the_keepalive_is_no_answer_to_a_ping_of_the_application() -> 
     session, heard = open_session(now=100.0), []
     session.ping(lambda: heard.append("pong"))
     session.tick(110.0)
-    assert sent_frames(session) == [Ping(1), Ping(2)]
+    assert sent_frames(session) == [Ping(1, of_lease=True), Ping(2)]
     session.receive(encode(Pong(2)), 110.0)
     assert heard == []
     session.receive(encode(Pong(1)), 110.0)

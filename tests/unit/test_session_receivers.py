@@ -60,6 +60,9 @@ class Side:
         self.call(frame.stream, "opened", deadline)
         return Told(self, frame.stream)
 
+    def on_ping(self, number: int) -> None:
+        self.session.pong(number)
+
     def on_drain(self, message: str) -> None:
         self.call(0, "drains", message)
 

@@ -303,6 +303,18 @@ async def test_an_own_change_whose_answer_was_lost_is_nobody_elses(caplog: pytes
     await records.close()
 
 
+async def test_a_write_of_a_hub_that_stood_still_has_failed_unless_it_is_a_claim_which_the_next_hub_takes() -> None:
+    """No conflict shows the next hub, which has not written the object and will write its own state over it."""
+    api = Api()
+    records = await records_of(api)
+    api.leads = False
+    with pytest.raises(WriteFailed, match="another hub leads"):
+        await records.write([NODE])
+    await records.write([CLAIM])
+    records.put(NODE)
+    await records.close()
+
+
 async def test_a_hub_that_stood_still_while_another_one_took_the_lead_confirms_no_use_of_a_volume() -> None:
     """Each node has an object of its own, so no conflict shows the other hub."""
     api = Api()
