@@ -5,7 +5,8 @@ Rules:
 * It accepts a peer whose role and certificate fit (`cloud.admission`), with epoch 0, and keeps the link alive. It has
   read no records, so it knows no denials. It serves no stream, and answers each with the hub that leads.
 * When the hub leads, it decides on each link as if its hello came then. From then on the hub is the link's handler.
-* Of several links of one process, the last one stays: the others may be dead.
+* Of several links of one process with one certificate, the last one stays: the others may be dead. With another
+  certificate, it may be a thief of the node's identity. The hub that leads can tell.
 * A hub that has not to wait opens its listeners when it leads, so no peer meets a standby.
 """
 
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from cloud.admission import admit
 from cloud.hub_settings import HubSettings
 from cloud.refusals import Refusals
-from cloud.uds_hub import Hub, turn_away
+from cloud.uds_hub import Hub, stranger, turn_away
 from common.certificate_ends import CertificateEnds
 from common.errors import HandshakeRefused, StandsBy
 from common.link import Link, Stream
@@ -61,8 +62,8 @@ class Standby(ServedByTasks):
         self._insecure = settings.tls_cert is None
         self._ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
         self._refusals = Refusals()
-        self._links: dict[tuple[str, str, str], Link] = {}
-        """By role, name and instance."""
+        self._links: dict[tuple[str, str, str, bytes], Link] = {}
+        """By role, name, instance and certificate."""
         self._hub: Hub | None = None
         self._pages = Pages({"/status": self._status}, why_no_more=lambda: str(StandsBy(self._why)))
         self._listeners: list[Listener] = []
@@ -203,7 +204,7 @@ class Standby(ServedByTasks):
         if self._hub is not None:
             self._hub.refused(link, reason, message)
         else:
-            log.warning("no hello from %s: %s", link.peer_identity.address, message)
+            log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
             self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:
@@ -220,8 +221,8 @@ class Standby(ServedByTasks):
             log.debug("%s %s waits no more: %s", link.peer.role, link.peer.name, message)
 
 
-def _key(link: Link) -> tuple[str, str, str]:
-    return link.peer.role, link.peer.name, link.peer.instance
+def _key(link: Link) -> tuple[str, str, str, bytes]:
+    return link.peer.role, link.peer.name, link.peer.instance, link.peer_identity.certificate
 
 
 def _time(text: str) -> datetime | None:

@@ -250,7 +250,7 @@ class Hub:
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Note that a connection ended before its hello."""
         self._metrics.link_down(reason)
-        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=_stranger(link))
+        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=stranger(link))
         self.failed(link.peer_identity.address, reason, f"no hello: {message}")
 
     def failed(self, address: str, reason: str, why: str) -> None:
@@ -354,7 +354,7 @@ def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None
         said.name[:_SHOWN_CHARS],
         link.peer_identity.address,
         refusal.shown,
-        extra=_stranger(link),
+        extra=stranger(link),
     )
     refusals.add(link, refusal.reason, refusal.shown)
     audit.add(
@@ -365,12 +365,12 @@ def turn_away(link: Link, refusal: HandshakeRefused, refusals: Refusals) -> None
         name=said.name,
         reason=refusal.reason,
         why=refusal.shown,
-        peer=_stranger(link)["peer"],
+        peer=stranger(link)["peer"],
     )
     link.refuse(refusal)
 
 
-def _stranger(link: Link) -> dict[str, str]:
+def stranger(link: Link) -> dict[str, str]:
     """The `extra` of a line about a peer that the hub has not admitted."""
     peer = link.peer_identity
     return of_peer(f"uid {peer.uid}" if peer.local else group_of(peer.host))

@@ -113,7 +113,7 @@ class ObjectCopy:
         why = ""
         while True:
             try:
-                if await self._has_caught_up(kube):
+                if await self._has_caught_up(kube, retry_s):
                     return
             except KubeError as error:
                 if str(error) != why:
@@ -121,7 +121,7 @@ class ObjectCopy:
                 why = str(error)
             await asyncio.sleep(retry_s)
 
-    async def _has_caught_up(self, kube: Kube) -> bool:
+    async def _has_caught_up(self, kube: Kube, retry_s: float) -> bool:
         """Make one attempt; False: the copy is behind, and does not have the object that would tell."""
         if not self.objects:
             page = await self._kube.list(self.resource, limit=1)
@@ -136,7 +136,13 @@ class ObjectCopy:
         version = int(changed["metadata"]["resourceVersion"])
         while (now := self.objects.get(name)) is not None and now.uid == it.uid and int(now.version or 0) < version:
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(retry_s):
+                    await self._changed.wait()
+            except TimeoutError:  # the watch's server may be lost, which TCP tells later
+                log.warning("the watch of %s is silent, so they are listed again", self.resource.plural)
+                self.open()
+                await self._complete.wait()
         return True
 
     def hand_over(

@@ -15,6 +15,7 @@ from common.status import Code, Origin, Status
 from common.version import introduce
 from tests.kit.hub_in_memory import CREATE, DRIVER, NETWORK, SOCKET, Hub, called, report, running
 from tests.kit.linked import Peer, cut, link_pair
+from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -101,6 +102,24 @@ async def test_a_standby_checks_the_role_of_a_peer(site: Site) -> None:
     assert stranger.over
     (told,) = site.status().refused
     assert (told.role, told.reason) == ("gardener", "role")
+
+
+async def test_lines_of_strangers_at_a_standby_count_for_their_address(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    at_hub, _ = link_pair(site.standby, Peer(accepts=False), identity=NETWORK)
+    at_hub.received(b"\xff")
+    (line,) = caplog.records
+    assert ("no hello from 10.0.0.1:7" in line.message, vars(line)["peer"]) == (True, "10.0.0.1")
+
+
+async def test_a_thief_of_a_nodes_identity_takes_no_link_of_it_at_a_standby(site: Site) -> None:
+    """The standby has read no denials, and does not know which certificate of the node is the last one."""
+    agent = await site.come(edge(), ShownPeer("10.0.0.1:7", local=False, key="its own", certificate=b"1"))
+    thief = await site.come(edge(boot=2), ShownPeer("10.0.0.9:7", local=False, key="another", certificate=b"2"))
+    assert not agent.over
+    await site.lead()
+    assert ((await thief.wait_closed())[0], agent.over) == ("conflict", False)
 
 
 async def test_links_of_a_standby_are_those_of_the_leader_from_then_on_and_go_by_it_no_more(site: Site) -> None:

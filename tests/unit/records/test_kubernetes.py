@@ -275,6 +275,19 @@ async def test_a_standby_leads_once_its_watch_has_shown_all_that_was_accepted_be
     await records.close()
 
 
+async def test_a_standby_whose_watch_is_silent_lists_anew_when_it_begins_to_lead() -> None:
+    """The server at the other end may be lost, with the leader's machine: TCP tells that only after a minute."""
+    api = Api(other_claim(7))
+    records = KubernetesRecords(cast("Kube", api), "default", retry_s=0.01)
+    records.open()
+    await settle()
+    api.objects[PLACE.name]["spec"]["node"] = "n3"
+    async with asyncio.timeout(5):
+        await records.lead(cast("Kube", api), api.still_leads)
+    assert records.take(Kind.CLAIM, lambda _key, body: body["node"]) == ["n3"]
+    await records.close()
+
+
 async def test_an_object_that_cannot_be_read_stops_no_standby() -> None:
     unreadable = {**other_claim(7), "spec": {"driver": "d"}}
     with pytest.raises(SettingsError, match="cannot be read"):
