@@ -24,9 +24,9 @@ sys.path.insert(0, str(ROOT))
 
 from common.dial import dial  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
-from common.errors import DialError, HandshakeRefused, NotCarried  # noqa: E402
+from common.errors import DialError, HandshakeRefused  # noqa: E402
 from common.limits import Limits  # noqa: E402
-from common.link import Link, Stream  # noqa: E402
+from common.link import Link  # noqa: E402
 from common.served_by_tasks import ServedByTasks  # noqa: E402
 from common.status import Origin  # noqa: E402
 from common.tls import TlsFiles, TlsIdentity  # noqa: E402
@@ -62,16 +62,6 @@ class Idle(ServedByTasks):
     def greeted(self, link: Link) -> None:
         """Count one more link."""
         self._up.add(link)
-
-    async def serve(self, _stream: Stream) -> None:
-        """Do nothing: idle edges get no calls."""
-        raise NotCarried("a call", "an idle edge of a bench has no drivers")
-
-    def draining(self, link: Link, message: str) -> None:
-        """Do nothing."""
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing."""
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
         """Count one link less, unless its dial was given up before the hub's hello came."""

@@ -35,7 +35,6 @@ from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a scr
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
 from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
-from common.errors import NotCarried  # noqa: E402
 from common.limits import Limits  # noqa: E402
 from common.link import Link, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
@@ -171,16 +170,6 @@ class ToldEdge(ServedByTasks):
         self._link = link
         for stream in self._streams:
             stream.up(link)
-
-    async def serve(self, _stream: Stream) -> None:
-        """Do nothing: the hub makes no calls."""
-        raise NotCarried("a call", "an edge of a bench has no drivers")
-
-    def draining(self, link: Link, message: str) -> None:
-        """Do nothing."""
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """Do nothing."""
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
         """Forget a link that is gone."""

@@ -6,40 +6,16 @@ It opens streams, and serves none.
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
-from typing import NoReturn
 
 from common.dial import dial
 from common.endpoint import Endpoint
-from common.errors import DialError, NotCarried
+from common.errors import DialError
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link
 from common.messages import Reason
 from common.served_by_tasks import ServedByTasks
 from common.status import Origin
 from common.version import introduce
-
-
-class _Operator(ServedByTasks):
-    """Handles an operator's end of a link (`common.link.LinkHandler`)."""
-
-    origin = Origin.PROXY
-
-    def greeted(self, link: Link) -> None:
-        """The hub welcomed us."""
-
-    async def serve(self, _stream: Stream) -> NoReturn:
-        """The hub opens no streams to an operator."""
-        raise NotCarried("a stream", "an operator serves none")
-
-    def draining(self, link: Link, message: str) -> None:
-        """The hub is shutting down. It first finishes the stream under way."""
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """The hub refused the link: `dial()` raises the reason."""
-
-    def closed(self, link: Link, reason: str, message: str) -> None:
-        """The link ended: the stream under way raises the reason."""
-
 
 _WHERE = (
     "run this on the hub's host, or in its pod (kubectl -n csi-bridge exec csi-bridge-hub-0 -- csi-bridge …), and see "
@@ -67,9 +43,8 @@ async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
         DialError, HandshakeRefused: there is no hub, or it refused us.
     """
     try:
-        link = await dial(
-            hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits
-        )
+        hello = introduce("operator", "operator", instance=secrets.token_hex(8))
+        link = await dial(hub, hello, ServedByTasks(Origin.PROXY), limits=limits)
     except DialError as error:
         raise DialError(error.endpoint, in_words(error.__cause__) or error.why) from error
     try:

@@ -6,14 +6,14 @@ The hub answers each question with one message (`common.enrolment`). A `Refused`
 import asyncio
 import secrets
 import ssl
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
 from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link
 from common.messages import Kind, Priority, Reason
 from common.proxy import Proxy
 from common.served_by_tasks import ServedByTasks
@@ -72,7 +72,7 @@ async def ask_at(
         HandshakeRefused, NotCarried, DialError: as for `ask`, or the listener cannot be reached.
     """
     hello = introduce("edge", node, instance=secrets.token_hex(8))
-    link = await dial(endpoint, hello, _Asker(), limits=limits, tls=tls, proxy=proxy)
+    link = await dial(endpoint, hello, ServedByTasks(Origin.EDGE), limits=limits, tls=tls, proxy=proxy)
     try:
         return await ask(link, kind, question, wanted)
     finally:
@@ -97,25 +97,3 @@ def verified(authorities: str) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the pinned CA may be an intermediate one
     context.load_verify_locations(cadata=authorities)
     return context
-
-
-class _Asker(ServedByTasks):
-    """Handles this end of a link to the join listener (`common.link.LinkHandler`)."""
-
-    origin = Origin.EDGE
-
-    def greeted(self, link: Link) -> None:
-        """The hub welcomed us."""
-
-    async def serve(self, _stream: Stream) -> NoReturn:
-        """The hub opens no streams here."""
-        raise NotCarried("a stream", "a node that asks for a certificate serves none")
-
-    def draining(self, link: Link, message: str) -> None:
-        """The hub is shutting down. It first answers the question."""
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """The hub refused the link: `dial()` raises the reason."""
-
-    def closed(self, link: Link, reason: str, message: str) -> None:
-        """The link ended: the question raises the reason."""

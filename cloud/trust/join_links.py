@@ -99,9 +99,6 @@ class JoinLinks(ServedByTasks):
             raise NotCarried("this request", "the link ends")
         await self._enrolment.serve_stranger(stream)
 
-    def draining(self, link: Link, message: str) -> None:
-        """The node needs nothing more."""
-
     def refused(self, link: Link, _reason: str, message: str) -> None:
         """The connection ended before its hello."""
         address = link.peer_identity.address
