@@ -21,7 +21,7 @@ E2E_PEERS := sidecars kubernetes upstream agnhost
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-hubs e2e-upstream check fuzz chaos peers record-kubelet parity bench lab proto reference constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -50,9 +50,12 @@ e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py $(E2E_PEERS))
 	@$(BIN)/python $(RUNNER) tests/e2e -m "not slow" $(ARGS)
 
+e2e-hubs: $(STAMP)   ## the same scenarios with two hubs, whose leader is killed in the middle of each
+	@CSI_BRIDGE_E2E_HUBS=2 $(BIN)/python -m pytest tests/e2e/test_[01]*.py -m "not slow" $(ARGS)
+
 e2e-full: $(STAMP)   ## the same, and what takes longer than CI has time for
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
-	@$(MAKE) --no-print-directory e2e-upstream ARGS=
+	@$(MAKE) --no-print-directory e2e-hubs e2e-upstream ARGS=
 
 e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: docs/upstream-e2e.md (20 minutes; root)
 	@$(BIN)/python tests/peers/build.py $(E2E_PEERS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from common.csi import csi_pb2 as csi
 from tests.e2e import container_image
 from tests.e2e.kubelet_node import KubeletNode
+from tests.e2e.lost_leaders import HUBS, keep
 from tests.e2e.own_node import OwnNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.vendors import KUBELETS, OWN
@@ -131,7 +132,9 @@ class Cluster:
         sidecars = self._sidecars(self._keeper("cluster"))
         sidecars.install_snapshot_kinds()
         sidecars.start_snapshot_controller()
-        self.bridge.install(self.plane)
+        self.bridge.install(self.plane, hubs=HUBS, kept=keep if HUBS > 1 else None)
+        if HUBS > 1:
+            self.bridge.foresee("keeper: ")
 
     def stop(self) -> None:
         """Stop everything, the last one first.

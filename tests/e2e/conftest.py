@@ -19,6 +19,7 @@ from tests.e2e import debian
 from tests.e2e.cluster import Cluster
 from tests.e2e.installed.network import own_network
 from tests.e2e.installed.site import Site
+from tests.e2e.lost_leaders import HUBS, losing_leaders
 from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.kit import needs
@@ -42,6 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(_LIMIT_S), append=False)
+            if HUBS > 1 and item.get_closest_marker("one_hub"):
+                item.add_marker(pytest.mark.skip("it stops the only hub itself"))
 
 
 def _peer(name: str) -> Path:
@@ -84,10 +87,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def tenant(cluster: Cluster) -> Iterator[Tenant]:
-    """A namespace of the test's own. What the test left in it is removed at the end."""
+    """A namespace of the test's own. What the test left in it is removed at the end.
+
+    If the cluster has several hubs, their leader is killed again and again meanwhile.
+    """
     tenant = Tenant(cluster)
-    yield tenant
-    tenant.leave()
+    with losing_leaders(cluster.bridge.hubs):
+        yield tenant
+        tenant.leave()
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ class Node(ABC):
     Attributes:
         root: the kubelet's directory, or what the agent has in its place.
         machine: where all of the node's processes run.
-        link: what is between agent and hub.
         vendors: the drivers on it, by name.
         recorders: what was asked of those that are watched, by name.
     """
@@ -63,7 +62,7 @@ class Node(ABC):
         self.recorders: dict[str, Recorder] = {}
         self._peer = peer
         self._bridge = bridge
-        self.link = bridge.start_link()
+        self._links = [bridge.start_link(to=hub) for hub in bridge.hubs]
         self._supervisors: list[MachineSupervisor] = []
         self.agent: Agent
         self._agent_command: list[str] = []
@@ -144,12 +143,12 @@ class Node(ABC):
         self.restart_agent()
 
     def start_agent(self, *flags: str) -> None:
-        """Start the agent for the first time, on the machine, with its link between it and the hub."""
+        """Start the agent for the first time, on the machine, with its links between it and the hubs."""
         self.agent = self._bridge.new_agent(
             self.name,
             of=self.container,
             root=self.root,
-            hub=self.link.address,
+            hubs=[link.address for link in self._links],
             directory=self.directory,
             logs=self.logs,
             flags=(*NODE_PERIODS, *flags),
@@ -164,14 +163,22 @@ class Node(ABC):
 
     # ---- the link ----------------------------------------------------------------------------------------------------
 
+    def stall(self) -> None:
+        """Let nothing through from the agent to the hubs, until `heal`."""
+        self._command_links("stall up")
+
     def cut(self) -> None:
-        """Reset the link to the hub, and refuse new connections; returns when the agent has noticed."""
-        self.link.command("cut")
+        """Reset the links to the hubs, and refuse new connections; returns when the agent has noticed."""
+        self._command_links("cut")
         self.agent.wait_connected(False)
 
     def heal(self) -> None:
         """Let the agent through again; it dials when it is due."""
-        self.link.command("heal")
+        self._command_links("heal")
+
+    def _command_links(self, command: str) -> None:
+        for link in self._links:
+            link.command(command)
 
     # ---- pods' volumes -----------------------------------------------------------------------------------------------
 

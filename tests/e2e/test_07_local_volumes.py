@@ -119,6 +119,7 @@ def test_a_volume_grows_on_its_node(cluster: Cluster, tenant: Tenant, node: str)
         assert asked == {node}
 
 
+@pytest.mark.one_hub
 @vendors
 def test_a_hub_that_lost_its_ledger_finds_volumes_by_their_affinity_and_snapshots_by_the_nodes_lists(
     cluster: Cluster, tenant: Tenant, vendor: Vendor

@@ -65,7 +65,7 @@ def strike(
             act()
             wait_for(begun, what=f"{method} at {node.name}", timeout_s=_DONE_LIMIT_S, instead=node.tell)
             if moment == "after":
-                node.link.command("stall up")
+                node.stall()
                 wait_for(ended, what=f"end of {method} at {node.name}", instead=node.tell)
             node.cut()
         wait_for(told, what=f"word of the cause, {moment} {method}", timeout_s=_DONE_LIMIT_S, instead=node.tell)

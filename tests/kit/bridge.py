@@ -110,7 +110,10 @@ class Hub(Member):
     Attributes:
         uds: its UNIX socket.
         address: the address for agents, `host:port`.
+        http: the address of `--http`; empty: it has none.
     """
+
+    http: str = ""
 
     def __init__(
         self,
@@ -338,8 +341,8 @@ class Bridge:
         self._start(double)
         return double
 
-    def start_link(self, *, delay: str = "0s", rate: str = "none") -> RemoteLink:
-        link = RemoteLink(to=self.hub.address, delay=delay, rate=rate)
+    def start_link(self, *, to: Hub | None = None, delay: str = "0s", rate: str = "none") -> RemoteLink:
+        link = RemoteLink(to=(to or self.hub).address, delay=delay, rate=rate)
         self.links.append(link)
         return link
 

@@ -18,7 +18,7 @@ from tests.kit.deployed import DEPLOY, arguments, container, with_flags
 from tests.kit.ports import free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.kit.peers.control_plane import ControlPlane
 
@@ -32,47 +32,92 @@ NODE_PERIODS: Final = ("--volume-republish-interval=2s", "--volume-stats-interva
 QUICKER: Final = {"retry_interval_max": "10s"}
 """Of every sidecar: after an outage a test waits this long."""
 
+SHORT_LEASE: Final = (
+    "--leader-election-namespace=csi-bridge",
+    "--leader-election-lease-duration=4s",
+    "--leader-election-renew-deadline=3s",
+    "--leader-election-retry-period=500ms",
+)
+"""Of each of several hubs: a test waits until another one leads."""
+
 _PROGRAM: Final = Path(sys.executable).with_name("csi-bridge")
 
 
 class Deployment(Bridge):
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        hubs: the hubs; `hub` is the first.
+    """
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        super().__init__(directory, logs)
+        self.hubs: list[Hub] = []
 
     @property
     def hub_state(self) -> Path:
         return self._directory / "hub"
 
-    def install(self, plane: ControlPlane) -> None:
-        """Give hub and sidecars their ServiceAccounts and roles in a cluster, and start the hub that follows it."""
+    def install(self, plane: ControlPlane, *, hubs: int = 1, kept: Callable[[Hub], None] | None = None) -> None:
+        """Give hubs and sidecars their ServiceAccounts and roles in a cluster, and start the hubs that follow it.
+
+        `kept` may change how each of several hubs is started.
+        """
         for path in ("base/hub-rbac.yaml", "base/admission.yaml", "driver/rbac.yaml"):
             plane.apply(DEPLOY / "cloud" / path)
         kubeconfig = plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
-        self.start_hub_of(container("cloud/base/hub.yaml", "hub"), kubeconfig=kubeconfig)
+        for _ in range(hubs):
+            self.start_hub_of(
+                container("cloud/base/hub.yaml", "hub"),
+                kubeconfig=kubeconfig,
+                flags=PATIENT if hubs == 1 else SHORT_LEASE,
+                kept=kept,
+            )
 
-    def start_hub_of(self, hub: Object, *, kubeconfig: Path | None = None, serves: str = "") -> None:
-        """Start the hub.
+    def start_hub_of(
+        self,
+        hub: Object,
+        *,
+        kubeconfig: Path | None = None,
+        serves: str = "",
+        flags: Sequence[str] = PATIENT,
+        kept: Callable[[Hub], None] | None = None,
+    ) -> None:
+        """Start a hub.
 
         Args:
             hub: its container.
             kubeconfig: how it reaches the cluster that it follows; None: there is none.
             serves: the driver that it serves itself; `start_proxy` then returns that proxy driver.
+            flags: further flags.
+            kept: may change how it is started.
         """
         socket, self.serves = self._directory / "served.sock", serves
-        self.hub = Hub(self._directory, self._logs, (), sockets=[socket] if serves else [])
+        directory, logs = self._directory, self._logs
+        if self.hubs:
+            directory, logs = (it / f"hub-{len(self.hubs)}" for it in (directory, logs))
+            directory.mkdir()
+            logs.mkdir()
+        new = Hub(directory, logs, (), sockets=[socket] if serves else [])
+        self.hubs.append(new)
+        self.hub = self.hubs[0]
         changed: dict[str, object] = {
-            "uds": f"unix://{self.hub.uds}",
-            "listen": self.hub.address,
+            "uds": f"unix://{new.uds}",
+            "listen": new.address,
             "kubeconfig": kubeconfig,
-            "state_dir": self.hub_state,
-            "http": _free_address(),
+            "state_dir": directory / "hub",
+            "http": (http := _free_address()),
             **self._tls("hub", "127.0.0.1"),
             **({"serve": f"{serves}=unix://{socket}"} if serves else {}),
         }
         args = with_flags(arguments(hub, DRIVER_NAME=serves), **changed)
         if kubeconfig is None:
             args.remove("--kubeconfig=None")
-        self.hub.process.command = [str(_PROGRAM), *args, *PATIENT]
-        self._start(self.hub)
+        new.process.command = [str(_PROGRAM), *args, *flags]
+        new.http = http
+        if kept is not None:
+            kept(new)
+        self._start(new)
         if serves:
             self._served = Served(serves, self.hub, socket)
             self._proxies.append(self._served)
@@ -93,6 +138,7 @@ class Deployment(Bridge):
                 http=_free_address(),
                 **self._tls("driver", driver),
             ),
+            *(f"--hub-endpoint=wss://{it.address}" for it in self.hubs[1:]),
             *([f"--nodeid={node}"] if node else []),
             *flags,
         ]
@@ -106,7 +152,7 @@ class Deployment(Bridge):
         *,
         of: Object | None,
         root: Path,
-        hub: str = "",
+        hubs: Sequence[str] = (),
         directory: Path | None = None,
         logs: Path | None = None,
         flags: Sequence[str] = (),
@@ -118,14 +164,15 @@ class Deployment(Bridge):
             node: its node's name.
             of: its container, as on a node with a kubelet; None: it is that of the systemd unit.
             root: the kubelet's directory, or what is in its place.
-            hub: the address that it dials, if not the hub's.
+            hubs: the addresses that it dials, if not those of the hubs.
             directory: for its state and its status, if not the deployment's.
             logs: for its log, if not the deployment's.
             flags: further flags.
             changed: flags of the container with other values.
         """
-        directory, address = directory or self._directory, f"wss://{hub or self.hub.address}"
-        agent = Agent(node, hub, [], directory, logs or self._logs, ())
+        directory = directory or self._directory
+        address = " ".join(f"wss://{it}" for it in hubs or [it.address for it in self.hubs])
+        agent = Agent(node, "", [], directory, logs or self._logs, ())
         changed |= {"root_dir": root, "state_dir": directory / node, "status": f"unix://{agent.socket}"}
         changed |= self._tls("edge", node)
         if of is None:
