@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from common.enrolment import parse_token
 from tests.kit.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def test_what_the_pages_say_works_on_both_kinds_of_nodes_and_leaves_nothing(site
     _install(site)
     _first_volume(site)
     _without_a_kubelet(site)
+    _two_hubs(site)
     _remove(site)
     wait_for(lambda: not site.left_over(), what="clean cluster", timeout_s=_LIMIT_S, instead=site.left_over)
 
@@ -108,6 +110,41 @@ def _without_a_kubelet(site: Site) -> None:
     pod = site.get("pod", "block")
     assert (pod["spec"]["nodeName"], pod["status"]["phase"]) == ("edge-2", "Pending")
     site.kubectl("uncordon", "edge-1")
+
+
+def _two_hubs(site: Site) -> None:
+    """The second hub comes to a cluster with volumes. Then the leader's pod goes, and the nightly audit comes early."""
+    page = site.page("install")
+    _, _, renewal = page.plain("--dry-run=client")[0].partition("\n")
+    (certificate,) = page.plain("csi-bridge-hub-1.csi-bridge.svc")
+    site.type([f"{certificate.rstrip()} hub.example\n", renewal])
+    components, patches, *_ = page.under("### Two hubs", kind="yaml")
+    resources = ", ".join(f"../../deploy/cloud/{it}" for it in ("overlays/join", "digests", "driver", "audit"))
+    made = f"kind: Kustomization\nresources: [{resources}]\n{components}patches:\n{patches}"
+    site.write("my-cluster/cloud/kustomization.yaml", made)
+    site.replace("deploy/cloud/ha/kustomization.yaml", "minReadySeconds: 60", "minReadySeconds: 5")
+    site.kubectl("apply", "-k", "my-cluster/cloud")
+    wait_for(lambda: _has_two_hubs(site), what="two hubs", timeout_s=2 * _LIMIT_S, instead=site.tell)
+    site.kubectl("-n", "csi-bridge", "rollout", "status", "statefulset/csi-bridge-driver", "--timeout=100s")
+    assert _leader(site) == "csi-bridge-hub-1"  # it took over when the first one was updated
+
+    site.kubectl("-n", "csi-bridge", "delete", "pod", "csi-bridge-hub-1", "--wait=false")
+    wait_for(lambda: _leader(site) == "csi-bridge-hub-0", what="other leader", timeout_s=_LIMIT_S, instead=site.tell)
+    joins = {f"wss://{host}.example:10355" for host in ("hub-0", "hub-1", "hub")}
+    assert set(parse_token(site.token("edge-3")).joins) == joins
+    site.kubectl("-n", "csi-bridge", "create", "job", "audit", "--from=cronjob/csi-bridge-audit")
+    site.kubectl("-n", "csi-bridge", "wait", "job/audit", "--for=condition=Complete", "--timeout=100s")
+    said = site.kubectl("-n", "csi-bridge", "logs", "-l", "app.kubernetes.io/component=audit", "--tail=-1")
+    assert "leak audit of " in said
+
+
+def _has_two_hubs(site: Site) -> bool:
+    counts = (".status.availableReplicas", ".status.updatedReplicas")
+    return [site.of_bridge("statefulset/csi-bridge-hub", it) for it in counts] == ["2", "2"]
+
+
+def _leader(site: Site) -> str:
+    return site.of_bridge("lease/csi-bridge-hub", ".spec.holderIdentity").partition("_")[0]
 
 
 def _remove(site: Site) -> None:

@@ -408,11 +408,13 @@ def test_the_units_settings_are_those_of_the_agent(
     assert set(told) <= {option.envvar for option in EDGE_OPTIONS.all}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CSI_BRIDGE_EDGE_HUB", "wss://hub-0.example:10350 wss://hub-1.example:10350")
     unit = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
     (command,) = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
     settings = settings_of(*shlex.split(command)[1:])
     assert isinstance(settings, AgentFlags)
     assert settings.registration == "own"
+    assert [hub.host for hub in settings.hub] == ["hub-0.example", "hub-1.example"]
     assert f"StateDirectory={settings.state_dir.relative_to('/var/lib')}\n" in unit
     assert f"RuntimeDirectory={settings.status.parent.relative_to('/run')}\n" in unit
 

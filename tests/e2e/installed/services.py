@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import random
 import socket
 import struct
 import subprocess
@@ -75,7 +76,7 @@ class Services:
         meta = service["metadata"]
         if (meta["namespace"], meta["name"]) == _API_SERVER:
             return "127.0.0.1", self._api_port
-        return next(_ready(meta, port, slices), None)
+        return random.choice([*_ready(meta, port, slices)] or [None])
 
     async def _forward(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""A site: a cluster with a node for the cloud and two edge nodes, and somebody's copy of the project's folder."""
+"""A site: a cluster with two nodes for the cloud and two edge nodes, and somebody's copy of the project's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 _DNS = "10.96.0.10"
 _API_SERVER = "10.250.0.254"
-_ADDRESSES = {"cloud-1": "10.250.0.1", "edge-1": "10.250.0.2"}
+_ADDRESSES = {"cloud-1": "10.250.0.1", "edge-1": "10.250.0.2", "cloud-2": "10.250.0.3"}
 _REGISTRY = "registry.your.company/csi-bridge"
 _SANDBOX = "csi-bridge.test/sandbox:1"
 _LIMIT_S = 120.0
@@ -38,13 +38,13 @@ _BLOCK = re.compile("^```(\\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 class Page:
     text: str
 
-    def under(self, heading: str) -> list[str]:
-        """The blocks of shell between a heading and the next one of its level."""
+    def under(self, heading: str, *, kind: str = "sh") -> list[str]:
+        """The blocks of a kind between a heading and the next one of its level."""
         _, _, rest = self.text.partition(f"\n{heading}")
         assert rest, f"no heading {heading}"
         level = heading.partition(" ")[0]
         rest = re.split(f"^{level} ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-        return [text for kind, text in _BLOCK.findall(rest) if kind == "sh"]
+        return [text for found, text in _BLOCK.findall(rest) if found == kind]
 
     def plain(self, words: str) -> list[str]:
         """The one block that is not typed as it stands on every cluster, by words in it."""
@@ -113,7 +113,6 @@ class Site:
             self._nodes[name] = node
             node.boot()
             self._answer_for_the_registry(node.digests)
-        self._make_storage()
         own = OwnNode("edge-2", self._directory / "edge-2", self._logs / "edge-2", dns=_DNS)
         self._nodes["edge-2"] = own
         own.boot()
@@ -168,39 +167,11 @@ class Site:
 
     def _start_services(self) -> None:
         names = ["hub.example=csi-bridge-edges.csi-bridge"]
+        names += [f"hub-{number}.example=csi-bridge-hub-{number}.csi-bridge" for number in range(2)]
         module = [sys.executable, "-m", "tests.e2e.installed.services"]
         port = self._plane.url.rpartition(":")[2]
         command = [*module, self._kubeconfig, self._peer("kubectl"), _DNS, port, *names]
         self._supervisor.start("services", command)
-
-    def _make_storage(self) -> None:
-        """A default StorageClass, and a volume of it for the hub."""
-        place = self._nodes["cloud-1"].path("var/lib/hub-volume")
-        place.mkdir()
-        os.chown(place, 65532, 65532)
-        named = {"storageClassName": "standard"}
-        default = {"storageclass.kubernetes.io/is-default-class": "true"}
-        for made in (
-            {
-                "apiVersion": "storage.k8s.io/v1",
-                "kind": "StorageClass",
-                "metadata": {"name": "standard", "annotations": default},
-                "provisioner": "kubernetes.io/no-provisioner",
-                "volumeBindingMode": "WaitForFirstConsumer",
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": "for-the-hub"},
-                "spec": {
-                    **named,
-                    "capacity": {"storage": "1Gi"},
-                    "accessModes": ["ReadWriteOnce"],
-                    "hostPath": {"path": "/var/lib/hub-volume"},
-                },
-            },
-        ):
-            self._plane.api.create(made)
 
     # ---- what somebody types -----------------------------------------------------------------------------------------
 
@@ -231,6 +202,10 @@ class Site:
         found: Object = json.loads(self.kubectl("get", kind, name, "--output=json"))
         return found
 
+    def of_bridge(self, what: str, path: str) -> str:
+        """A field of one of the bridge's objects; empty if there is none."""
+        return self.kubectl("-n", "csi-bridge", "get", what, "--ignore-not-found", f"--output=jsonpath={{{path}}}")
+
     def wait_ready(self, namespace: str, pod: str) -> None:
         def look() -> bool:
             ready = '--output=jsonpath={.status.conditions[?(@.type=="Ready")].status}'
@@ -242,6 +217,9 @@ class Site:
         """The lines that an example's pod has written into its volume."""
         return self.kubectl("exec", pod, "--", "cat", "/data/log").splitlines()
 
+    def write(self, file: str, text: str) -> None:
+        (self._folder / file).write_text(text)
+
     def replace(self, file: str, old: str, new: str) -> None:
         path = self._folder / file
         text = path.read_text()
@@ -250,10 +228,16 @@ class Site:
 
     # ---- on the nodes ------------------------------------------------------------------------------------------------
 
-    def join(self, node: str) -> None:
-        """Make a token in the hub's pod, and let a node join with it."""
+    def token(self, node: str) -> str:
+        """Make a token in the hub's pod, once it leads."""
         (command,) = self.page("install").plain("csi-bridge token create --node edge-1")
-        token = self.shell(command.replace("edge-1", node)).strip()
+        script = command.replace("edge-1", node)
+        return wait_for(
+            lambda: self.shell(script, strict=False).strip(), what="token", timeout_s=_LIMIT_S, instead=self.tell
+        )
+
+    def join(self, node: str) -> None:
+        token = self.token(node)
         self._nodes[node].run("/opt/csi-bridge/bin/csi-bridge", "edge", "join", "--node", node, token)
 
     def start_agent(self, name: str) -> None:
@@ -298,7 +282,6 @@ class Site:
             "namespaces,nodes,persistentvolumes,storageclasses,csidrivers,volumeattachments,clusterroles,"
             "clusterrolebindings,volumesnapshotclasses,volumesnapshotcontents"
         )
-        kept = {"for-the-hub", "standard"}
         found = json.loads(self.kubectl("get", kinds, "--output=json"))["items"]
         of_all = json.loads(self.kubectl("get", "pods,leases,roles,rolebindings", "-A", "--output=json"))["items"]
         left = []
@@ -306,7 +289,7 @@ class Site:
             meta = it["metadata"]
             labels = " ".join(meta.get("labels", {})) if it["kind"] == "Node" else ""
             about = f"{it['kind']} {meta.get('namespace', '')} {meta['name']} {labels}"
-            if meta["name"] not in kept and re.search("csi-bridge|dirdriver|edge-2|Volume  (pvc-|static )", about):
+            if re.search("csi-bridge|dirdriver|edge-2|Volume  (pvc-|static )", about):
                 left.append(about)
         for node in self._nodes.values():
             left += [f"{node.name}: {it}" for it in node.machine.mounts(Path("/var/lib/kubelet/pods")) if "csi" in it]
