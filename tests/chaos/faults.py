@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-GAP_S = 2.0
+GAP_S = 1.5
 """The mean time between two faults."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -171,13 +172,16 @@ def _attached_twice(done: list[Done], lives: dict[str, str]) -> Iterator[Finding
 
 
 def histories(steps: list[Step], journals: dict[str, list[Call]]) -> dict[str, list[str]]:
-    """Return all that callers and drivers did, by volume in the order of time: a line for each call."""
+    """Return all that callers and drivers did, by volume in the order of time. A line has an answer, or equal ones."""
     found: dict[str, list[tuple[float, str]]] = defaultdict(list)
     lives = {(step.method, *step.key): step.life for step in steps}
     for step in steps:
         what = f"caller: {' '.join((step.method, *step.key))}"
-        for it in step.attempts:
-            found[step.life].append((it.begin, f"{what}: {it.code} after {it.end - it.begin:.3f} s {it.message}"))
+        for (code, message), calls in groupby(step.attempts, key=lambda it: (it.code, it.message)):
+            first, *others = calls
+            text = f"{what}: {code} after {first.end - first.begin:.3f} s {message}"
+            more = f" ({len(others)} times more, the last one at {others[-1].begin:.3f})" if others else ""
+            found[step.life].append((first.begin, text.rstrip() + more))
     for where, calls in journals.items():
         for done in (Done(where, call) for call in calls if call.method in KEYS):
             found[lives.get(done.step, done.step[1])].append((done.call.start, str(done)))

@@ -12,16 +12,15 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from tests.chaos.forwarder import Forwarder
 from tests.chaos.judge import KEYS, Left
 from tests.kit.bridge import Agent, Hub, Member, Proxy
 from tests.kit.peers.cluster_node import DEPLOY, HUB
 from tests.kit.peers.control_plane import ControlPlane
 from tests.kit.peers.testdriver import start_testdriver
-from tests.kit.ports import free_ports
 from tests.kit.processes import Supervisor
 from tests.kit.small_disk import fill, make_room, small_disk
 from tests.kit.testdriver.call_log import read_calls
+from tests.kit.waiting import wait_for
 from tests.lab.remote import RemoteLink
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ class Site:
         self._stack = contextlib.ExitStack()
         self._processes: dict[str, Process] = {}
         self._asleep: dict[str, float] = {}
-        self._links: dict[str, RemoteLink] = {}
+        self._links: dict[str, list[RemoteLink]] = {}
         self._disks: dict[str, Path] = {}
         self._members: list[Member] = []
         self.drivers: dict[str, RunningDriver] = {}
@@ -99,36 +98,38 @@ class Site:
         kubeconfig = self.plane.service_account_kubeconfig("csi-bridge", HUB)
         addresses = [self._start_hub(name, kubeconfig) for name in _HUBS]
         (self._at / "shared").mkdir()
-        address = self._stack.enter_context(Forwarder(addresses)).address
         for node in NODES:
-            self._start_node(node, address)
+            self._start_node(node, addresses)
         for driver, placement in ((LOCAL, "local"), (SHARED, "shared")):
-            self._start_proxy(driver, placement, address)
+            self._start_proxy(driver, placement, addresses)
+        for proxy in self.proxies.values():
+            wait_for(
+                lambda proxy=proxy: proxy.sidecar().call("GetCapacity").ok,
+                what="answer",
+                instead=proxy.process.log_tail,
+            )
         self.targets = {
             "hub": _HUBS,
             "agent": NODES,
             "proxy": tuple(f"proxy/{driver}" for driver in self.proxies),
             "vendor": tuple(self.drivers),
-            "link": tuple(it for it in self._links if it.endswith("-hub")),
+            "link": tuple(it for it in self._links if not it.endswith("-api")),
             "api link": tuple(it for it in self._links if it.endswith("-api")),
             "api": ("api",),
             "disk": tuple(self._disks),
         }
 
-    def _start_hub(self, name: str, kubeconfig: Path) -> tuple[str, str]:
+    def _start_hub(self, name: str, kubeconfig: Path) -> str:
         link = self._link(f"{name}-api", self.plane.url.removeprefix("https://"))
         own = self._at / f"{name}.kubeconfig"
         own.touch(mode=0o600)
         own.write_text(kubeconfig.read_text().replace(self.plane.url, f"https://{link.address}"))
-        (port,) = free_ports(1)
-        http = f"127.0.0.1:{port}"
-        flags = (f"--kubeconfig={own}", f"--http={http}", *_HUB_FLAGS)
-        hub = Hub(self._place(name), self._place(name, self._logs), flags)
+        hub = Hub(self._place(name), self._place(name, self._logs), (f"--kubeconfig={own}", *_HUB_FLAGS))
         self._keep(name, hub)
         hub.start(wait=False)
-        return hub.address, http
+        return hub.address
 
-    def _start_node(self, node: str, hub: str) -> None:
+    def _start_node(self, node: str, hubs: list[str]) -> None:
         place, logs = self._place(node), self._place(node, self._logs)
         sockets = []
         for driver in (LOCAL, SHARED):
@@ -143,16 +144,16 @@ class Site:
             sockets.append(running.socket)
         disk = self._stack.enter_context(small_disk(place / node, "size=16M,mode=0700"))
         self._disks[f"{node}/disk"] = disk
-        link = self._link(f"{node}-hub", hub)
-        agent = Agent(node, link.address, sockets, place, logs, _AGENT_FLAGS)
+        flags = [f"--hub=ws://{address}" for address in self._link_to_each(node, hubs)]
+        agent = Agent(node, "", sockets, place, logs, (*flags, *_AGENT_FLAGS))
         self._keep(node, agent)
         agent.start(wait=False)
 
-    def _start_proxy(self, driver: str, placement: str, hub: str) -> None:
+    def _start_proxy(self, driver: str, placement: str, hubs: list[str]) -> None:
         name = f"proxy/{driver}"
-        link = self._link(f"{name}-hub", hub)
-        flags = (f"--placement={placement}", "--insecure")
-        proxy = Proxy(driver, f"ws://{link.address}", None, self._at / driver, self._logs, flags)
+        flags = [f"--hub-endpoint=ws://{address}" for address in self._link_to_each(name, hubs)]
+        flags += [f"--placement={placement}", "--insecure"]
+        proxy = Proxy(driver, "", None, self._at / driver, self._logs, flags)
         self.proxies[driver] = proxy
         self._keep(name, proxy)
         proxy.start(wait=False)
@@ -168,8 +169,15 @@ class Site:
         self._stack.callback(member.kill)
 
     def _link(self, name: str, to: str) -> RemoteLink:
-        self._links[name] = self._stack.enter_context(RemoteLink(to=to))
-        return self._links[name]
+        link = self._stack.enter_context(RemoteLink(to=to))
+        self._links[name] = [link]
+        return link
+
+    def _link_to_each(self, name: str, hubs: list[str]) -> list[str]:
+        """Make a link to each hub; each may fail, or all together. Returns their addresses."""
+        links = [self._link(f"{name}-{hub}", address) for hub, address in zip(_HUBS, hubs, strict=True)]
+        self._links[f"{name}-hubs"] = links
+        return [link.address for link in links]
 
     def begin(self, fault: Fault) -> None:
         """Let a fault happen."""
@@ -185,7 +193,8 @@ class Site:
             case ["full"]:
                 fill(self._disks[fault.whom])
             case ["stall" | "cut" | "rebind", *_]:
-                self._links[fault.whom].command(fault.what)
+                for link in self._links[fault.whom]:
+                    link.command(fault.what)
             case _:
                 self.drivers[fault.whom].set_faults(fault.what)
 
@@ -199,7 +208,8 @@ class Site:
             case ["full"]:
                 make_room(self._disks[fault.whom])
             case ["stall" | "cut", *_]:
-                self._links[fault.whom].command("heal")
+                for link in self._links[fault.whom]:
+                    link.command("heal")
             case _:
                 self.drivers[fault.whom].set_faults()
 

@@ -94,7 +94,7 @@ def test_a_history_of_a_volume_has_the_calls_of_its_caller_and_of_all_drivers_in
     (lines,) = histories(STEPS, {"n1/d": CALLS}).values()
     assert [line.split()[0] for line in lines] == sorted((line.split()[0] for line in lines), key=float)
     assert lines[:2] == [
-        "0.000 caller: CreateVolume v: UNAVAILABLE after 1.000 s ",
+        "0.000 caller: CreateVolume v: UNAVAILABLE after 1.000 s",
         "0.100 n1/d: CreateVolume v: - (no end)",
     ]
 
