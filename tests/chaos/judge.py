@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def judge(steps: list[Step], journals: dict[str, list[Call]], left: Iterable[Lef
         *(it for step in steps for it in _judge_step(step, by_step[step.method, *step.key])),
         *(it for each in done for it in _judge_call(each, asked[each.step])),
         *(it for key, calls in by_step.items() for it in _doubled(key, calls)),
+        *_beside(done, asked),
         *_attached_twice(done, {step.made: step.life for step in steps if step.made}),
     ]
 
@@ -155,6 +156,19 @@ def _doubled(key: tuple[str, ...], done: list[Done]) -> Iterator[Finding]:
         made = {it.call.fields.get(MADE[method], "") for it in done if it.call.code == "OK"}
         if len(made) > 1:
             yield Finding(name, f"{method} made more than one of this name: {sorted(made)}")
+
+
+def _beside(done: list[Done], asked: dict[tuple[str, ...], list[Step]]) -> Iterator[Finding]:
+    """Find things on which two nodes worked at one time. A call without an end was that of a killed driver."""
+    about: dict[str, list[Done]] = defaultdict(list)
+    for it in done:
+        if it.call.end is not None:
+            about[it.step[1]].append(it)
+    for calls in about.values():
+        for one, other in combinations(calls, 2):
+            if one.where != other.where and max(one.call.start, other.call.start) < min(one.call.end, other.call.end):
+                life = asked[one.step][0].life if asked[one.step] else one.step[1]
+                yield Finding(life, f"two nodes worked on it at one time: {one}; {other}")
 
 
 def _attached_twice(done: list[Done], lives: dict[str, str]) -> Iterator[Finding]:

@@ -65,6 +65,7 @@ def test_a_history_in_order_has_no_finding() -> None:
         (call(CREATE, 1.3, name="v", volume_id="other"), "made more than one of this name: ['id', 'other']"),
         (call(CREATE, 60.0, "", name="v2"), "that nobody asked for"),
         (call(ATTACH, 20.0, volume_id="id", node_id="n2"), "attached to ['n1', 'n2']"),
+        (call(DETACH, 10.4, volume_id="id", node_id="n1"), "two nodes worked on it at one time"),
         (call(ATTACH, 30.2, "FAILED_PRECONDITION", volume_id="id", node_id="n2"), "as out of order"),
     ],
 )
