@@ -28,11 +28,14 @@ _RANGE = csi.CapacityRange(required_bytes=16 * _MIB)
 _FIRST_S, _LONGEST_S = 0.3, 2.0
 """The back-off of a stock sidecar is 1 s to 5 min."""
 
+_PAUSE_S = 20.0
+"""The longest time for which a caller forgets a create, which ends with the run."""
+
 _BETWEEN_S = 1.0
 """The longest time between an answer and what the caller wants next."""
 
 
-class Stopped(Exception):  # it is no error
+class Stopped(Exception):
     """The run is over, and the outcome is not known."""
 
 
@@ -163,21 +166,22 @@ class _Life:
             outcome = self._ask(step.method, request(), self._dice.uniform(2.0, 10.0))
             step.attempts.append(Attempt(begin, time.time(), outcome.code.name, outcome.message))
             if outcome.ok:
-                step.over = time.time()
-                if step.method in MADE:
-                    step.made = getattr(
-                        getattr(outcome.answer, step.method.removeprefix("Create").lower()), MADE[step.method]
-                    )
-                if step.method == "CreateVolume" and self._is_local:
-                    (term,) = outcome.answer.volume.accessible_topology
-                    self._where = term.segments[f"topology.{self._driver}/node"]
-                self._callers._stops.wait(self._dice.uniform(0.0, _BETWEEN_S))
+                self._note(step, outcome.answer)
                 return outcome.answer
             if once:
                 return None
-            is_long = pauses and outcome.code.name in MAY_RETRY and self._dice.random() < 0.03
-            if is_long:
-                self._callers._ends.wait(20.0)
+            if pauses and outcome.code.name in MAY_RETRY and self._dice.random() < 0.03:
+                self._callers._ends.wait(_PAUSE_S)
             if self._callers._stops.wait(wait_s):
                 raise Stopped
             wait_s = min(2 * wait_s, _LONGEST_S)
+
+    def _note(self, step: Step, answer: Any) -> None:
+        step.over = time.time()
+        if step.method in MADE:
+            made = getattr(answer, step.method.removeprefix("Create").lower())
+            step.made = getattr(made, MADE[step.method])
+            if step.method == "CreateVolume" and self._is_local:
+                (term,) = made.accessible_topology
+                self._where = term.segments[f"topology.{self._driver}/node"]
+        self._callers._stops.wait(self._dice.uniform(0.0, _BETWEEN_S))

@@ -69,7 +69,7 @@ class Site:
 
         Args:
             directory: for sockets and state; its path must be short.
-            logs: for logs and journals, which stay.
+            logs: for logs, which stay.
             peer: finds a peer's binary by name.
         """
         self._at, self._logs = directory, logs
@@ -103,11 +103,8 @@ class Site:
         for driver, placement in ((LOCAL, "local"), (SHARED, "shared")):
             self._start_proxy(driver, placement, addresses)
         for proxy in self.proxies.values():
-            wait_for(
-                lambda proxy=proxy: proxy.sidecar().call("GetCapacity").ok,
-                what="answer",
-                instead=proxy.process.log_tail,
-            )
+            sidecar = proxy.sidecar()
+            wait_for(lambda it=sidecar: it.call("GetCapacity").ok, what="answer", instead=proxy.process.log_tail)
         self.targets = {
             "hub": _HUBS,
             "agent": NODES,

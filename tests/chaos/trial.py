@@ -73,35 +73,42 @@ def run(site: Site, seed: int, *, operations: int, seconds: float, at_once: int,
     """Run until so many operations have an outcome, or so many seconds are over; then let all settle, and judge."""
     asks = {driver: _ask(proxy.sidecar()) for driver, proxy in site.proxies.items()}
     callers = Callers(seed, asks, NODES, local=LOCAL, at_once=at_once)
-    to_come = plan(random.Random(seed), seconds, site.targets)
-    result, running = Result(seed, steps=callers.steps), list[tuple[float, "Fault"]]()
+    result = Result(seed, steps=callers.steps)
     callers.start()
     try:
-        began, told = time.monotonic(), -_PROGRESS_S
-        while callers.done < operations and (now := time.monotonic() - began) < seconds:
-            while to_come and to_come[0].at_s <= now:
-                fault = to_come.pop(0)
-                site.begin(fault)
-                result.faults.append(fault)
-                running.append((now + fault.lasts_s, fault))
-            for end_s, fault in [it for it in running if it[0] <= now]:
-                site.end(fault)
-                running.remove((end_s, fault))
-            site.keep()
-            if now - told > _PROGRESS_S:
-                told = now
-                say(f"{now:4.0f} s: {callers.done:,} of {len(callers.steps):,} operations, {len(result.faults)} faults")
-            time.sleep(_TURN_S)
-    finally:
-        for _, fault in running:
-            site.end(fault)
+        _rage(site, callers, result, operations, seconds, say)
         callers.end()
-    result.settled_s, left = _settle(site, callers)
-    callers.stop()
+        result.settled_s, left = _settle(site, callers)
+    finally:
+        callers.stop()
     result.journals = site.journals()
-    result.findings = judge(list(callers.steps), result.journals, left)
+    result.findings = judge(callers.steps, result.journals, left)
     result.complaints = site.complaints()
     return result
+
+
+def _rage(
+    site: Site, callers: Callers, result: Result, operations: int, seconds: float, say: Callable[[str], None]
+) -> None:
+    """Let the planned faults happen while the callers work. All are over at the end."""
+    to_come, running = plan(random.Random(result.seed), seconds, site.targets), list[tuple[float, "Fault"]]()
+    began, told = time.monotonic(), -_PROGRESS_S
+    while callers.done < operations and (now := time.monotonic() - began) < seconds:
+        while to_come and to_come[0].at_s <= now:
+            fault = to_come.pop(0)
+            site.begin(fault)
+            result.faults.append(fault)
+            running.append((now + fault.lasts_s, fault))
+        for it in [it for it in running if it[0] <= now]:
+            site.end(it[1])
+            running.remove(it)
+        site.keep()
+        if now - told > _PROGRESS_S:
+            told = now
+            say(f"{now:4.0f} s: {callers.done:,} of {len(callers.steps):,} operations, {len(result.faults)} faults")
+        time.sleep(_TURN_S)
+    for _, fault in running:
+        site.end(fault)
 
 
 def _settle(site: Site, callers: Callers) -> tuple[float, list[Left]]:
