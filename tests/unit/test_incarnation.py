@@ -326,6 +326,16 @@ async def test_an_operators_word_settles_the_marks_of_before_alone(tmp_path: Pat
         assert this.loss == ""
 
 
+async def test_a_node_that_invents_the_highest_epoch_lets_no_later_loss_pass_unnoticed(tmp_path: Path) -> None:
+    async with hub(tmp_path / "this") as this:
+        this.meet(f"{'0' * 16} {10**11 - 1} ")
+        await this.incarnation.trust()
+        mark = this.meet()
+    async with hub(tmp_path / "other") as other:
+        other.meet(mark)
+        assert other.loss
+
+
 async def test_a_mark_that_the_hub_has_not_signed_counts_for_nothing(tmp_path: Path) -> None:
     async with hub(tmp_path / "other", sign=b"key") as other:
         mark = other.meet()
