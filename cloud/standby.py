@@ -3,7 +3,9 @@
 Rules:
 
 * It accepts a peer whose role and certificate fit (`cloud.admission`), with epoch 0, and keeps the link alive. It has
-  read no records, so it knows no denials. It serves no stream, and answers each with the hub that leads.
+  read no records, so it knows no denials.
+* It serves no stream. It answers a peer on its host with the hub that leads. No other peer of ours opens one, and a
+  hostile one could fill the memory with them: its link ends.
 * When the hub leads, it decides on each link as if its hello came then. From then on the hub is the link's handler.
 * Of several links of one process with one certificate, the last one stays: the others may be dead. With another
   certificate, it may be a thief of the node's identity. The hub that leads can tell.
@@ -22,13 +24,14 @@ from cloud.hub_settings import HubSettings
 from cloud.refusals import Refusals
 from cloud.uds_hub import Hub, stranger, turn_away
 from common.certificate_ends import CertificateEnds
-from common.errors import HandshakeRefused, StandsBy
+from common.errors import HandshakeRefused, RemoteProtocolError, StandsBy
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
-from common.messages import Reason
+from common.messages import Open, Reason
 from common.metrics import Metrics
 from common.pages.hub import HubStatus
 from common.pages.server import Pages
+from common.receiver import Receiver
 from common.served_by_tasks import ServedByTasks
 from common.settings import INSECURE, as_texts
 from common.status import Origin
@@ -191,6 +194,12 @@ class Standby(ServedByTasks):
         self._links[_key(link)] = link
         link.accept(0)
         log.debug("%s %s waits for a leader from %s", role, said.name, link.peer_identity.address)
+
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """Let a task refuse the stream of a peer on this host."""
+        if not link.peer_identity.local:
+            raise RemoteProtocolError("Open: this hub is a standby")
+        return super().opened(link, frame, deadline)
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """Refuse every stream, and say which hub leads."""

@@ -207,18 +207,20 @@ class Hub:
 
     async def _answer_pings(self) -> None:
         """Answer the pings that have come, once it is sure that no other hub leads."""
-        while self._pings:
-            asked, self._pings = self._pings, {}
-            try:
-                await self._still_leads()
-            except OSError as error:
-                log.debug("no lease of an agent is renewed: %s", error)
-                self._pings = {link: number for link, number in asked.items() if not link.over} | self._pings
-            else:
-                for link, number in asked.items():
-                    link.pong(number)
-            await asyncio.sleep(_BETWEEN_S)
-        self._answering = None
+        try:
+            while self._pings:
+                asked, self._pings = self._pings, {}
+                try:
+                    await self._still_leads()
+                except OSError as error:
+                    log.debug("no lease of an agent is renewed: %s", error)
+                    self._pings = {link: number for link, number in asked.items() if not link.over} | self._pings
+                else:
+                    for link, number in asked.items():
+                        link.pong(number)
+                await asyncio.sleep(_BETWEEN_S)
+        finally:
+            self._answering = None
 
     def end_unfit(self) -> None:
         """End each link whose peer is denied by now, or whose certificate has ended."""

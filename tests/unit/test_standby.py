@@ -81,20 +81,29 @@ def edge(name: str = "n1", boot: int = 1) -> Hello:
     return introduce("edge", name, instance=f"i-{name}", boot=boot)
 
 
-async def test_a_standby_accepts_peers_with_epoch_0_and_refuses_their_streams_in_the_name_of_the_leader(
+async def test_a_standby_accepts_peers_with_epoch_0_and_refuses_streams_on_its_host_in_the_name_of_the_leader(
     site: Site,
 ) -> None:
-    agent, proxy = await site.come(edge()), await site.come(introduce("driver", DRIVER, instance="p"))
+    await site.come(edge())
+    proxy = await site.come(introduce("driver", DRIVER, instance="p"), SOCKET)
     operator = await site.come(introduce("operator", "", instance="o"), SOCKET)
     refused = Status(Code.UNAVAILABLE, str(StandsBy(WHY)), Origin.HUB)
     assert WHY in refused.message
-    for link, kind in ((agent, Kind.REPORT), (proxy, Kind.CALL), (operator, Kind.ORDER)):
+    for link, kind in ((proxy, Kind.CALL), (operator, Kind.ORDER)):
         stream = link.open(kind, b"x", subject=DRIVER, method=CREATE)
         assert await stream.receive() is None
         assert stream.status == refused
     assert list(site.said.values()) == [[0]] * 3
     told = site.status()
     assert (told.leads, told.leader, told.links, told.epoch) == (False, "hub-0_5f_a", 3, 0)
+
+
+async def test_a_link_over_the_network_ends_with_the_first_stream_that_its_peer_opens_at_a_standby(site: Site) -> None:
+    """One node may have 64 links there, on each of which unread streams keep 64 MiB."""
+    agent, other = await site.come(edge()), await site.come(edge("n2"))
+    agent.open(Kind.REPORT, b"x")
+    assert await agent.wait_closed() == ("protocol-error", "Open: this hub is a standby")
+    assert (other.over, site.status().links) == (False, 1)
 
 
 async def test_a_standby_checks_the_role_of_a_peer(site: Site) -> None:
