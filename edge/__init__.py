@@ -21,7 +21,7 @@ Volumes of pods, where no kubelet serves the node:
 * `csi_volume_plugin`, `node_requests`, `volume_errors`, `tries`, `disk`: a task's steps, as the kubelet does them.
 * `fencing`: shuts file systems down when the hub has been silent for too long.
 * `direct`, `runtimes`: volumes whose file system the pod's runtime mounts in its guest, and these runtimes.
-* `machine`, `node_facts`, `pod_facts`: the node's reports about itself and its pods.
+* `machine`, `node_facts`, `pod_facts`, `settling`: the node's reports about itself and its pods.
 * `home`, `former_state`: protect mounted volumes from a changed `--node` or `--root-dir`, and from old state.
 
 Beside a kubelet:

@@ -48,12 +48,13 @@ from edge.machine import read_machine
 from edge.manager.opt_in import OptIn
 from edge.manager.states import VolumeStates, read_boot
 from edge.metastore import Metastore
-from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
-from edge.pod_facts import PodFacts
+from edge.node_facts import LEFT_SETTLE_S, NodeFacts, UpdatePeriods
+from edge.pod_facts import SETTLE_S, PodFacts
 from edge.registrar import Registrar
 from edge.registry.block_question import BlockQuestion
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
+from edge.settling import Settling
 from edge.sync_streams import SyncStreams, observe_stream
 from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
@@ -228,8 +229,7 @@ class Volumes:
         self.count_deferred: Callable[[str], None] = lambda _by: None
         self._manager: VolumeManager | None = None
         self._direct: DirectVolumes | None = None
-        self._pod_facts: PodFacts | None = None
-        self._left_facts: LeftOverFacts | None = None
+        self._settling: list[Settling] = []
 
     def _open_states(self) -> VolumeStates | None:
         """Open the states; None, with the reason in the log, while the disk cannot be written.
@@ -304,14 +304,15 @@ class Volumes:
         facts.tell(manager.volumes_in_use(), manager.sole_uses())  # only when the present mounts are known
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses()))
         self.metastore.objects.subscribe(UpdatePeriods(self.metastore.objects, registry).changed)
-        self._pod_facts = PodFacts(self.metastore.facts, manager.pod_states)
-        manager.subscribe(self._pod_facts.changed)
-        self._left_facts = LeftOverFacts(
-            lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses(), manager.left_over())
-        )
-        manager.subscribe(self._left_facts.changed)
-        self._left_facts.changed()
-        self._pod_facts.changed()
+        self._settling = [
+            Settling(PodFacts(self.metastore.facts, manager.pod_states).tell, SETTLE_S),
+            Settling(
+                lambda: facts.tell(manager.volumes_in_use(), manager.sole_uses(), manager.left_over()), LEFT_SETTLE_S
+            ),
+        ]
+        for it in self._settling:
+            manager.subscribe(it.changed)
+            it.changed()
         return True
 
     def _opt_in(self) -> OptIn:
@@ -349,10 +350,8 @@ class Volumes:
     async def close(self) -> None:
         """Cancel the steps that still run, and close the files."""
         await self.drain(0.0)  # no step may run when its rows can no longer be written
-        if self._pod_facts is not None:
-            self._pod_facts.close()
-        if self._left_facts is not None:
-            self._left_facts.close()
+        for it in self._settling:
+            it.close()
         if self._states is not None:
             await self._states.close()
         await self.metastore.close()

@@ -16,7 +16,6 @@ Rules:
   the hub such a first staging waits; a volume that was staged before does not wait.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
@@ -147,31 +146,5 @@ class NodeFacts:
         self._store.put(ref, {"spec": spec, "metadata": {"creationTimestamp": str(time.time())}})
 
 
-_LEFT_SETTLE_S: Final = 5.0
+LEFT_SETTLE_S: Final = 5.0
 """A mount without a pod that the agent takes down within this time is no news."""
-
-
-class LeftOverFacts:
-    """Reports the mounts that no pod wants, some seconds after a change of any volume."""
-
-    def __init__(
-        self, tell: Callable[[], None], *, later: Callable[[float, Callable[[], None]], object] | None = None
-    ) -> None:
-        self._tell = tell
-        self._later = later or asyncio.get_running_loop().call_later
-        self._due = self._closed = False
-
-    def changed(self) -> None:
-        """A pod or a volume may have changed."""
-        if not (self._due or self._closed):
-            self._due = True
-            self._later(_LEFT_SETTLE_S, self._settled)
-
-    def close(self) -> None:
-        """Report no more."""
-        self._closed = True
-
-    def _settled(self) -> None:
-        self._due = False
-        if not self._closed:
-            self._tell()

@@ -8,7 +8,6 @@ Rules:
 * A fact stays until the store has no such pod. A pod without volumes gets a fact only when it is released.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,7 @@ from common.pod_fact import MOST_BYTES, MOUNTED, RELEASED, UNMOUNTED, ToldVolume
 from edge.stores.fact_store import FactStore
 from edge.volumes import Pod
 
-_SETTLE_S: Final = 0.5
+SETTLE_S: Final = 0.5
 """Seconds between a change and the fact about it: a pod that starts passes through many states."""
 
 
@@ -44,35 +43,15 @@ class PodState:
 
 
 class PodFacts:
-    """The facts about one node's pods. It tells nothing before the first `changed`."""
+    """The facts about one node's pods."""
 
-    def __init__(
-        self,
-        store: FactStore,
-        states: Callable[[], Iterable[PodState]],
-        *,
-        later: Callable[[float, Callable[[], None]], object] | None = None,
-    ) -> None:
+    def __init__(self, store: FactStore, states: Callable[[], Iterable[PodState]]) -> None:
         self._store, self._states = store, states
-        self._later = later or asyncio.get_running_loop().call_later
         self._told: dict[Ref, PodState | None] = dict.fromkeys(store.refs("Pod"))
         """None: the agent told it before its restart."""
-        self._due = self._closed = False
 
-    def changed(self) -> None:
-        """A pod or a volume may have changed: the facts follow after `_SETTLE_S`."""
-        if not (self._due or self._closed):
-            self._due = True
-            self._later(_SETTLE_S, self._tell)
-
-    def close(self) -> None:
-        """Tell no more."""
-        self._closed = True
-
-    def _tell(self) -> None:
-        self._due = False
-        if self._closed:
-            return
+    def tell(self) -> None:
+        """Tell how the volumes of all pods are now."""
         told: dict[Ref, PodState | None] = {}
         for state in self._states():
             ref = Ref("Pod", state.pod.namespace, state.pod.name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,12 +12,10 @@ from common.left_over import LeftOver
 from common.objects import Ref
 from common.sole_use import sole_use
 from edge.machine import Machine
-from edge.node_facts import LeftOverFacts, NodeFacts, UpdatePeriods
+from edge.node_facts import NodeFacts, UpdatePeriods
+from edge.settling import Settling
 from edge.volumes import VolumeKey
 from tests.kit.edge_volumes import FakeFacts, FakeStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DRIVER = Ref("CSIDriver", "", "d.csi")
 
@@ -88,18 +87,18 @@ def test_a_mount_that_no_pod_wants_stays_in_the_nodes_fact_until_the_next_word_o
     assert store.kept[Ref("Node", "", "n1")]["status"]["leftOver"]["volumes"] == []
 
 
-def test_mounts_without_a_pod_are_told_once_the_volumes_have_settled() -> None:
-    timers: list[Callable[[], None]] = []
+async def test_changes_that_come_together_are_told_once_they_have_settled() -> None:
     told: list[str] = []
-    facts = LeftOverFacts(lambda: told.append("told"), later=lambda _, callback: timers.append(callback))
-    facts.changed()
-    facts.changed()
+    settling = Settling(lambda: told.append("told"), 0.01)
+    settling.changed()
+    settling.changed()
     assert told == []
-    timers.pop()()
-    assert (told, timers) == (["told"], [])
-    facts.changed()
-    facts.close()
-    timers.pop()()
+    await asyncio.sleep(0.02)
+    assert told == ["told"]
+    settling.changed()
+    settling.close()
+    settling.changed()
+    await asyncio.sleep(0.02)
     assert told == ["told"]
 
 

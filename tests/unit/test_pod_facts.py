@@ -17,8 +17,6 @@ from tests.kit.edge_volumes import EdgeVolumes, FakeFacts
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from edge.manager.states import Row
 
 WEB = Ref("Pod", "ns", "web")
@@ -34,18 +32,11 @@ class Told:
     def __init__(self, store: FakeFacts | None = None) -> None:
         self.store = store or FakeFacts()
         self.states: list[PodState] = []
-        self.waiting: list[Callable[[], None]] = []
-        self.facts = PodFacts(self.store, lambda: self.states, later=self._later)
-
-    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
-        assert delay_s > 0
-        self.waiting.append(callback)
+        self.facts = PodFacts(self.store, lambda: self.states)
 
     def be(self, *states: PodState) -> None:
         self.states = list(states)
-        self.facts.changed()
-        while self.waiting:
-            self.waiting.pop()()
+        self.facts.tell()
 
     def volumes(self) -> dict[str, ToldVolume] | None:
         return read_volumes(self.store.kept[WEB]["status"])
@@ -148,13 +139,6 @@ def test_the_same_is_told_once() -> None:
     assert len(told.store.told) == 1
 
 
-def test_changes_that_come_together_are_told_together() -> None:
-    told = Told()
-    told.facts.changed()
-    told.facts.changed()
-    assert len(told.waiting) == 1
-
-
 def test_a_pod_that_went_while_the_agent_was_away_is_told_of_no_more() -> None:
     store = FakeFacts()
     Told(store).be(state(volumes=HAS_ALL))
@@ -169,16 +153,6 @@ def test_another_pod_of_the_name_is_another_fact() -> None:
     told.be(state(uid="another", volumes=volumes("a")))
     assert told.store.kept[WEB]["metadata"]["uid"] == "another"
     assert told.conditions() == [WAITING]
-
-
-def test_after_the_close_nothing_is_told() -> None:
-    told = Told()
-    told.states = [state(volumes=HAS_ALL)]
-    told.facts.changed()
-    told.facts.close()
-    told.waiting.pop()()
-    told.facts.changed()
-    assert (told.store.kept, told.waiting) == ({}, [])
 
 
 def pod_state(edge: EdgeVolumes) -> PodState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact, read_fact
@@ -14,9 +14,6 @@ from tests.kit.cluster_objects import claim, entries, pod, volume
 from tests.kit.edge_volumes import EdgeVolumes
 from tests.unit.test_volume_report import Facts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 WEB = Ref("Pod", "default", "web")
 
 
@@ -26,9 +23,7 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     edge.plugin.fails("publish", *(Refused(error) for error in errors))
     edge.add_pod(claims=("data", "logs"))
     await edge.start()
-    waiting: list[Callable[[], None]] = []
-    PodFacts(edge.facts, edge.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
-    waiting.pop()()
+    PodFacts(edge.facts, edge.manager.pod_states).tell()
     sent = Object(WEB, Stamp("", "1"), encode_body(edge.facts.kept[WEB]))
     facts = Facts(n1={WEB: Fact(sent.stamp, read_fact(sent))})
     web = pod("web", claims=("data", "logs"))
