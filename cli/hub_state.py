@@ -110,10 +110,6 @@ def look_at_any(settings: OperatorSettings) -> HubState:
 
 def _refused(hub: Endpoint, error: NoSuchPage) -> BridgeError:
     match error.status:
-        case HTTPStatus.UPGRADE_REQUIRED:
-            return BridgeError(
-                f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
-            )
         case HTTPStatus.SERVICE_UNAVAILABLE:
             return BridgeError(f"the hub at {hub} did not answer: {error}")
         case HTTPStatus.FORBIDDEN:

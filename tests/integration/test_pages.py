@@ -45,12 +45,11 @@ class Hub:
         return self.nodes
 
     @asynccontextmanager
-    async def listening(self, *, old: bool = False) -> AsyncIterator[Listener]:
-        """Serve; an older hub has no pages."""
+    async def listening(self) -> AsyncIterator[Listener]:
         pages = Pages({"/status": lambda: STATE.hub}, {"/nodes": self.all_nodes})
         sock = listen_unix(self.path, mode=0o600)
         greeting = introduce("hub", "hub", instance="h")
-        listener = Listener(sock, greeting, Peer(), limits=Limits(), pages=None if old else pages)
+        listener = Listener(sock, greeting, Peer(), limits=Limits(), pages=pages)
         await listener.start()
         try:
             yield listener
@@ -122,13 +121,6 @@ async def test_a_listener_that_closes_ends_the_answers_under_way(short_dir: Path
     answer = await reader.read()
     assert not answer.endswith(b"0\r\n\r\n")
     writer.close()
-
-
-async def test_an_older_hub_is_told_by_its_answer(short_dir: Path) -> None:
-    hub = Hub(short_dir / "hub.sock")
-    async with hub.listening(old=True):
-        with pytest.raises(BridgeError, match="is an older version; use the csi-bridge of its version"):
-            await hub.asked()
 
 
 async def test_a_socket_on_which_no_hub_listens_says_where_to_look(short_dir: Path) -> None:
