@@ -142,10 +142,12 @@ class HubLease:
         return False
 
     async def check(self, api: Kube) -> None:
-        """Raise KubeError unless this hub holds the Lease, as the API server has it."""
+        """Raise KubeError unless this hub holds the Lease, as the API server has it. Lose it if another one does."""
         found = await find(api, _LEASES, NAME, self.namespace)
         holder = read_lease(found).holder if found is not None else ""
         if holder != self._identity:
+            if holder and self.leadership is not None:
+                self.leadership.end()
             raise KubeError("change a record", 0, "", f"{holder or 'no hub'} holds the Lease {self._shown} now")
 
     async def keep(self, api: Kube) -> None:

@@ -68,7 +68,7 @@ def taken(record: LeaseRecord, identity: str, *, duration_s: int, time: str) -> 
         "leaseDurationSeconds": duration_s,
         "acquireTime": time,
         "renewTime": time,
-        "leaseTransitions": record.transitions + 1,
+        "leaseTransitions": (record.transitions + 1) % 2**31,
     }
     return {"spec": spec}
 

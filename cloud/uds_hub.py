@@ -260,8 +260,10 @@ class Hub:
         self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Note that a link is gone."""
+        """Note that a link is gone. If the peer knows another leader, ask at once who leads."""
         self._links.pop(link, None)
+        if reason == Reason.NOT_LEADING:
+            self._pinged(link, 0)
         self._metrics.link_down(reason)
         if link.context is None:  # `greeted` has refused it, and logged that
             return

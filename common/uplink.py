@@ -179,7 +179,9 @@ class HubAddress:
     # ---- LinkHandler: notes the link, passes the rest on -------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """The hub welcomed us, or begins to lead."""
+        """The hub welcomed us, begins to lead, or has a new epoch."""
+        if self._uplink.has_heard(link) and self.link not in {None, link}:  # the former link: the newer one hears it
+            return
         if (refusal := self._uplink.refusal(self, link)) is not None:
             link.goodbye(refusal.reason, refusal.why)
             return
@@ -338,6 +340,10 @@ class Uplink:
         if link.over and not (self.is_draining or address.is_double):
             raise HandshakeRefused(*await link.wait_closed())
         return link, certificate
+
+    def has_heard(self, link: Link) -> bool:
+        """Whether the handler has heard of a link, which is the active one or a former one."""
+        return link in self._heard
 
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
         """Why a link is of no use; None if it is."""

@@ -266,6 +266,21 @@ async def test_a_warm_link_becomes_the_active_one_without_a_dial_and_the_link_to
         assert it.uplink.epoch == 8
 
 
+async def test_a_new_epoch_of_a_hub_ends_no_link_while_the_uplink_moves() -> None:
+    async with uplink() as it:
+        former = await it.links(1)
+        slow = it.hub.links[0].open(Kind.CALL, b"", method="slow")
+        it.uplink.move()
+        moved = await it.links(2)
+        for link in it.hub.links:
+            link.accept(2)
+        await until(lambda: it.uplink.epoch == 2)
+        it.agent.gate.set()
+        assert (await status_of(slow)).ok
+        await it.ends(1)
+        assert (it.agent.ended, it.uplink.link) == ([former], moved)
+
+
 @pytest.mark.parametrize("epoch", [0, 7], ids=["heard from the other hub", "heard before a restart"])
 async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
     epoch: int, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,7 @@ from cloud.trust.audit import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.database_writer import WriteFailed
 from common.errors import Draining, OperatorRefused, TunnelClosed, status_of
-from common.messages import Kind, Ping, encode
+from common.messages import Kind, Ping, Reason, encode
 from common.objects import Object, Ref, Stamp, encode_body
 from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall
@@ -134,6 +134,11 @@ async def test_a_hub_that_stood_still_renews_no_lease_of_an_agent_before_it_is_s
     second.set_result(None)
     await settle()
     assert (sorted(pongs), asked.empty()) == (["n1", "n2"], True)
+    one.goodbye(Reason.NOT_LEADING, "another hub leads by now")
+    other.goodbye(Reason.STOPPED, "bye")
+    (await asked.get()).set_result(None)
+    await settle()
+    assert asked.empty()
 
 
 # -------------------- who may call what --------------------

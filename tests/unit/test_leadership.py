@@ -85,3 +85,5 @@ def test_a_lease_is_read_as_it_was_taken_and_released() -> None:
     assert read_lease(lease) == LeaseRecord("host_2_here", DURATION_S, 4, "6", "t", "t")
     lease["spec"] |= released("t")["spec"]
     assert read_lease(lease) == LeaseRecord("", 1, 4, "6", "t", "t")
+    edited = taken(replace(HELD, transitions=2**31 - 1), "host_2_here", duration_s=DURATION_S, time="t")
+    assert edited["spec"]["leaseTransitions"] == 0  # the API server refuses a larger number
