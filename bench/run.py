@@ -3,8 +3,10 @@
     make bench                         every figure; it says at the start how long that takes
     make bench ARGS="--only call"      one group: call, counts, pair, identity, size, link, edges, herd, kubelet,
                                        volumes, idle, small, claims, stock, changes, objects,
-                                       records
+                                       records, hubs
     make bench ARGS="--against FILE"   the same, compared with an earlier result
+    make bench ARGS="--only hubs --edges 200"
+                                       the group hubs with fewer edges, for a quick look
     make bench ARGS="--write"          the tables go into docs/performance.md
 
 Machines are noisy and differ. So the sockets take turns within one run, a call's figures are multiples of what three
@@ -33,6 +35,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -47,6 +50,7 @@ from bench import (  # noqa: E402  # a script outside the packages
     counts,
     dial_figures,
     edge_figures,
+    hub_figures,
     kubelet_figures,
     record_figures,
     session_pair,
@@ -96,6 +100,7 @@ GROUPS = {
     "changes": Group(sync_figures.changes, 6),
     "objects": Group(sync_figures.many_objects, 5),
     "records": Group(record_figures.records, 1.5),
+    "hubs": Group(hub_figures.hubs, 6),
 }
 
 _LOOK_S = 2.0
@@ -127,6 +132,8 @@ def _run(options: argparse.Namespace) -> int:
     busy = psutil.cpu_percent(_LOOK_S)
     if busy > BUSY_PERCENT:
         say(f"warning: other work takes {busy:.0f} % of this machine, and will be in all times and ratios")
+    if options.edges:
+        GROUPS["hubs"] = dataclasses.replace(GROUPS["hubs"], measure=partial(hub_figures.hubs, edges=options.edges))
     found, failed = _measured(options.only or list(GROUPS), loadgen)
     figures = [figure for of in found.values() for figure in of]
     print(as_text(figures))
@@ -150,6 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--against", type=_earlier, metavar="FILE", help="an earlier bench/results/latest.json: say what differs"
     )
+    parser.add_argument("--edges", type=int, metavar="N", help="the edges of the group hubs; its figures are for 2,000")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/performance.md")
     return parser.parse_args()
 
