@@ -348,7 +348,7 @@ class Uplink:
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
         """Why a link is of no use; None if it is."""
         epoch = link.peer.epoch
-        if self.is_draining:
+        if self.is_draining and link not in self._heard:
             return HandshakeRefused(Reason.STOPPED, "the process stops")
         if 0 < epoch < self.epoch:
             why = (

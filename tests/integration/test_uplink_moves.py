@@ -212,6 +212,8 @@ async def test_an_uplink_that_stops_while_it_moves_finishes_the_calls_of_both_li
         await until(lambda: it.agent.links[1].session.open_streams > 0)
         draining = asyncio.create_task(it.uplink.drain("the test ends"))
         await asyncio.sleep(0)
+        it.hub.links[1].accept(2)  # an operator may have told the hub to trust its records
+        await until(lambda: len(it.agent.links) > 2)
         it.agent.gate.set()
         assert (await status_of(slow)).ok
         assert (await status_of(also_slow)).ok
@@ -279,6 +281,17 @@ async def test_a_new_epoch_of_a_hub_ends_no_link_while_the_uplink_moves() -> Non
         assert (await status_of(slow)).ok
         await it.ends(1)
         assert (it.agent.ended, it.uplink.link) == ([former], moved)
+
+
+async def test_the_link_to_a_standby_moves_too() -> None:
+    async with uplink(epochs=(1, 0)) as it:
+        standby = it.hubs[1]
+        standby.is_draining = False
+        await until(lambda: [address.why for address in it.uplink.addresses] == ["", "a standby"])
+        it.uplink.move()
+        await until(lambda: len(standby.links) == 2 and standby.links[0].over)
+        assert standby.beside == [False, True]
+        assert it.uplink.addresses[1].link is not None
 
 
 @pytest.mark.parametrize("epoch", [0, 7], ids=["heard from the other hub", "heard before a restart"])
