@@ -50,7 +50,7 @@ def run(question: Question, usual_state_dir: Path) -> int:
         click.echo(f"csi-bridge: {_printable(told)}", err=True)
         return 1
     flag = "" if question.state_dir == usual_state_dir else f" --state-dir={question.state_dir}"
-    click.echo(f"node {joined.node} has joined the hub at {_printable(joined.hubs[0])}")
+    click.echo(f"node {joined.node} has joined the hub at {_printable(', '.join(joined.hubs))}")
     click.echo(f"start its agent: csi-bridge edge run{flag}")
     return 0
 

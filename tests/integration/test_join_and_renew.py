@@ -74,9 +74,9 @@ def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_token(bridge: Jo
 
 
 def test_a_used_token_lets_no_second_node_join_nor_a_state_directory_take_another_name(bridge: JoinBridge) -> None:
-    hub = bridge.start_hub("--hub-address=wss://hub.example:443")
+    hub = bridge.start_hub("--hub-address=wss://hub.example:443", "--hub-address=wss://b.example:443")
     token, node, other = bridge.token(), bridge.node("n1"), bridge.node("n2")
-    assert "node n1 has joined the hub at wss://hub.example:443" in node.join(token).stdout
+    assert "has joined the hub at wss://hub.example:443, wss://b.example:443\n" in node.join(token).stdout
     done = other.join(token)
     assert done.returncode == 1
     assert "node n2 has not joined: " in done.stderr
