@@ -184,8 +184,13 @@ def test_each_of_two_hubs_has_an_address_of_its_own(
     }
     ports = {it["name"] for it in hub["template"]["spec"]["containers"][0]["ports"]}
     assert {port["targetPort"] for it in ways.values() for port in it["ports"]} == ports - {"hub-http"}
-    (driver,) = _pod_specs(kustomized(peer("kubectl"), with_components(tmp_path, "cloud/driver", "cloud/ha/driver")))
-    dialled = {it.partition("=")[2] for it in driver["containers"][0]["args"] if it.startswith("--hub-endpoint=")}
+    of_driver = kustomized(peer("kubectl"), with_components(tmp_path, "cloud/another-driver", "cloud/ha/driver"))
+    (driver,) = (it["spec"] for it in of_driver if it["kind"] == "StatefulSet")
+    spec = driver["template"]["spec"]
+    dialled = {it.partition("=")[2] for it in spec["containers"][0]["args"] if it.startswith("--hub-endpoint=")}
+    (spread,) = spec["topologySpreadConstraints"]
+    assert (driver["replicas"], spread["matchLabelKeys"]) == (2, ["csi-bridge.io/driver"])
+    assert _selects(spread["labelSelector"], driver["template"]["metadata"]["labels"])
     inside = [f"{pod}.csi-bridge.svc" for pod in pods]
     assert dialled == {f"wss://{name}:10350" for name in inside}
     named = (ROOT / "docs/install.md").read_text().partition("### Two hubs")[2].partition("```")[2].partition("```")[0]
@@ -193,7 +198,7 @@ def test_each_of_two_hubs_has_an_address_of_its_own(
     (budget,) = (it["spec"] for it in made if it["kind"] == "PodDisruptionBudget")
     (apart,) = hub["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [_selects(it, labels) for it in (budget["selector"], apart["labelSelector"])] == [True, True]
-    assert len(judged(made)) == len(made)
+    assert len(judged([*made, *of_driver])) == len([*made, *of_driver])
 
 
 @pytest.mark.usefixtures("kinds")
@@ -235,10 +240,6 @@ def test_a_drivers_components_combine(peer: Callable[[str], Path], tmp_path: Pat
     for role in (f"csi-bridge-driver-capacity{suffix}", f"csi-bridge-driver-group-snapshotter{suffix}"):
         assert [it["name"] for it in bound[role]] == [f"csi-bridge-driver{suffix}"]
         assert role in {it["metadata"]["name"] for it in made if it["kind"].endswith("Role")}
-
-
-def _pod_specs(made: list[Object]) -> list[Object]:
-    return [spec for it in made if (spec := pod_spec(it)) is not None]
 
 
 def _policies(made: list[Object]) -> list[Object]:
