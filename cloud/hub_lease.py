@@ -17,6 +17,7 @@ from cloud.hub_settings import HubSettings
 from cloud.kube import RESOURCES, Body, Kube, KubeError, connect, find
 from cloud.leadership import NAME, Leadership, LeaseRecord, Sighting, read_lease, released, taken
 from common.errors import LeadershipLost
+from common.fault_points import reach
 from common.tasks import supervised
 
 log = logging.getLogger("csi_bridge.hub.lease")
@@ -128,6 +129,7 @@ class HubLease:
                     sent_at = self._now()
                     if sighting.free_at(self._record, sent_at) <= sent_at:
                         await self._write(api, self._taken())
+                        reach("lead.after-lease")
                         self.leadership = Leadership(sent_at + self._deadline_s, self._now)
                         return True
                 self._wait(f"{self._record.holder or 'a hub may hold it, although the Lease names none'}")

@@ -33,6 +33,7 @@ from cloud.trust_part import TrustPart
 from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
+from common.fault_points import reach
 from common.httpd import HttpEndpoint
 from common.messages import Kind
 from common.metrics import Metrics
@@ -111,7 +112,9 @@ async def _run(
     tasks = await opened.enter_async_context(supervised())
     tasks.start(parts.ends.follow(), name="certificate ends")
     tasks.start(incarnation.follow(), name="epochs of the records")
+    reach("lead.before-links")
     await standby.lead(parts.hub, parts.pages.pages())
+    reach("lead.after-links")
     if joins is not None:
         await joins.start()
         log.info("listening on %s", joins.address)
@@ -144,6 +147,7 @@ async def _open(
 ) -> tuple[TrustPart, HubParts, Incarnation]:
     incarnation = Incarnation(records)
     await incarnation.count(is_one_of_several=leadership is not None)
+    reach("lead.after-epoch")
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust = TrustPart(settings, records, metrics)
     segments = UniqueSegments(records, settings.unique_topology)
@@ -248,6 +252,7 @@ async def _leading(
                 async with connect(settings.kubeconfig, may_ask=leadership.holds) as kube:
                     try:
                         await records.lead(kube, lambda: lease.check(kube))
+                        reach("lead.after-records")
                         yield records, leadership
                     finally:
                         await records.close()  # the last writes, before the Lease is released

@@ -86,6 +86,9 @@ ISSUE = [
 ]
 """The points of a hub that issues a certificate, and takes it for the first time."""
 
+LEAD = [f"lead.{point}" for point in ("after-lease", "after-records", "after-epoch", "before-links", "after-links")]
+"""The points of a hub that takes over."""
+
 ALL = {
     *FILESYSTEM,
     *BLOCK,
@@ -97,6 +100,7 @@ ALL = {
     *LEFTOVERS,
     *IDENTITY,
     *ISSUE,
+    *LEAD,
 }
 """Each of these has a test."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 import urllib.error
@@ -13,9 +14,11 @@ import pytest
 
 from common.dial import dial
 from common.endpoint import hub_endpoint
+from common.fault_points import VARIABLE
 from common.limits import Limits
 from common.version import introduce
 from tests.kit.bridge import Agent, Hub, Proxy
+from tests.kit.fault_points import LEAD
 from tests.kit.linked import Peer
 from tests.kit.operator import by_hand, hub_state
 from tests.kit.peers.cluster_node import DEPLOY, HUB
@@ -219,6 +222,43 @@ def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_
             assert pair.first.process.wait_exit() == 1
             for member in (pair.agent, proxy):
                 assert len(member.logged(" is a standby ")) == 1
+            assert proxy.complaints() == []
+        finally:
+            proxy.hang_up()
+            proxy.kill()
+
+
+@pytest.mark.parametrize("point", LEAD)
+def test_a_hub_that_dies_while_it_takes_over_leaves_a_create_with_its_node(
+    pair: Pair, short_dir: Path, tmp_path: Path, point: str
+) -> None:
+    hubs = pair.first, pair.second
+    pair.second.kill()
+    pair.second.process.environment = {**os.environ, VARIABLE: point}
+    pair.second.start()
+    pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{short_dir / 'v.sock'}"]
+    flags = [*(f"--hub-endpoint=unix://{hub.uds}" for hub in hubs), "--placement=local"]
+    proxy = Proxy("vendor.test", "", None, short_dir / "p", tmp_path, flags)
+    with Vendor(short_dir / "v.sock") as vendor:
+        pair.agent.start()
+        proxy.start()
+        try:
+            sidecar = proxy.sidecar()
+            wait_for(lambda: sidecar.call("GetCapacity").ok, what="way to the vendor")
+            gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
+            vendor.wait_for_call("CreateVolume")
+            pair.first.kill()
+            assert call.outcome().refusal == link_lost("the hub")
+            assert pair.second.process.wait_exit() == -signal.SIGKILL
+            pair.second.process.environment = None
+            pair.second.start()
+            pair.wait_leads(pair.second)
+            gate.set()
+            made = wait_for(
+                lambda: it if (it := sidecar.call("CreateVolume", create("pvc-1"))).ok else None, what="volume"
+            )
+            assert made.answer.volume.volume_id
+            assert len(vendor.calls("CreateVolume")) == 1
             assert proxy.complaints() == []
         finally:
             proxy.hang_up()
