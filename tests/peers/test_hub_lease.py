@@ -175,7 +175,7 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
 ) -> None:
     pair.agent.start()
     pair.agent.wait_connected()
-    wait_for(lambda: control_plane.api.get("EdgeNode", "n1"), what="record of the node", timeout_s=LEASE_S)
+    wait_for(lambda: "status" in (control_plane.api.get("EdgeNode", "n1") or {}), what="record", timeout_s=LEASE_S)
     pair.first.process.signal(signal.SIGSTOP)
     pair.wait_leads(pair.second)
     known = by_hand("nodes", f"--hub=unix://{pair.second.uds}")
