@@ -2,9 +2,9 @@
 
 Rules, which are those of client-go's leaderelection except for the last two:
 
-* A waiting hub takes the Lease when it has not changed for the duration in it, by the hub's own clock, and not before
-  its own duration: somebody may have edited the Lease. The times in the Lease are for people: two machines' clocks are
-  never compared.
+* A waiting hub takes the Lease when its spec has not changed for the duration in it, by the hub's own clock, and not
+  before its own duration: somebody may have edited the Lease. The times in the Lease are for people: two machines'
+  clocks are never compared.
 * A leader may act for `--leader-election-renew-deadline` from the sending of its last renewal that succeeded. That ends
   before anybody else may take the Lease. A leadership that has ended is not renewed.
 * A released Lease is free at once, unless this hub has seen a later state of it: the API server was restored from a
@@ -17,7 +17,7 @@ Rules, which are those of client-go's leaderelection except for the last two:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 NAME: Final = "csi-bridge-hub"
@@ -89,13 +89,12 @@ class Sighting:
 
     def free_at(self, record: LeaseRecord, now: float) -> float:
         """Return when the Lease is free if it stays as it was just read; it is free now if that is not after `now`."""
-        if record != self._seen:
-            wait_s = 0.0 if self._is_free(record) else max(record.duration_s, self._duration_s)
-            self._seen, self._free_at = record, now + wait_s
+        before, self._seen = self._seen, record
+        if before is None or replace(record, version=before.version) != before:
+            self._free_at = now + (0.0 if self._is_free(record, before) else max(record.duration_s, self._duration_s))
         return self._free_at
 
-    def _is_free(self, record: LeaseRecord) -> bool:
-        before = self._seen
+    def _is_free(self, record: LeaseRecord, before: LeaseRecord | None) -> bool:
         if not record.holder:
             is_older = before is not None and int(record.version or 0) < int(before.version or 0)
             return record.duration_s == _RELEASED_S and not is_older
