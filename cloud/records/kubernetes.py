@@ -46,19 +46,25 @@ class _Write:
 
     Attributes:
         number: its place among all changes.
+        change: the record as it is from now on.
         path: the field.
-        value: the field's value; None: no record.
         done: its end; None for a `put`.
         after: the change of the same `write` that must be written before.
         due: not sent before, in the loop's time.
     """
 
     number: int
-    path: Path
-    value: Any
+    change: Change
+    path: Path = ()
     done: asyncio.Future[None] | None = None
     after: "_Write | None" = None
     due: float = 0.0
+
+    @property
+    def value(self) -> Any:
+        """The field's value; None: no record. Made when it is sent: most `put`s of a status are replaced before."""
+        kind, key, body = self.change
+        return value_of(kind, key, body) if body is not None else None
 
     @property
     def is_ready(self) -> bool:
@@ -162,14 +168,14 @@ class KubernetesRecords:
         done = asyncio.get_running_loop().create_future()
         for change in changes:
             done = asyncio.get_running_loop().create_future()
-            last = self._add(change, _Write(next(self._numbers), (), None, done, after=last))
+            last = self._add(_Write(next(self._numbers), change, done=done, after=last))
         if last is None:
             done.set_result(None)
         return done
 
     def put(self, change: Change) -> None:
         """Write a change soon (`Records.put`)."""
-        self._add(change, _Write(next(self._numbers), (), None))
+        self._add(_Write(next(self._numbers), change))
 
     async def still_leads(self) -> None:
         """Make sure that no other hub leads (`Records.still_leads`)."""
@@ -194,10 +200,9 @@ class KubernetesRecords:
 
     # ---- changes that wait -------------------------------------------------------------------------------------------
 
-    def _add(self, change: Change, write: _Write) -> _Write:
-        place = place_of(change.kind, change.key)
+    def _add(self, write: _Write) -> _Write:
+        place = place_of(write.change.kind, write.change.key)
         write.path = place.path
-        write.value = value_of(change.kind, change.key, change.body) if change.body is not None else None
         it = self._queues.get((place.resource.kind, place.name))
         if it is None:
             stored = self._copies[place.resource.kind].objects.get(place.name) or Stored()
@@ -209,7 +214,7 @@ class KubernetesRecords:
             before = next((old for old in it.waiting if old.done is None and old.path == write.path), None)
             if before is not None:
                 it.waiting.remove(before)
-            write.due = 0.0 if write.value is None else before.due if before is not None else self._due(it, write)
+            write.due = 0.0 if write.change.body is None else before.due if before is not None else self._due(it, write)
         it.waiting.append(write)
         if write.after is not None and write.after.done is not None:
             write.after.done.add_done_callback(lambda _done: self._start(it))
@@ -289,7 +294,7 @@ class KubernetesRecords:
                 write.done.set_result(None)
         for write in it.waiting:  # an older change, which waits for an earlier part of its `write`, must undo nothing
             if write.path in newest and write.number < newest[write.path].number:
-                write.value = newest[write.path].value
+                write.change = newest[write.path].change
 
     def _failed(self, it: _Queue, ready: list[_Write], why: str) -> None:
         again = asyncio.get_running_loop().time() + self._retry_s
