@@ -118,7 +118,7 @@ class _Life:
         fields = {"volume_capabilities": [_MOUNT], "capacity_range": _RANGE}
         if not self._is_local:
             return create(self._name, **fields)
-        if self._dice.random() < (0.3 if self._is_moved else 0.03):  # the scheduler chooses again
+        if self._is_moved or self._dice.random() < 0.03:  # the scheduler chooses again
             self._node, self._is_moved = self._dice.choice(self._nodes), True
         return create_at(self._name, {f"topology.{self._driver}/node": self._node}, **fields)
 
