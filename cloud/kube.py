@@ -372,7 +372,7 @@ class Kube:
             yield
         except TimeoutError as error:
             raise KubeError(what, 0, "", f"{self._client.configuration.host} did not answer in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, RuntimeError) as error:  # RuntimeError: uvloop's, of a socket
             raise KubeError(what, 0, "", _reason(error)) from error
 
 

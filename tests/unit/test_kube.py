@@ -419,3 +419,16 @@ async def test_an_answer_that_is_no_list_is_not_taken_for_an_empty_one(tmp_path:
     async with server.asked_by(write(tmp_path / "kubeconfig", {"token": "t"})) as kube:
         with pytest.raises(KubeError, match="list nodes: the answer is not a list"):
             await ask(kube)
+
+
+async def test_a_connection_that_the_loop_refuses_is_an_error_of_the_request(tmp_path: Path) -> None:
+    """uvloop takes no descriptor that it still counts as a dying connection's, as when an API server was killed."""
+
+    async def request(*_: object, **_how: object) -> Answer:
+        raise RuntimeError("File descriptor 14 is used by transport <TCPTransport closed=False>")
+
+    server = Server()
+    async with server.asked_by(write(tmp_path / "config", {})) as kube:
+        kube._client.rest_client.request = request  # type: ignore[method-assign, assignment]  # it has no types
+        with pytest.raises(KubeError, match="is used by transport"):
+            await ask(kube)
