@@ -8,7 +8,7 @@ Rules, which are those of client-go's leaderelection except for the last two:
 * A leader may act for `--leader-election-renew-deadline` from the sending of its last renewal that succeeded. That ends
   before anybody else may take the Lease. A leadership that has ended is not renewed.
 * A released Lease is free at once, unless this hub has seen a later state of it: the API server was restored from a
-  backup, and the holder may still run.
+  backup, and the holder may still run. A release sets both times; whoever only erases the holder releases nothing.
 * So is at the first look the Lease of an earlier process with the same place (`StateDirectory.place`): this process has
   the lock of their state directory, so the earlier one has ended.
 * A missing Lease, and one that nobody has ever held, are free after a whole duration: somebody may have deleted the
@@ -97,7 +97,8 @@ class Sighting:
     def _is_free(self, record: LeaseRecord, before: LeaseRecord | None) -> bool:
         if not record.holder:
             is_older = before is not None and int(record.version or 0) < int(before.version or 0)
-            return record.duration_s == _RELEASED_S and not is_older
+            is_released = record.duration_s == _RELEASED_S and record.acquired == record.renewed
+            return is_released and not is_older
         if record.holder == self._identity:  # the answer to its taking was lost
             return True
         return before is None and record.holder.endswith(self._identity[self._identity.rindex("_") :])

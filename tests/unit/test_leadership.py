@@ -33,8 +33,18 @@ def test_a_lease_is_free_when_it_has_not_changed_for_its_duration_by_the_waiting
         (LeaseRecord("", version="5"), 15.0),
         (LeaseRecord("", 15, version="5"), 15.0),
         (LeaseRecord("host_1_elsewhere", 2, version="5"), 15.0),
+        (LeaseRecord("", 1, version="5", renewed="t2", acquired="t1"), 15.0),
     ],
-    ids=["released", "own state directory", "another one", "missing", "made by hand", "holder erased", "shortened"],
+    ids=[
+        "released",
+        "own state directory",
+        "another one",
+        "missing",
+        "made by hand",
+        "holder erased",
+        "shortened",
+        "shortened and holder erased",
+    ],
 )
 def test_only_a_lease_whose_holder_has_surely_ended_is_free_at_once(record: LeaseRecord, wait_s: float) -> None:
     assert Sighting("host_2_here", DURATION_S).free_at(record, 100.0) == 100.0 + wait_s
