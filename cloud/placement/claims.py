@@ -39,7 +39,7 @@ from cloud.placement.claim_records import (
 )
 from cloud.placement.ledger import Ledger, read
 from cloud.placement.recent import Recent
-from cloud.placement.requests import LONGEST_CHARS, deletion_of
+from cloud.placement.requests import LONGEST_CHARS, about, deletion_of
 from cloud.placement.rules import Thing
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.database_writer import WriteFailed
@@ -403,12 +403,18 @@ class Claims:
         self._records.put(changed_mark(driver, node, self.book(driver).marks.get(node)))
 
     def _adopt(self, key: Key, body: Body) -> bool:
-        """Take a claim that a hub before this one has written late: its call may be under way."""
+        """Take a claim that a hub before this one has written late: its create of local storage may be under way.
+
+        That of any other call goes, and of a create of shared storage: a second node does no harm with it, and its
+        caller does not ask again if it has had its answer since.
+        """
         driver, name, row = read_claim(key, body)
         if not isinstance(row, Row):
             return True
         claim = self.book(driver).claims.get(name)
-        if claim is None:
+        if claim is None and (row.machine or about(name) is not None):
+            self._records.put(changed_claim(driver, name, None))
+        elif claim is None:
             self._load(self._own(driver), name, row)
         return claim is None or claim.node == row.node
 

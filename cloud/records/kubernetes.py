@@ -231,7 +231,7 @@ class KubernetesRecords:
         return max(self._next_status, sent_at + _STATUS_S if sent_at is not None else now)
 
     def _start(self, it: _Queue) -> None:
-        if it.worker is None:
+        if it.worker is None and it.waiting:
             it.worker = asyncio.create_task(self._work(it))
 
     async def _work(self, it: _Queue) -> None:

@@ -42,8 +42,7 @@ KINDS = (
     Kind("cut refuse", ("link",), 2, 6.0),
     Kind("cut hold", ("link",), 2, 6.0),
     Kind("rebind", ("link",), 2, 0.0),
-    # Reset, not silent: a record that the API server takes late, of a leader before, stays open (docs/chaos.md).
-    Kind("cut hold", ("api link",), 1, 6.0),
+    Kind("stall both", ("api link",), 1, 6.0),
     Kind("rebind", ("api link",), 1, 0.0),
     Kind("kill", ("api",), 1, 3.0),
     Kind("stop", ("api",), 1, 5.0),

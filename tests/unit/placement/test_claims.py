@@ -585,3 +585,16 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_keeps_its_name_from_
     assert adopt[Kind.CLAIM](late.key, late.body)
     with pytest.raises(NameElsewhere, match="n1"):
         claims.begin(D, NAME, "n2")
+
+
+@pytest.mark.parametrize(("name", "machine"), [("DeleteVolume vol-1", ""), (NAME, "machine of n1")])
+async def test_a_late_claim_goes_if_its_call_does_no_harm_at_a_second_node(name: str, machine: str) -> None:
+    """If it has succeeded since, nobody asks again, and it would stay open."""
+    records, adopt, put = MemoryRecords(), dict[Kind, Any](), list[Change]()
+    records.watch = lambda kind, _now, its=None: adopt.update({kind: its})  # type: ignore[method-assign]  # the test is the records
+    claims = Claims(records)
+    records.put = put.append  # type: ignore[method-assign]  # as above
+    late = changed_claim(D, name, Row(State.OPEN, "n1", 1.0, 0, machine, ()))
+    assert adopt[Kind.CLAIM](late.key, late.body)
+    assert put == [late._replace(body=None)]
+    claims.begin(D, name, "n2")

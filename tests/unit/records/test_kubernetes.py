@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +13,7 @@ import pytest
 from cloud.kube import KubeError, Page
 from cloud.records.kubernetes import KubernetesRecords
 from cloud.records.objects import place_of
-from cloud.records.records import Change, Kind
+from cloud.records.records import Body, Change, Key, Kind
 from cloud.sync.fact_kinds import Fact
 from cloud.sync.fact_table import FactTable
 from common.database_writer import WriteFailed
@@ -130,6 +131,23 @@ async def test_changes_of_a_record_that_come_while_an_earlier_one_is_being_sent_
     await records.close()
 
 
+async def test_requests_that_fail_together_end_each_change_once() -> None:
+    api, bugs = Api(), list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, it: bugs.append(it))
+    records = await records_of(api)
+    api.answers.clear()
+    a, b = (Change(Kind.CLAIM, ("d", name), claim(1)) for name in "ab")
+    written = [records.write([a, b]), records.write([b])]
+    await settle()
+    api.is_lost = True
+    api.answers.set()
+    assert [type(it) for it in await asyncio.gather(*written, return_exceptions=True)] == [WriteFailed, WriteFailed]
+    await settle()
+    gc.collect()
+    assert bugs == []
+    await records.close()
+
+
 async def test_the_status_of_a_node_may_wait_and_its_removal_does_not() -> None:
     api = Api()
     records = await records_of(api)
@@ -222,6 +240,22 @@ async def test_a_claim_that_an_earlier_hub_has_written_late_is_never_written_ove
     await api.tell("ADDED", late)
     assert taken == [(KEY, "n2")]
     await records.write([CLAIM._replace(body=None)])  # it is a record like any other now
+    assert api.objects == {}
+    await records.close()
+
+
+async def test_a_late_claim_that_its_owner_does_not_want_goes() -> None:
+    api = Api()
+    records = await records_of(api)
+
+    def adopt(_key: Key, _body: Body) -> bool:
+        records.put(CLAIM._replace(body=None))
+        return True
+
+    records.watch(Kind.CLAIM, lambda _key: CLAIM, adopt)
+    api.objects[PLACE.name] = other_claim(15)
+    await api.tell("ADDED", api.objects[PLACE.name])
+    await settle()
     assert api.objects == {}
     await records.close()
 
