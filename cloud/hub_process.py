@@ -105,6 +105,7 @@ async def _run(
         parts.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
+    opened.push_async_callback(parts.hub.end)
     opened.push_async_callback(standby.close)  # before all that its links use
     _warn_of_few_descriptors(settings)
     if settings.listen is None:

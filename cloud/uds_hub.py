@@ -222,6 +222,12 @@ class Hub:
         finally:
             self._answering = None
 
+    async def end(self) -> None:
+        """Answer no more pings. All links have ended."""
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.wait([self._answering])
+
     def end_unfit(self) -> None:
         """End each link whose peer is denied by now, or whose certificate has ended."""
         for link in list(self._links):
