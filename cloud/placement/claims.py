@@ -412,7 +412,8 @@ class Claims:
         if not isinstance(row, Row):
             return True
         claim = self.book(driver).claims.get(name)
-        if claim is None and (row.machine or about(name) is not None):
+        is_call = row.state == State.OPEN and not row.ids
+        if claim is None and is_call and (row.machine or about(name) is not None):
             self._records.put(changed_claim(driver, name, None))
         elif claim is None:
             self._load(self._own(driver), name, row)

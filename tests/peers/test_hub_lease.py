@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -193,76 +194,67 @@ def test_a_hub_that_stood_still_for_longer_than_its_lease_ends_and_changes_nothi
     assert hub_state(pair.second.uds)["epoch"] == epoch
 
 
-def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_retry_joins_there(
-    pair: Pair, short_dir: Path, tmp_path: Path
-) -> None:
-    """Nobody dials, and nobody waits for the keepalive of the link."""
-    hubs = pair.first, pair.second
-    pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{short_dir / 'v.sock'}"]
-    pair.agent.process.command.append("--keepalive=60s")
-    flags = [*(f"--hub-endpoint=unix://{hub.uds}" for hub in hubs), "--keepalive=60s"]
-    proxy = Proxy("vendor.test", "", None, short_dir / "p", tmp_path, flags)
-    with Vendor(short_dir / "v.sock") as vendor:
+@contextlib.contextmanager
+def vendor_behind(pair: Pair, directory: Path, logs: Path, *flags: str) -> Iterator[tuple[Vendor, Proxy, Sidecar]]:
+    """A vendor's driver at the agent, and its proxy driver: both dial both hubs. `flags` are the proxy driver's."""
+    pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{directory / 'v.sock'}"]
+    dialled = [f"--hub-endpoint=unix://{hub.uds}" for hub in (pair.first, pair.second)]
+    proxy = Proxy("vendor.test", "", None, directory / "p", logs, [*dialled, *flags])
+    with Vendor(directory / "v.sock") as vendor:
         pair.agent.start()
         proxy.start()
         try:
             sidecar = proxy.sidecar()
             wait_for(lambda: sidecar.call("GetCapacity").ok, what="way to the vendor")
-            wait_for(lambda: hub_state(pair.second.uds)["links"] == 2, what="links to the standby")
-            gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
-            vendor.wait_for_call("CreateVolume")
-            pair.first.process.signal(signal.SIGSTOP)
-            began = time.monotonic()
-            assert call.outcome().refusal == link_lost("the hub")
-            assert time.monotonic() - began < LEASE_S + 1.5
-            gate.set()
-            assert sidecar.call("CreateVolume", create("pvc-1")).ok
-            assert len(vendor.calls("CreateVolume")) == 1
-            pair.first.process.signal(signal.SIGCONT)
-            assert pair.first.process.wait_exit() == 1
-            for member in (pair.agent, proxy):
-                assert len(member.logged(" is a standby ")) == 1
+            yield vendor, proxy, sidecar
             assert proxy.complaints() == []
         finally:
             proxy.hang_up()
             proxy.kill()
+
+
+def test_a_call_that_a_silent_leader_holds_ends_when_the_next_hub_leads_and_its_retry_joins_there(
+    pair: Pair, short_dir: Path, tmp_path: Path
+) -> None:
+    """Nobody dials, and nobody waits for the keepalive of the link."""
+    pair.agent.process.command.append("--keepalive=60s")
+    with vendor_behind(pair, short_dir, tmp_path, "--keepalive=60s") as (vendor, proxy, sidecar):
+        wait_for(lambda: hub_state(pair.second.uds)["links"] == 2, what="links to the standby")
+        gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
+        vendor.wait_for_call("CreateVolume")
+        pair.first.process.signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert call.outcome().refusal == link_lost("the hub")
+        assert time.monotonic() - began < LEASE_S + 1.5
+        gate.set()
+        assert sidecar.call("CreateVolume", create("pvc-1")).ok
+        assert len(vendor.calls("CreateVolume")) == 1
+        pair.first.process.signal(signal.SIGCONT)
+        assert pair.first.process.wait_exit() == 1
+        for member in (pair.agent, proxy):
+            assert len(member.logged(" is a standby ")) == 1
 
 
 @pytest.mark.parametrize("point", LEAD)
 def test_a_hub_that_dies_while_it_takes_over_leaves_a_create_with_its_node(
     pair: Pair, short_dir: Path, tmp_path: Path, point: str
 ) -> None:
-    hubs = pair.first, pair.second
     pair.second.kill()
     pair.second.process.environment = {**os.environ, VARIABLE: point}
     pair.second.start()
-    pair.agent.process.command += [f"--hub=ws://{pair.second.address}", f"--driver=unix://{short_dir / 'v.sock'}"]
-    flags = [*(f"--hub-endpoint=unix://{hub.uds}" for hub in hubs), "--placement=local"]
-    proxy = Proxy("vendor.test", "", None, short_dir / "p", tmp_path, flags)
-    with Vendor(short_dir / "v.sock") as vendor:
-        pair.agent.start()
-        proxy.start()
-        try:
-            sidecar = proxy.sidecar()
-            wait_for(lambda: sidecar.call("GetCapacity").ok, what="way to the vendor")
-            gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
-            vendor.wait_for_call("CreateVolume")
-            pair.first.kill()
-            assert call.outcome().refusal == link_lost("the hub")
-            assert pair.second.process.wait_exit() == -signal.SIGKILL
-            pair.second.process.environment = None
-            pair.second.start()
-            pair.wait_leads(pair.second)
-            gate.set()
-            made = wait_for(
-                lambda: it if (it := sidecar.call("CreateVolume", create("pvc-1"))).ok else None, what="volume"
-            )
-            assert made.answer.volume.volume_id
-            assert len(vendor.calls("CreateVolume")) == 1
-            assert proxy.complaints() == []
-        finally:
-            proxy.hang_up()
-            proxy.kill()
+    with vendor_behind(pair, short_dir, tmp_path, "--placement=local") as (vendor, _, sidecar):
+        gate, call = vendor.hold("CreateVolume"), sidecar.start("CreateVolume", create("pvc-1"))
+        vendor.wait_for_call("CreateVolume")
+        pair.first.kill()
+        assert call.outcome().refusal == link_lost("the hub")
+        assert pair.second.process.wait_exit() == -signal.SIGKILL
+        pair.second.process.environment = None
+        pair.second.start()
+        pair.wait_leads(pair.second)
+        gate.set()
+        made = wait_for(lambda: it if (it := sidecar.call("CreateVolume", create("pvc-1"))).ok else None, what="volume")
+        assert made.answer.volume.volume_id
+        assert len(vendor.calls("CreateVolume")) == 1
 
 
 @pytest.mark.parametrize("name", ["csi-attacher", "csi-snapshotter"])
