@@ -9,7 +9,8 @@ Rules:
   in all. Everything else is sent at once, and so is a `write` of a status, or its removal.
 * What somebody else changes or deletes the leader writes again, as memory has it (`watch`), once it is sure that it
   still leads: the other one may be the next hub. A claim of a hub before it, whose request came late, its owner takes
-  (`adopt`).
+  (`adopt`). A node that came late becomes what memory has, and goes if that is nothing: the hub before it may have
+  forgotten the node. Late tokens and denials stay for the next hub.
 * A `write` has ended when the hub has made sure after it that it still leads: else the next hub may not have seen it.
   Claims need no such question.
 """
@@ -25,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cloud.kube import Kube, KubeError, Resource
 from cloud.records.object_copy import PLACE, ObjectCopy, Stored, of_other_hub
 from cloud.records.object_writer import ObjectWriter
-from cloud.records.objects import PLACEMENT, RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
+from cloud.records.objects import NODE, PLACEMENT, RESOURCES, STATUS, Path, Place, place_of, records_in, value_of
 from cloud.records.records import Adopt, Body, Change, Key, Kind, Now, read_all
 from common.database_writer import RETRY_S, WriteFailed
 
@@ -339,15 +340,21 @@ class KubernetesRecords:
             self._writer.other_hub = why
             return
         try:
-            found = [it for it in records_in(resource, body) if it[0] in self._adopters]
+            if resource is NODE:  # its status may be missing
+                found: list[tuple[Kind, Key, Body]] = [(Kind.NODE, (str(body["spec"]["node"]),), {})]
+            else:
+                found = [it for it in records_in(resource, body) if it[0] in self._adopters]
             if not found or any(place_of(kind, key).name != name for kind, key, _ in found):
                 log.warning("%s %s was made by somebody else, and counts for nothing", resource.kind, name)
-            elif all(self._adopters[kind](key, record) for kind, key, record in found):
+            elif resource is NODE or all(self._adopters[kind](key, record) for kind, key, record in found):
                 queue = self._queues.get((resource.kind, name))
                 it = queue.stored if queue is not None else Stored()
                 it.adopt(resource, body)
                 self._copies[resource.kind].objects[name] = it
-                log.warning("%s %s was written late by a hub before this one, and counts", resource.kind, name)
+                log.warning("%s %s was written late by a hub before this one", resource.kind, name)
+                if resource is NODE:
+                    it.version = None
+                    self._put_again([*it.records.values(), *((kind, key) for kind, key, _ in found)])
             elif not self._closing:  # a call of this hub has the name, and is about to fail
                 asyncio.get_running_loop().call_later(self._retry_s, self._seen, resource, body, False)  # noqa: FBT003  # as above
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -90,7 +90,8 @@ class Records(Protocol):
     def watch(self, kind: Kind, now: Now, adopt: Adopt | None = None) -> None:
         """Put what memory has, if somebody else changes or deletes a record of a kind.
 
-        `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing.
+        `adopt` takes one that a hub before this one has written late. Without it, such a record counts for nothing, and
+        that of a node goes.
         """
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:

@@ -184,7 +184,13 @@ def other_claim(version: int, **labels: str) -> dict[str, Any]:
     """The claim as another hub writes it: its call is at another node."""
     metadata = {"name": PLACE.name, "uid": "u", "resourceVersion": str(version), "labels": labels}
     spec = {"driver": KEY[0], "name": KEY[1], **claim(2), "node": "n2"}
-    return {"apiVersion": "csi-bridge.io/v1alpha1", "kind": "VolumePlacement", "metadata": metadata, "spec": spec}
+    return {**of_kind("VolumePlacement", PLACE.name, spec), "metadata": metadata}
+
+
+def of_kind(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """An object as another hub writes it."""
+    metadata = {"name": name, "uid": f"u-{name}", "resourceVersion": "99"}
+    return {"apiVersion": "csi-bridge.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 @pytest.mark.parametrize("leads", [True, False])
@@ -257,6 +263,26 @@ async def test_a_late_claim_that_its_owner_does_not_want_goes() -> None:
     await api.tell("ADDED", api.objects[PLACE.name])
     await settle()
     assert api.objects == {}
+    await records.close()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_node_that_an_earlier_hub_has_written_late_goes_and_its_denial_stays(leads: bool) -> None:
+    api = Api()
+    records = await records_of(api)
+    known = {NODE.key: NODE}
+    records.watch(Kind.NODE, lambda key: known.get(key, Change(Kind.NODE, key, None)))
+    records.watch(Kind.CERTIFICATES, lambda key: Change(Kind.CERTIFICATES, key, None))
+    records.watch(Kind.DENIAL, lambda key: Change(Kind.DENIAL, key, None))
+    api.leads = leads
+    its: dict[str, dict[str, Any]] = {"known": {"node": "n1"}, "forgotten": {"node": "n2", "certificates": []}}
+    late = [of_kind("EdgeNode", spec["node"], spec) for spec in its.values()]
+    late.append(of_kind("Denial", place_of(Kind.DENIAL, ("node", "n2")).name, {"kind": "node", "value": "n2"}))
+    for each in late:
+        api.objects[each["metadata"]["name"]] = each
+        await api.tell("ADDED", each)
+    first, forgotten, denial = (each["metadata"]["name"] for each in late)
+    assert ("status" in api.objects[first], forgotten in api.objects, denial in api.objects) == (leads, not leads, True)
     await records.close()
 
 
