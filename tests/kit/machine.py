@@ -14,6 +14,7 @@ Kill the processes in it before switching it off: the kernel unmounts everything
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-_HOLD = 'mount --bind "$0" "$1" && exec sleep infinity'
+# A new mount namespace has a copy of every mount, and so would keep the loop devices of other tests' volumes attached.
+_HOLD = """
+for foreign in $(cut -d " " -f 5 /proc/self/mountinfo | grep "^$2/csi-" | sort -r); do umount --lazy "$foreign"; done
+mount --bind "$0" "$1" && exec sleep infinity
+"""
 
 
 class Machine:
@@ -53,7 +58,7 @@ class Machine:
         boot_id = self._directory / "boot_id"
         boot_id.write_text(f"{uuid.uuid4()}\n")
         words = ["unshare", "--mount", "--propagation", self._propagation, "--", "sh", "-c", _HOLD]
-        self._holder.command = [*words, str(boot_id), str(_BOOT_ID)]
+        self._holder.command = [*words, str(boot_id), str(_BOOT_ID), tempfile.gettempdir()]
         self._holder.start()
         self._holder.wait_until(lambda: f" {_BOOT_ID} " in self._mountinfo(), what="own mount namespace")
 

@@ -78,7 +78,7 @@ def test_the_hub_refuses_creates_after_a_restore_until_trust_and_an_audit_finds_
         proxy = bridge.start_proxy(_DRIVER, "--placement=local")
         sidecar = proxy.sidecar()
 
-        def make(name: str) -> str:
+        def created(name: str) -> str:
             made = wait_for(
                 lambda: it if (it := sidecar.call("CreateVolume", asked(name))).ok else None,
                 what=name,
@@ -86,8 +86,17 @@ def test_the_hub_refuses_creates_after_a_restore_until_trust_and_an_audit_finds_
                 instead=bridge.log_tails,
             )
             handle: str = made.answer.volume.volume_id
+            return handle
+
+        def make(name: str) -> str:
+            handle = created(name)
             plane.api.create(manifests.persistent_volume(f"pv-{name}", driver=_DRIVER, handle=handle))
             return handle
+
+        def is_refused(name: str) -> bool:
+            refusal = sidecar.call("CreateVolume", asked(name))
+            assert not refusal.ok
+            return "csi-bridge trust" in refusal.message
 
         def lost() -> list[str]:
             return [it for it in hub_state(hub.uds)["lost"] if "knows a later state of the hub's records" in it]
@@ -108,7 +117,8 @@ def test_the_hub_refuses_creates_after_a_restore_until_trust_and_an_audit_finds_
         start(plane)
         hub.start()
         wait_for(lost, what="loss", timeout_s=_LIMIT_S, instead=lambda: hub_state(hub.uds))
-        assert "csi-bridge trust" in sidecar.call("CreateVolume", asked("new")).message
+        # The proxy driver dials the new hub in its own time, and says until then that it has no link.
+        wait_for(lambda: is_refused("new"), what="refusal", timeout_s=_LIMIT_S, instead=bridge.log_tails)
 
         assert "settled: " in by_hand("trust", f"--hub=unix://{hub.uds}").stdout
         make("new")
@@ -118,6 +128,5 @@ def test_the_hub_refuses_creates_after_a_restore_until_trust_and_an_audit_finds_
             return [it["id"] for it in told["leaks"] if it["leak"] == "orphan"]
 
         wait_for(lambda: orphans() == [since], what="orphan", timeout_s=_LIMIT_S, instead=orphans)
-        again = sidecar.call("CreateVolume", asked("before"))
-        assert again.answer.volume.volume_id == kept
+        assert created("before") == kept
         proxy.hang_up()
