@@ -148,13 +148,17 @@ class ServingEdge:
         self._report.up(link)
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """Refuse any stream but a call."""
+        return link.served(frame, deadline, self._refuse)
+
+    def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         """Serve a call as an agent does."""
-        if frame.kind != Kind.CALL:
-            return link.served(frame, deadline, self._refuse)
         self._tally.stale += link.peer.epoch < self.epoch
         timeout_s = None if deadline is None else deadline - link.loop.time()
         account = self._accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
-        return HubCall(self, link, frame, deadline, account)
+        call = HubCall(self, link, frame, deadline, account)
+        call.took(request)
+        return call
 
     def draining(self, link: Link, _message: str) -> None:
         """End the report, which would keep a draining link open."""

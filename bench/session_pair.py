@@ -65,7 +65,7 @@ class _End(Receiver):
 class _Caller(_End):
     """The hub's side: it acknowledges the answer."""
 
-    def ended(self, _status: Status) -> None:
+    def ended(self, _status: Status, _message: bytes | None) -> None:
         self.session.acknowledge(self.stream, delivered=True)
 
 
@@ -92,7 +92,7 @@ class Pair:
         """Pass one call: Open and request, answer and End, Ack."""
         self._caller.stream = self._hub.open(
             self._caller,
-            Kind.CALL,
+            Kind.ORDER,
             _REQUEST,
             now=0.0,
             subject="load.csi-bridge.io",

@@ -13,6 +13,7 @@ Rules:
 from collections.abc import Callable
 
 from common.accounting import Account
+from common.csi.methods import UNARY
 from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed
 from common.link import Link
 from common.messages import Kind
@@ -50,6 +51,7 @@ class ForwardedCall(Receiver):
                 node=node,
                 call=account.call_id,
                 timeout_s=call.timeout_s,
+                is_unary=call.method in UNARY,
             )
         except TunnelClosed as error:
             raise unreachable(error.why) from error
@@ -67,8 +69,10 @@ class ForwardedCall(Receiver):
         else:
             self._call.put(message, lambda _taken: link.consumed(number, size))
 
-    def ended(self, status: Status) -> None:
-        """Give the sidecar the status."""
+    def ended(self, status: Status, message: bytes | None) -> None:
+        """Give the sidecar the status, and the answer's last message."""
+        if message is not None:
+            self.took(message)
         self._account.status = status
         self._call.finish(status, self._taken)
 

@@ -7,14 +7,12 @@ import time
 from typing import NamedTuple, Protocol
 
 from cloud.visit import Visit
-from common.csi.methods import METHODS
+from common.csi.methods import UNARY
 from common.deadlines import before_the_caller
 from common.errors import CallError, CallTimeout, Draining, LinkLost, NodeOffline, Overloaded, TunnelClosed
 from common.messages import Kind
 from common.receiver import Receiver
 from common.status import Status
-
-_UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
 
 
 class Call(NamedTuple):
@@ -74,12 +72,10 @@ class NodeCall(Receiver):
     """A call at a connected node. Its errors name the node.
 
     It has two ends: the node's stream (`common.receiver.Receiver`), and its caller in the hub (`Caller`).
-
-    The message of a unary answer waits for the status, so that both travel on together.
     """
 
     __slots__ = (
-        "_caller", "_driver", "_has_ended", "_id", "_is_unary", "_last", "_limit_s", "_name", "_owed", "_visit",
+        "_caller", "_driver", "_has_ended", "_id", "_limit_s", "_name", "_owed", "_visit",
     )  # fmt: skip
 
     def __init__(self, name: str, visit: Visit, call: Call, caller: Caller) -> None:
@@ -87,8 +83,6 @@ class NodeCall(Receiver):
         self._visit = visit
         self._caller = caller
         self._driver = call.driver
-        self._is_unary = call.method in _UNARY
-        self._last: bytes | None = None
         self._owed: list[int] = []
         """The sizes of the messages whose credit has not gone back to the node."""
         self._has_ended = False
@@ -104,6 +98,7 @@ class NodeCall(Receiver):
                 call=call.call_id,
                 timeout_s=self._limit_s,
                 epoch=call.epoch,
+                is_unary=call.method in UNARY,
             )
         except Overloaded as error:
             raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error
@@ -155,17 +150,14 @@ class NodeCall(Receiver):
     def took(self, message: bytes) -> None:
         """See `Receiver`."""
         self._owed.append(len(message))
-        if not self._is_unary:
-            self._caller.answered(message)
-            return
-        former, self._last = self._last, message
-        if former is not None:
-            self._caller.answered(former)
+        self._caller.answered(message)
 
-    def ended(self, status: Status) -> None:
+    def ended(self, status: Status, message: bytes | None) -> None:
         """See `Receiver`."""
+        if message is not None:
+            self._owed.append(len(message))
         self._has_ended = True
-        self._caller.ended(status, self._last)
+        self._caller.ended(status, message)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         """See `Receiver`. The caller's error is one of these.

@@ -88,7 +88,7 @@ class Passage(Receiver):
     """
 
     __slots__ = (
-        "_account", "_calls", "_deadline", "_frame", "_has_request", "_is_checked", "_is_over", "_key", "_link",
+        "_account", "_calls", "_deadline", "_frame", "_is_checked", "_is_over", "_key", "_link",
         "_owed", "_reply",
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ class Passage(Receiver):
         self._deadline = deadline
         self._reply: Reply | None = None
         """The call on its way to the node."""
-        self._has_request = self._is_over = False
+        self._is_over = False
         self._is_checked = False
         """Whether the call may pass. Before, an error is not the node's, although the caller may have named one."""
         self._key = 0
@@ -115,10 +115,6 @@ class Passage(Receiver):
 
     def took(self, message: bytes) -> None:
         """Send the request to its node."""
-        if self._has_request:  # no call has two
-            self._link.consumed(self._frame.stream, len(message))
-            return
-        self._has_request = True
         frame = self._frame
         self._owed = self._account.request_bytes = len(message)
         self._key = hash(message[:_KEY_BYTES])

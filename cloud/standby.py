@@ -195,11 +195,20 @@ class Standby(ServedByTasks):
         link.accept(0)
         log.debug("%s %s waits for a leader from %s", role, said.name, link.peer_identity.address)
 
+    def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """Let a task refuse the call of a peer on this host."""
+        self._check(link)
+        return super().called(link, frame, deadline, request)
+
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
         """Let a task refuse the stream of a peer on this host."""
+        self._check(link)
+        return super().opened(link, frame, deadline)
+
+    @staticmethod
+    def _check(link: Link) -> None:
         if not link.peer_identity.local:
             raise RemoteProtocolError("Open: this hub is a standby")
-        return super().opened(link, frame, deadline)
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """Refuse every stream, and say which hub leads."""

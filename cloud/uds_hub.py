@@ -327,14 +327,20 @@ class Hub:
     # ---- streams -----------------------------------------------------------------------------------------------------
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
-        """The receiver of a peer's stream: a passage for a call, a task for any other stream."""
+        """Let a task serve the stream."""
+        return link.served(frame, deadline, self.serve)
+
+    def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """Pass a call of a proxy driver or an operator on."""
         role = link.context.role
-        if frame.kind != Kind.CALL or role not in _CALLERS:
-            return link.served(frame, deadline, self.serve)
+        if role not in _CALLERS:
+            return link.served(frame, deadline, self.serve, request)
         if role is Role.OPERATOR:
             called = {"method": frame.method, "driver": frame.subject, "node": frame.node}
             audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
-        return Passage(self._calls, link, frame, deadline)
+        passage = Passage(self._calls, link, frame, deadline)
+        passage.took(request)
+        return passage
 
     async def serve(self, stream: Stream) -> None:
         """Serve a stream of any kind that the peer's role may open, apart from calls.

@@ -87,13 +87,14 @@ async def _connect(
 class Greeting:
     """A dialler's link handler: takes the answer to the hello, and passes everything else on to `handler`."""
 
-    __slots__ = ("_greeted", "_handler", "closed", "draining", "opened", "origin")
+    __slots__ = ("_greeted", "_handler", "called", "closed", "draining", "opened", "origin")
 
     def __init__(self, handler: LinkHandler, greeted: asyncio.Future[None]) -> None:
         """A handler that sets `greeted` when the hub has welcomed or refused us."""
         self._handler = handler
         self._greeted = greeted
         self.origin = handler.origin
+        self.called = handler.called
         self.opened = handler.opened
         self.draining = handler.draining
         self.closed = handler.closed

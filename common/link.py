@@ -46,8 +46,14 @@ class LinkHandler(Protocol):
         A dialler's handler hears it again when the hub, a standby so far, begins to lead.
         """
 
+    def called(self, link: "Link", frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """The peer has made a CSI call (`Kind.CALL`), with this request. Returns its receiver.
+
+        Call `link.consumed(frame.stream, len(request))` when the request's memory is free again.
+        """
+
     def opened(self, link: "Link", frame: Open, deadline: float | None) -> Receiver:
-        """The peer has opened a stream. Returns its receiver: `link.served(…)` for one that a task serves.
+        """The peer has opened another stream. Returns its receiver: `link.served(…)` for one that a task serves.
 
         Args:
             link: the link.
@@ -210,7 +216,7 @@ class Stream(Receiver):
         self._inbox.append(message)
         self._wake()
 
-    def ended(self, status: Status) -> None:
+    def ended(self, status: Status, _message: bytes | None) -> None:
         """Let `receive` return None."""
         self.status = status
         self._wake()
@@ -370,6 +376,7 @@ class Link:
         call: str = "",
         timeout_s: float | None = None,
         epoch: int = 0,
+        is_unary: bool = False,
     ) -> int:
         """Open a stream for a receiver, with a first message if there is one. Returns the stream's id.
 
@@ -392,15 +399,27 @@ class Link:
             call=call,
             timeout_s=timeout_s,
             epoch=epoch,
+            is_unary=is_unary,
         )
         if timeout_s is not None:
             self._arm()
         self.writer.flush()
         return number
 
-    def served(self, frame: Open, deadline: float | None, serve: Callable[["Stream"], Awaitable[None]]) -> "Stream":
-        """A receiver for a stream that the peer has opened: a task serves it with `serve`."""
+    def served(
+        self,
+        frame: Open,
+        deadline: float | None,
+        serve: Callable[["Stream"], Awaitable[None]],
+        request: bytes | None = None,
+    ) -> "Stream":
+        """A receiver for a stream that the peer has opened: a task serves it with `serve`.
+
+        A call's request is the first message that the task receives.
+        """
         stream = Stream(self, frame.stream, frame, deadline)
+        if request is not None:
+            stream.took(request)
         name = f"stream {frame.stream} {frame.method}"
         stream.task = self.loop.create_task(self._serve(stream, serve), name=name)
         return stream
@@ -508,6 +527,10 @@ class Link:
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """Ask the handler for the stream's receiver."""
         return self._handler.opened(self, frame, deadline)
+
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """Ask the handler for the call's receiver."""
+        return self._handler.called(self, frame, deadline, request)
 
     def on_ping(self, number: int) -> None:
         """Answer it, or let `before_pong` do so."""

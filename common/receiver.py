@@ -18,8 +18,11 @@ class Receiver:
     def took(self, message: bytes) -> None:
         """A whole message came. Call `link.consumed(number, len(message))` when its memory is free again."""
 
-    def ended(self, status: Status) -> None:
-        """The acceptor ended a stream that this side opened. Call `link.acknowledge` now or later."""
+    def ended(self, status: Status, message: bytes | None) -> None:
+        """The acceptor ended a stream that this side opened. Call `link.acknowledge` now or later.
+
+        `message` is the last one of a unary answer. `took` has not told it, and its credit goes back like any other's.
+        """
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         """A stream that this side opened ended without the acceptor's status. It is over."""

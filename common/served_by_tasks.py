@@ -16,6 +16,10 @@ class ServedByTasks:
     def greeted(self, link: Link) -> None:
         """Do nothing: this end has dialled."""
 
+    def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """Let a task serve the call."""
+        return link.served(frame, deadline, self.serve, request)
+
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
         """Let a task serve the stream."""
         return link.served(frame, deadline, self.serve)

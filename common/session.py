@@ -17,7 +17,7 @@ The life of a session:
 The life of a stream is the same for a CSI call, a report and a watch. Its frames become calls of its receivers:
 
     opener                                    acceptor
-      Open ──────────────────────────────────▶ opened
+      Open ──────────────────────────────────▶ opened         a CSI call is told when its request is whole
       Chunk… (messages) ─────────────────────▶ took…
       took… ◀───────────────────────── Chunk… (messages)
       ended ◀─────────────────────────────── End            exactly one
@@ -77,6 +77,7 @@ from common.messages import (
     Frame,
     Goodbye,
     Hello,
+    Kind,
     NotUnderstood,
     Open,
     Ping,
@@ -126,6 +127,9 @@ class Application(Protocol):
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
         """The peer opened a stream. Returns its receiver. `deadline` is in this side's clock, or None."""
+
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Receiver:
+        """The peer made a CSI call (`Kind.CALL`), and its request is whole. Returns the receiver of the rest."""
 
     def on_ping(self, number: int) -> None:
         """The peer's lease needs a pong of this number: call `pong`, now or later."""
@@ -246,10 +250,12 @@ class Session:
         call: str = "",
         timeout_s: float | None = None,
         epoch: int = 0,
+        is_unary: bool = False,
     ) -> int:
         """Open a stream, with a first message if there is one, and return its id.
 
-        `timeout_s` is the caller's remaining time, which the `Open` tells the peer.
+        `timeout_s` is the caller's remaining time, which the `Open` tells the peer. `is_unary`: the answer has one
+        message, which `Receiver.ended` tells.
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
@@ -278,6 +284,7 @@ class Session:
             credit=self.peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
+        stream.is_unary = is_unary
         self._streams[number] = stream
         self._mine_open += 1
         timeout_ms = 0
@@ -580,6 +587,9 @@ class Session:
             granted=self._limits.stream_window_bytes,
         )
         deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None  # `receive` has heard it now
+        if frame.kind == Kind.CALL:
+            stream.is_unary, stream.asked = True, (frame, deadline)
+            return
         stream.receiver = self.application.on_open(frame, deadline)
         if number not in self._streams:  # this call has ended the session
             self._tell_lost(stream)
@@ -589,8 +599,21 @@ class Session:
         if stream.mine and stream.answered:
             raise RemoteProtocolError("Chunk: after the end of its stream")
         message = self._inbox.take(stream, left, payload)
-        if message is not None:
+        if message is None:
+            return
+        if not stream.is_unary:
             stream.receiver.took(message)
+        elif stream.mine:
+            former, stream.last = stream.last, message
+            if former is not None:
+                stream.receiver.took(former)
+        elif stream.asked is None:
+            raise RemoteProtocolError("Chunk: a call has one request")
+        else:
+            (frame, deadline), stream.asked = stream.asked, None
+            stream.receiver = self.application.on_call(frame, deadline, message)
+            if number not in self._streams:  # this call has ended the session
+                self._tell_lost(stream)
 
     def _on_credit(self, number: int, amount: int) -> None:
         if number == 0:
@@ -617,7 +640,8 @@ class Session:
             self._end_drained()
             return
         self._stop_sending(stream)
-        stream.receiver.ended(Status(code, message, origin))
+        last, stream.last = stream.last, None
+        stream.receiver.ended(Status(code, message, origin), last)
 
     def _on_cancel(self, number: int) -> None:
         stream = self._known(number, "Cancel")
@@ -673,6 +697,9 @@ class Session:
         """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
         stream.over = True
         self._stop_sending(stream)
+        if stream.last is not None:
+            self._inbox.consumed(stream, len(stream.last))
+            stream.last = None
         if stream.answered:
             self._outbox.put_later(encode_ack(stream.id, delivered=False))
             self._forget(stream)

@@ -1,14 +1,19 @@
 """A stream's books: a session's state of one stream, for sending and receiving."""
 
+from typing import TYPE_CHECKING
+
 from common.receiver import Receiver
+
+if TYPE_CHECKING:
+    from common.messages import Open
 
 
 class Stream:
     """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (
-        "answered", "begun", "cost", "credit", "end", "granted", "id", "is_awaited", "left", "mine", "offset", "over",
-        "owed", "parts", "priority", "queue", "queued", "receiver",
+        "answered", "asked", "begun", "cost", "credit", "end", "granted", "id", "is_awaited", "is_unary", "last",
+        "left", "mine", "offset", "over", "owed", "parts", "priority", "queue", "queued", "receiver",
     )  # fmt: skip
 
     def __init__(
@@ -20,6 +25,9 @@ class Stream:
         self.priority = priority
         self.over = False  # the receiver on this side hears no more, but for `released`
         self.answered = False  # the End was queued (accepted) or received (mine)
+        self.is_unary = False  # a call: accepted, it has one request; mine, its last message is told with the end
+        self.asked: tuple[Open, float | None] | None = None  # an accepted call whose request is not whole yet
+        self.last: bytes | None = None  # the last message of a unary answer, before the end
         # Sending.
         self.credit = credit  # bytes that the peer still accepts
         self.queue: list[bytes] = []  # whole messages, not wholly handed to the transport; few, so no deque

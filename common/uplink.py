@@ -78,7 +78,7 @@ class HubAddress:
         self.endpoint = endpoint
         self.link: Link | None = None
         self.why = "not dialled yet"
-        self.origin, self.opened = handler.origin, handler.opened
+        self.origin, self.called, self.opened = handler.origin, handler.called, handler.opened
         self._uplink = uplink
         self._certificate = b""
         """The certificate with which the link was dialled."""

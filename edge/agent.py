@@ -148,20 +148,29 @@ class Agent:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+    def called(self, link: Link, frame: Open, deadline: float | None, request: bytes) -> Receiver:
         """Take a call that has one answer without a task. A task serves streams, and methods that csi.proto lacks."""
         method = METHODS.get(frame.method)
-        if frame.kind != Kind.CALL or method is None or method.streaming:
-            return link.served(frame, deadline, self.serve)
+        if method is None or method.streaming:
+            return link.served(frame, deadline, self._serve_call, request)
         timeout_s = None if deadline is None else deadline - link.loop.time()
-        return HubCall(self, link, frame, deadline, self._account(frame, timeout_s))
+        call = HubCall(self, link, frame, deadline, self._account(frame, timeout_s))
+        call.took(request)
+        return call
+
+    def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
+        """Let a task refuse any other stream."""
+        return link.served(frame, deadline, self.serve)
 
     async def serve(self, stream: Stream) -> None:
+        """Refuse the stream: an agent serves only calls."""
+        assert stream.opened is not None
+        raise NotCarried(f"stream kind {stream.opened.kind}", "an edge agent serves only calls")
+
+    async def _serve_call(self, stream: Stream) -> None:
         """Pass on one call that may have any number of answers, message by message."""
         frame = stream.opened
         assert frame is not None
-        if frame.kind != Kind.CALL:
-            raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves only calls")
         with self._account(frame, stream.remaining_s()) as account:
             request = await stream.receive() or b""
             account.request_bytes = len(request)

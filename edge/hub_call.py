@@ -73,10 +73,7 @@ class HubCall(Receiver):
     # ---- the link's side (`common.receiver.Receiver`)
 
     def took(self, message: bytes) -> None:
-        """Take the request. CSI's calls have one; further messages are dropped."""
-        if self._request is not None:
-            self._link.consumed(self._frame.stream, len(message))
-            return
+        """Take the request."""
         self._request = message
         self._account.request_bytes = len(message)
         try:

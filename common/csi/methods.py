@@ -52,6 +52,9 @@ def _methods() -> dict[str, Method]:
 METHODS: dict[str, Method] = _methods()
 """Every method of csi.proto by path."""
 
+UNARY = frozenset(path for path, method in METHODS.items() if not method.streaming)
+"""The paths of those whose answer is one message."""
+
 
 def is_csi(path: str) -> bool:
     """Whether the bridge carries this path: anything under `/csi.v1.`, known or not."""

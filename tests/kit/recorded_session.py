@@ -78,7 +78,7 @@ class _Recorder:
     def took(self, message: bytes) -> None:
         self._note(Message(self.stream, message))
 
-    def ended(self, status: Status) -> None:
+    def ended(self, status: Status, _message: bytes | None) -> None:
         self._note(Ended(self.stream, status))
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:

@@ -271,16 +271,6 @@ async def test_an_answer_after_the_answer_changes_nothing(linked: LinkedAgent) -
     assert linked.ends == [Code.OK]
 
 
-async def test_a_second_request_is_dropped_and_its_credit_goes_back(linked: LinkedAgent) -> None:
-    stream = await linked.call(CAPACITY)
-    for _ in range(20):
-        await stream.send(b"x" * 100_000)
-        await settle()
-    linked.driver.calls[0].answer(b"")
-    assert await linked.answered(stream) == ([b""], OK)
-    assert len(linked.driver.calls) == 1
-
-
 async def test_the_memory_of_a_request_counts_until_its_call_is_over(linked: LinkedAgent) -> None:
     stream = await linked.call(CREATE, create(parameters={"a": "x" * 100_000}))
     held = linked.edge.session._inbox.granted + linked.edge.session._inbox.owed
@@ -342,13 +332,6 @@ async def test_a_caller_that_leaves_in_the_turn_of_the_answer_harms_nothing(link
     stream = await linked.call(CREATE, create())
     assert await linked.answered(stream) == ([VOLUME], OK)
     assert not linked.operations._kept
-
-
-async def test_a_caller_that_sends_no_request_and_leaves_is_counted(linked: LinkedAgent) -> None:
-    stream = await linked.call(CAPACITY, None)
-    stream.cancel()
-    await settle()
-    assert (linked.ends, linked.at_rest) == ([Code.CANCELLED], True)
 
 
 # -------------------- operations --------------------

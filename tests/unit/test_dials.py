@@ -83,7 +83,7 @@ class Ear(Receiver):
     def took(self, message: bytes) -> None:
         self.heard.append(message)
 
-    def ended(self, status: Status) -> None:
+    def ended(self, status: Status, _message: bytes | None) -> None:
         self.heard.append(status)
 
     def released(self, delivered: bool) -> None:  # as in `Receiver`
@@ -118,7 +118,7 @@ async def joined(acceptor: Acceptor, limits: Limits | None = None) -> tuple[Link
 async def test_the_other_end_has_a_call_when_start_returns_and_the_caller_an_answer_when_end_returns() -> None:
     acceptor, ear = Acceptor(), Ear()
     accepted, dialled = await joined(acceptor)
-    number = dialled.start(ear, Kind.CALL, b"request")
+    number = dialled.start(ear, Kind.ORDER, b"request")
     assert acceptor.ears[number].heard == [b"request"]
     accepted.end(number, OK, b"answer")
     assert ear.heard == [b"answer", OK]
@@ -127,7 +127,7 @@ async def test_the_other_end_has_a_call_when_start_returns_and_the_caller_an_ans
 async def test_a_caller_that_is_refused_at_once_hears_nothing_before_start_has_returned() -> None:
     _, dialled = await joined(Acceptor(refuses=True))
     ear = Ear()
-    dialled.start(ear, Kind.CALL, b"request")
+    dialled.start(ear, Kind.ORDER, b"request")
     assert ear.heard == []
     await settle()
     assert ear.heard == [Status(Code.UNAVAILABLE, "no")]
@@ -137,7 +137,7 @@ async def test_a_reader_that_is_slow_holds_its_sender_up() -> None:
     limits = Limits(stream_window_bytes=100)
     accepted, dialled = await joined(Acceptor(), limits)
     ear = Ear()
-    number = dialled.start(ear, Kind.CALL, b"request")
+    number = dialled.start(ear, Kind.ORDER, b"request")
     for _ in range(3):
         accepted.send(number, bytes(100))
     await settle()
@@ -155,10 +155,10 @@ async def test_the_largest_message_goes_through_whole_and_a_larger_one_not_at_al
     acceptor = Acceptor()
     _, dialled = await joined(acceptor, limits)
     largest = bytes(limits.max_message_bytes)
-    number = dialled.start(Ear(), Kind.CALL, largest)
+    number = dialled.start(Ear(), Kind.ORDER, largest)
     assert acceptor.ears[number].heard == [largest]
     with pytest.raises(MessageTooLarge):
-        dialled.start(Ear(), Kind.CALL, largest + b"x")
+        dialled.start(Ear(), Kind.ORDER, largest + b"x")
 
 
 async def test_silence_ends_no_link_and_wakes_nobody_for_a_day() -> None:

@@ -61,7 +61,7 @@ async def linked(work: Work) -> tuple[Link, Link]:
 async def test_a_task_whose_caller_left_is_cancelled_unless_it_is_detached(how: str, detached: bool) -> None:
     work = Work(detached=detached)
     opening, serving = await linked(work)
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     await settle()
     if how == "cancel":
         stream.cancel()
@@ -79,7 +79,7 @@ async def test_a_task_whose_caller_left_is_cancelled_unless_it_is_detached(how: 
 async def test_a_detached_task_answers_a_caller_who_waits() -> None:
     work = Work(detached=True)
     opening, _ = await linked(work)
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     await settle()
     work.gate.set()
     assert await stream.receive() == b"done"
@@ -93,7 +93,7 @@ async def test_a_detached_task_answers_a_caller_who_waits() -> None:
 async def test_a_stream_is_exhausted_when_its_status_is_there_and_its_last_message_taken() -> None:
     work = Work(detached=False)
     opening, _ = await linked(work)
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     work.gate.set()
     await settle()
     before = stream.exhausted
@@ -104,7 +104,7 @@ async def test_a_stream_is_exhausted_when_its_status_is_there_and_its_last_messa
 
 async def test_a_stream_lost_with_its_link_is_not_exhausted() -> None:
     opening, serving = await linked(Work(detached=False))
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     await settle()
     cut(opening, serving)
     await settle()
@@ -121,7 +121,7 @@ async def test_a_handler_whose_own_link_fails_is_a_fault_with_a_traceback_in_the
 
     _, opening = link_pair(Peer(serve), Peer(accepts=False))
     await settle()
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     assert await stream.receive() is None
     assert "its log has the details" in stream.status.message
     assert any(record.exc_info for record in caplog.records)
@@ -157,7 +157,7 @@ async def test_a_link_whose_handler_fails_ends_at_both_ends(where: str, caplog: 
     serving, opening = link_pair(handler, peer)
     await settle()
     if where == "draining":
-        opening.open(Kind.CALL)  # which keeps the link up
+        opening.open(Kind.ORDER)  # which keeps the link up
         opening.drain("the peer stops")
     await settle()
     assert serving.over
@@ -181,10 +181,10 @@ async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_n
 
     serving, opening = link_pair(Peer(serve), Peer(accepts=False))
     await settle()
-    first = opening.open(Kind.CALL)
+    first = opening.open(Kind.ORDER)
     assert await first.receive() is None
     opening.session.acknowledge(first.id, delivered=True)
-    opening.session.open(NOBODY, Kind.CALL, now=0.0)
+    opening.session.open(NOBODY, Kind.ORDER, now=0.0)
     serving.received(opening.pull())  # one message
     await settle()
     assert serving.over
@@ -215,7 +215,7 @@ async def test_a_stream_whose_last_message_the_peer_does_not_take_has_not_ended(
 
     _, opening = link_pair(Peer(serve), Peer(accepts=False))
     await settle()
-    stream = opening.open(Kind.CALL)
+    stream = opening.open(Kind.ORDER)
     await settle()
     assert seen == [None]
     assert stream.exhausted

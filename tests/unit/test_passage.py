@@ -350,22 +350,6 @@ async def test_a_stream_of_answers_keeps_the_callers_pace_and_loses_nothing(worl
     assert status == Status(Code.OK)
 
 
-async def test_a_second_message_of_a_caller_is_dropped_and_its_credit_goes_back(world: Hub) -> None:
-    gate = asyncio.Event()
-
-    async def creates_later(stream: Stream) -> None:
-        await gate.wait()
-        await creates(stream)
-
-    await with_driver(world, creates_later)
-    link = await proxy(world, stream_window_bytes=1_000)
-    stream = ask(link)
-    for _ in range(50):
-        await stream.send(b"x" * 900)
-    gate.set()
-    assert await answer(stream) == ([MADE], Status(Code.OK))
-
-
 # -------------------- bugs --------------------
 
 

@@ -31,7 +31,7 @@ from tests.unit.wire.pair import OK, SMALL, dialled_session, open_session, sent_
 
 
 def opening(stream: int) -> Open:
-    return Open(stream, 1, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
+    return Open(stream, 2, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
 
 
 def frames(*items: Frame) -> bytes:
@@ -117,7 +117,7 @@ def test_a_frame_of_a_stream_that_was_never_opened_is_refused(frame: Frame, name
 @pytest.mark.parametrize("frame", [Chunk(2, 0, b"guess"), End(2, 0, "guess", "vendor")])
 def test_an_answer_to_a_call_that_was_not_sent_yet_is_refused(frame: Frame) -> None:
     session = open_session()
-    session.open(1, now=0.0)
+    session.open(2, now=0.0)
     assert broken_rule(session, frame).endswith("stream 2 is not open")
 
 
@@ -133,7 +133,7 @@ def called() -> RecordedSession:
     """A session whose stream 2 was opened from here, and stream 1 from there; both were sent."""
     session = open_session()
     session.receive(frames(opening(1)), 0.0)
-    session.open(1, now=0.0)
+    session.open(2, now=0.0)
     session.events()
     sent_frames(session)
     return session
@@ -297,7 +297,7 @@ def test_whatever_a_peer_says_the_session_never_raises_and_holds_no_more_than_it
         events += session.events()
         match data.draw(st.integers(0, 9)):
             case 0 if session.state is State.OPEN:
-                number = session.open(1, now=0.0)
+                number = session.open(2, now=0.0)
                 session.send(number, b"x" * 50)
             case 1:
                 session.to_send()

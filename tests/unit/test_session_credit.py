@@ -33,7 +33,7 @@ def test_credit_is_given_back_by_the_quarter_window() -> None:
     session = open_session(
         replace(SMALL, stream_window_bytes=4 * (10 + COST), session_window_bytes=8 * (10 + COST) * 4)
     )
-    for frame in (Open(1, 1, 1, "", "", "", "", 0), Chunk(1, 0, b"x" * 10), Chunk(1, 0, b"x" * 9)):
+    for frame in (Open(1, 2, 1, "", "", "", "", 0), Chunk(1, 0, b"x" * 10), Chunk(1, 0, b"x" * 9)):
         session.receive(encode(frame), 0.0)
     session.consumed(1, 9)
     assert sent_frames(session) == []
@@ -43,6 +43,6 @@ def test_credit_is_given_back_by_the_quarter_window() -> None:
 
 def test_a_stream_that_its_opener_gave_up_gets_no_credit_of_its_own_any_more() -> None:
     session = open_session()
-    session.receive(encode(Open(1, 1, 1, "", "", "", "", 0)) + encode(Chunk(1, 0, b"x" * 999)) + encode(Cancel(1)), 0.0)
+    session.receive(encode(Open(1, 2, 1, "", "", "", "", 0)) + encode(Chunk(1, 0, b"x" * 999)) + encode(Cancel(1)), 0.0)
     session.consumed(1, 999)
     assert [frame for frame in sent_frames(session) if isinstance(frame, Credit)] == [Credit(0, 999 + COST)]

@@ -81,7 +81,7 @@ def test_a_broken_rule_tells_what_was_never_served_as_well() -> None:
 
 def test_after_the_goodbye_of_a_peer_that_does_not_tell_everything_that_left_counts_as_served() -> None:
     session = open_session()
-    session.open(1, now=0.0)
+    session.open(2, now=0.0)
     sent_frames(session)
     session.receive(b"\x93\x01\xa7drained\xa3bye", 0.0)
     (failed, _) = session.events()
@@ -119,7 +119,7 @@ def test_after_a_lost_link_nothing_comes_out_and_nothing_goes_in() -> None:
     session.receive(b"garbage", pair.now)
     session.tick(pair.now + 1_000)
     with pytest.raises(TunnelClosed):
-        session.open(1, now=pair.now)
+        session.open(2, now=pair.now)
     assert session.events() == []
     assert session.to_send() == b""
     assert session.open_streams == 0

@@ -117,7 +117,7 @@ def test_a_tick_at_the_time_that_was_asked_for_is_never_in_vain(
     )
     if greeted:
         session = dialled_session(limits, now=now)
-        session.open(1, now=now, timeout_s=timeout_s)
+        session.open(2, now=now, timeout_s=timeout_s)
     else:
         session = RecordedSession(hello_of(), dialler=True, limits=limits, now=now)
     for _ in range(4):

@@ -84,7 +84,7 @@ def test_deadlines_of_finished_calls_are_forgotten() -> None:
     pair = SessionPair()
     longest = 0
     for count in range(100_000):
-        number = pair.hub.session.open(1, now=pair.now, timeout_s=600.0)
+        number = pair.hub.session.open(2, now=pair.now, timeout_s=600.0)
         if count % 1_000 == 0:
             pair.pump()
         pair.hub.session.cancel(number)
@@ -94,10 +94,10 @@ def test_deadlines_of_finished_calls_are_forgotten() -> None:
 
 def test_calls_given_up_while_the_link_is_stalled_leave_nothing_behind() -> None:
     session = open_session()
-    session.send(session.open(1, now=0.0), b"x" * 500)
+    session.send(session.open(2, now=0.0), b"x" * 500)
 
     def once() -> None:
-        number = session.open(1, now=0.0, timeout_s=5.0)
+        number = session.open(2, now=0.0, timeout_s=5.0)
         session.send(number, b"y" * 500)
         session.cancel(number)
 
@@ -108,7 +108,7 @@ def test_a_message_in_tiny_pieces_holds_little_more_than_its_bytes() -> None:
     size = 100_000
     limits = replace(SMALL, max_message_bytes=size, session_window_bytes=2 * size)
     session = open_session(limits, max_message_bytes=size, session_window_bytes=2 * size)
-    session.receive(encode(Open(1, 1, 1, "", "", "", "", 0)), 0.0)
+    session.receive(encode(Open(1, 2, 1, "", "", "", "", 0)), 0.0)
     chunks = [encode(Chunk(1, left, b"ab")) for left in range(size - 2, -2, -2)]
     wire = [b"".join(chunks[start : start + 1_000]) for start in range(0, len(chunks), 1_000)]
     del chunks
@@ -124,7 +124,7 @@ def test_a_message_in_tiny_pieces_holds_little_more_than_its_bytes() -> None:
 def test_a_large_message_is_not_copied_on_its_way_out() -> None:
     size = 4_000_000
     session = open_session(Limits(), max_message_bytes=size, session_window_bytes=8_000_000)
-    number = session.open(1, now=0.0)
+    number = session.open(2, now=0.0)
     payload = bytes(size)
     with measured() as memory:
         session.send(number, payload)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.errors import RemoteProtocolError
-from common.messages import Chunk, Kind, Open, encode
+from common.messages import Ack, Cancel, Chunk, Kind, Open, encode
 from common.receiver import NOBODY
 from common.session import Session, State
 from common.status import Code, Status
@@ -44,9 +44,9 @@ class Side:
     def methods(self, stream: int) -> list[str]:
         return [method for number, method, _ in self.calls if number == stream]
 
-    def open(self, message: bytes | None = None, timeout_s: float | None = None) -> int:
+    def open(self, message: bytes | None = None, **how: Any) -> int:
         receiver = Told(self, 0)
-        receiver.stream = self.session.open(receiver, Kind.CALL, message, now=0.0, timeout_s=timeout_s)
+        receiver.stream = self.session.open(receiver, Kind.ORDER, message, now=0.0, **how)
         return receiver.stream
 
     def receive(self, *frames: Frame) -> None:
@@ -58,6 +58,10 @@ class Side:
 
     def on_open(self, frame: Open, deadline: float | None) -> Told:
         self.call(frame.stream, "opened", deadline)
+        return Told(self, frame.stream)
+
+    def on_call(self, frame: Open, deadline: float | None, request: bytes) -> Told:
+        self.call(frame.stream, "called", (deadline, request))
         return Told(self, frame.stream)
 
     def on_ping(self, number: int) -> None:
@@ -81,8 +85,8 @@ class Told:
     def took(self, message: bytes) -> None:
         self.side.call(self.stream, "took", message)
 
-    def ended(self, status: Status) -> None:
-        self.side.call(self.stream, "ended", status)
+    def ended(self, status: Status, message: bytes | None) -> None:
+        self.side.call(self.stream, "ended", status if message is None else (status, message))
 
     def failed(self, error: Exception) -> None:
         self.side.call(self.stream, "failed", error)
@@ -120,7 +124,7 @@ def fail() -> None:
 
 
 def opening(stream: int) -> Open:
-    return Open(stream, 1, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
+    return Open(stream, 2, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
 
 
 @pytest.mark.parametrize("method", ["opened", "took"])
@@ -192,10 +196,60 @@ def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_le
 
 def test_nobody_hears_everything_and_does_nothing() -> None:
     hub, edge = pair()
-    number = hub.session.open(NOBODY, Kind.CALL, b"x", now=0.0)
+    number = hub.session.open(NOBODY, Kind.ORDER, b"x", now=0.0)
     carry(hub, edge)
     edge.session.end(number, OK, b"y")
     carry(hub, edge)
     hub.session.acknowledge(number, delivered=False)
     carry(hub, edge)
     assert edge.methods(number) == ["opened", "took", "released"]
+
+
+# -------------------- calls --------------------
+
+
+def a_call(stream: int) -> Open:
+    return Open(stream, Kind.CALL, 1, "dir.csi", "/csi.v1.X/Y", "n7", "c-1", 0)
+
+
+def test_a_call_is_told_once_its_request_is_whole() -> None:
+    hub, _ = pair()
+    hub.receive(a_call(1), Chunk(1, 3, b"re"))
+    assert hub.methods(1) == []
+    hub.receive(Chunk(1, 0, b"que"))
+    assert hub.calls[-1] == (1, "called", (None, b"reque"))
+
+
+def test_a_call_whose_caller_leaves_before_its_request_is_whole_is_not_told_and_costs_no_credit() -> None:
+    hub, _ = pair()
+    full = hub.session._inbox.granted + hub.session._inbox.owed
+    hub.receive(a_call(1), Chunk(1, 3, b"re"), Cancel(1))
+    hub.session.to_send()
+    hub.receive(Ack(1, delivered=False))
+    assert (hub.calls, hub.session.open_streams) == ([], 0)
+    assert hub.session._inbox.granted + hub.session._inbox.owed == full
+
+
+def test_a_second_request_of_a_call_breaks_the_rules() -> None:
+    hub, _ = pair()
+    hub.receive(a_call(1), Chunk(1, 0, b"one"), Chunk(1, 0, b"two"))
+    assert hub.calls[-1] == (0, "closed", ("protocol-error", "Chunk: a call has one request"))
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_the_message_of_a_unary_answer_is_told_with_the_end_or_costs_no_credit(leaves: bool) -> None:
+    hub, edge = pair()
+    number = edge.open(b"x", is_unary=True)
+    carry(hub, edge)
+    full = edge.session._inbox.granted + edge.session._inbox.owed
+    hub.session.send(number, b"answer")
+    carry(hub, edge)
+    assert edge.methods(number) == []  # it waits for the end
+    if leaves:
+        edge.session.cancel(number)
+    hub.session.end(number, Status(0))
+    carry(hub, edge)
+    if leaves:
+        assert edge.session._inbox.granted + edge.session._inbox.owed == full
+    else:
+        assert edge.calls[-1] == (number, "ended", (Status(0), b"answer"))

@@ -67,8 +67,8 @@ def test_a_code_that_is_no_grpc_status_is_refused_here_and_the_stream_can_still_
 def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_lives(field: str) -> None:
     pair = SessionPair()
     with pytest.raises(MessageTooLarge, match="the name of a method, driver or node of 1025 bytes is larger than"):
-        pair.hub.session.open(1, now=pair.now, **{field: "x" * 1025})  # type: ignore[arg-type]  # all of them are texts
-    stream = pair.hub.session.open(1, now=pair.now, **{field: "x" * 1024})  # type: ignore[arg-type]  # all are texts
+        pair.hub.session.open(2, now=pair.now, **{field: "x" * 1025})  # type: ignore[arg-type]  # all of them are texts
+    stream = pair.hub.session.open(2, now=pair.now, **{field: "x" * 1024})  # type: ignore[arg-type]  # all are texts
     pair.settle()
     assert [event.stream for event in pair.edge.all(Opened)] == [stream]
 

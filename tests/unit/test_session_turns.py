@@ -74,7 +74,7 @@ def test_a_lower_priority_gets_a_turn_in_five(busy: tuple[int, ...]) -> None:
     session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     numbers = []
     for priority in busy:
-        number = session.open(1, now=0.0, priority=priority)
+        number = session.open(2, now=0.0, priority=priority)
         session.send(number, bytes(4_194_304))
         numbers.append(number)
     sent = chunks_of(session, 200)
@@ -87,7 +87,7 @@ def test_a_lower_priority_gets_a_turn_in_five(busy: tuple[int, ...]) -> None:
 @examples(100)
 def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObject) -> None:
     session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=1_000_000_000)
-    lowest = session.open(1, now=0.0, priority=Priority.SYNC)
+    lowest = session.open(2, now=0.0, priority=Priority.SYNC)
     session.send(lowest, bytes(4_194_304))
     pattern = data.draw(
         st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 20_000)), min_size=1, max_size=12)
@@ -99,7 +99,7 @@ def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObje
         for priority, comes in ((Priority.CONTROL, control), (Priority.CALL, call)):
             if comes:
                 if not streams[priority]:
-                    streams[priority] = session.open(1, now=0.0, priority=priority)
+                    streams[priority] = session.open(2, now=0.0, priority=priority)
                 if session.unsent(streams[priority]) < 3:
                     session.send(streams[priority], bytes(size))
         frames = decode(session.to_send())
@@ -113,9 +113,9 @@ def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObje
 
 def test_a_priority_that_only_a_newer_peer_knows_is_the_lowest() -> None:
     session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
-    strange = session.open(1, now=0.0, priority=99)
+    strange = session.open(2, now=0.0, priority=99)
     session.send(strange, bytes(40_000))
-    usual = session.open(1, now=0.0, priority=Priority.CALL)
+    usual = session.open(2, now=0.0, priority=Priority.CALL)
     session.send(usual, b"x")
     first = [frame.stream for frame in decode(session.to_send()) if isinstance(frame, Chunk)]
     assert first == [usual]
@@ -123,7 +123,7 @@ def test_a_priority_that_only_a_newer_peer_knows_is_the_lowest() -> None:
 
 def test_control_frames_pass_everything_else() -> None:
     session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
-    number = session.open(1, now=0.0)
+    number = session.open(2, now=0.0)
     session.send(number, bytes(1_000_000))
     session.to_send()
     session.receive(encode(Ping(7)), 0.0)
@@ -140,7 +140,7 @@ def test_small_messages_of_many_streams_share_one_websocket_message() -> None:
 def test_one_websocket_message_holds_the_waiting_control_frames_and_about_one_chunk() -> None:
     session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     for _ in range(8):
-        session.send(session.open(1, now=0.0), bytes(20_000))
+        session.send(session.open(2, now=0.0), bytes(20_000))
     session.receive(encode(Ping(2**40)) * 5_000, 0.0)  # 50 KB of pongs
     longest = 0
     while data := session.to_send():
@@ -163,7 +163,7 @@ def test_a_chunk_that_must_wait_for_the_next_websocket_message_goes_first_in_it(
 
 def test_an_open_that_left_with_another_streams_counts_as_sent() -> None:
     pair = SessionPair()
-    older = pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC)
+    older = pair.hub.session.open(2, now=pair.now, priority=Priority.SYNC)
     pair.hub.session.send(older, b"sync")
     for _ in range(3):
         pair.call(b"x" * 100)
@@ -176,7 +176,7 @@ def test_an_open_that_left_with_another_streams_counts_as_sent() -> None:
 def test_many_waiting_opens_of_a_lower_priority_do_not_make_one_huge_websocket_message() -> None:
     pair = SessionPair(hub=LARGE, edge=LARGE)
     for _ in range(63):
-        pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC, subject="x" * 1_000, method="x" * 1_000)
+        pair.hub.session.open(2, now=pair.now, priority=Priority.SYNC, subject="x" * 1_000, method="x" * 1_000)
     call = pair.call()
     sizes = [len(data) for data in pair.carry(pair.hub)]
     assert max(sizes) <= 2 * REAL.chunk_bytes + 2_100

@@ -133,7 +133,7 @@ class SessionPair:
     def call(self, request: bytes | None = b"request", timeout_s: float | None = None) -> int:
         """The hub opens a call, with its request queued; nothing is carried yet."""
         number = self.hub.session.open(
-            Kind.CALL, now=self.now, subject="dir.csi", method="/csi.v1.X/Y", timeout_s=timeout_s
+            Kind.ORDER, now=self.now, subject="dir.csi", method="/csi.v1.X/Y", timeout_s=timeout_s
         )
         if request is not None:
             self.hub.session.send(number, request)

@@ -129,7 +129,7 @@ class Traffic:
         mine_open = party.session._mine_open
         try:
             number = party.session.open(
-                Kind.CALL, now=self._clock(name), priority=priority, call=name, timeout_s=timeout_s
+                Kind.ORDER, now=self._clock(name), priority=priority, call=name, timeout_s=timeout_s
             )
         except TunnelClosed:
             draining = party.session._peer_draining or party.session._draining is not None
