@@ -130,7 +130,7 @@ def _meaning(option: Option) -> str:
 
 def _metrics() -> str:
     metrics = Metrics()
-    metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # labels are seen only once there is a series
+    metrics.find("d.example", next(iter(METHODS)), 0)  # labels are seen only once there is a series
     metrics.show_election("d.example", lambda: 1, lambda: True)
     metrics.oldest_calls = lambda: [("n1", "d.example", next(iter(METHODS)), 60)]
     metrics.claims = lambda: {("default", "web"): VolumeStats(capacity_bytes=1, abnormal=False)}

@@ -13,11 +13,13 @@ Rules:
 import asyncio
 import logging
 import time
+from bisect import bisect_left
+from dataclasses import replace
 from typing import Self
 
+from common import logs
 from common.errors import status_of
-from common.logs import bind, log_call
-from common.metrics import Metrics
+from common.metrics import CALL_BUCKETS_S, Metrics
 from common.status import Code, Origin, Status
 
 _SPENT = 0.9
@@ -30,7 +32,7 @@ class Accounts:
 
     Attributes:
         metrics: the metrics of the process.
-        log: the logger of the calls' lines.
+        log: the name of the logger of the calls' lines.
         origin: this hop.
     """
 
@@ -38,7 +40,7 @@ class Accounts:
 
     def __init__(self, metrics: Metrics, log: logging.Logger, *, origin: Origin) -> None:
         self.metrics = metrics
-        self.log = log
+        self.log = log.name
         self.origin = origin
 
     def begin(
@@ -48,7 +50,6 @@ class Accounts:
 
         `node` is empty if it is not known yet. Without `timeout_s` the caller waits for ever.
         """
-        self.metrics.calls_in_flight += 1
         return Account(self, driver, method, call_id, node, timeout_s=timeout_s)
 
 
@@ -56,73 +57,69 @@ class Account:
     """One call at one hop.
 
     Attributes:
+        accounts: those of the hop.
         driver: the driver's name.
         method: the gRPC path.
         call_id: the same at every hop.
         node: the edge node, once it is known.
+        timeout_s: the caller's time from `began` on; None: it has no end.
         status: how the call ended here. A `with` block may set it; otherwise the block's end tells.
         request_bytes: the request's size.
         response_bytes: the size of all answers.
         began: when the call arrived, on the monotonic clock.
-        ended_at: when the call ended, in seconds since the epoch; 0.0 before.
-        duration_s: from the call's arrival to its end.
+        is_over: whether it is closed.
     """
 
-    __slots__ = (
-        "_accounts",
-        "_timeout_s",
-        "began",
-        "call_id",
-        "driver",
-        "duration_s",
-        "ended_at",
-        "method",
-        "node",
-        "request_bytes",
-        "response_bytes",
-        "status",
-    )
+    __slots__ = ("accounts", "began", "call_id", "driver", "is_over", "method", "node", "request_bytes",
+                 "response_bytes", "status", "timeout_s")  # fmt: skip
 
     def __init__(
         self, accounts: Accounts, driver: str, method: str, call_id: str, node: str, *, timeout_s: float | None
     ) -> None:
-        self._accounts = accounts
-        self._timeout_s = timeout_s
+        accounts.metrics.calls_in_flight += 1
+        self.accounts = accounts
+        self.timeout_s = timeout_s
         self.driver = driver
         self.method = method
         self.call_id = call_id
         self.node = node
         self.status: Status | None = None
-        self.request_bytes = 0
-        self.response_bytes = 0
+        self.request_bytes = self.response_bytes = 0
         self.began = time.monotonic()
-        self.ended_at = self.duration_s = 0.0
+        self.is_over = False
 
     def end(self, status: Status) -> None:
         """Close the account of a call that ended with this status."""
-        if self.ended_at:
+        if self.is_over:
             return
-        accounts = self._accounts
+        self.is_over = True
         self.status = status
-        self.duration_s = time.monotonic() - self.began
-        self.ended_at = time.time()
-        accounts.metrics.calls_in_flight -= 1
-        accounts.metrics.observe_call(self.driver, self.method, status.code, self.duration_s)
-        log_call(accounts.log, self)
+        driver, method, metrics = self.driver, self.method, self.accounts.metrics
+        duration_s = time.monotonic() - self.began
+        metrics.calls_in_flight -= 1
+        durations = metrics.durations.get((driver, method, status.code)) or metrics.find(driver, method, status.code)
+        durations.counts[bisect_left(CALL_BUCKETS_S, duration_s)] += 1
+        durations.sum_s += duration_s
+        if logs.calls is None:
+            return
+        if len(status.message) > logs.LONGEST_MESSAGE_CHARS:  # a vendor's may have megabytes, and the line may wait
+            status = replace(status, message=status.message[: logs.LONGEST_MESSAGE_CHARS + 1])
+        logs.calls.add((self.accounts.log, time.time(), duration_s, self.node, driver, method, self.call_id, status,
+                        self.request_bytes, self.response_bytes))  # fmt: skip
 
     def fail(self, error: BaseException | None) -> None:
         """Close the account of a call that ended with an error, as in `status_of()`; with a cancelled task, as left."""
         if isinstance(error, asyncio.CancelledError):
             self.leave()
         else:
-            self.end(status_of(error, self._accounts.origin))
+            self.end(status_of(error, self.accounts.origin))
 
     def leave(self) -> None:
         """Close the account of a call whose caller left: CANCELLED, or DEADLINE_EXCEEDED if its time was up."""
-        if self._timeout_s is not None and time.monotonic() - self.began >= self._timeout_s * _SPENT:
-            self.end(Status(Code.DEADLINE_EXCEEDED, "the caller's time was up", self._accounts.origin))
+        if self.timeout_s is not None and time.monotonic() - self.began >= self.timeout_s * _SPENT:
+            self.end(Status(Code.DEADLINE_EXCEEDED, "the caller's time was up", self.accounts.origin))
         else:
-            self.end(Status(Code.CANCELLED, "the caller did not wait", self._accounts.origin))
+            self.end(Status(Code.CANCELLED, "the caller did not wait", self.accounts.origin))
 
     def log_fields(self) -> dict[str, str]:
         """The fields of each log line of the call (`common.logs.About`)."""
@@ -130,7 +127,7 @@ class Account:
         return fields if self.node and self.driver else {name: value for name, value in fields.items() if value}
 
     def __enter__(self) -> Self:
-        bind(self)
+        logs.bind(self)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:

@@ -7,13 +7,12 @@ Rules:
 * Lines keep their order.
 * `add` never blocks. While the stream takes nothing, `MOST_LINES` lines wait, and the others are lost.
 * The next block that the stream takes ends with the number of lost lines.
-* `flush` ends the thread once it has written everything. The next line starts another thread.
 """
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Final, Generic, TextIO, TypeVar
 
 Line = TypeVar("Line")
@@ -32,22 +31,21 @@ class LineWriter(Generic[Line]):
     """Writes lines of one kind to one stream."""
 
     def __init__(self, stream: TextIO | None, text_of: Callable[[Line], str], lost_text: Callable[[int], str]) -> None:
-        """A writer without a thread yet.
+        """Start the thread.
 
         Args:
             stream: the output; None: all lines are lost.
             text_of: formats a line, without its line feed. The thread calls it.
             lost_text: formats the line that tells how many lines were lost since the last such line.
         """
+        self._refused = self._failed = self._told = 0
         self._stream = stream
         self._text_of = text_of
         self._lost_text = lost_text
-        self._lines: deque[Line] = deque()
-        self._news = threading.Event()
-        self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()  # held while a thread starts or ends
-        self._refused = self._failed = self._told = 0
+        self._lines: SimpleQueue[Line | threading.Event | None] = SimpleQueue()
+        self._hurry = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
+        self._thread.start()
 
     @property
     def lost_lines(self) -> int:
@@ -56,56 +54,45 @@ class LineWriter(Generic[Line]):
 
     def add(self, line: Line) -> None:
         """Hand a line to the thread, or lose it."""
-        if len(self._lines) >= MOST_LINES:
+        if self._lines.qsize() < MOST_LINES:
+            self._lines.put(line)
+        else:
             self._refused += 1
-            return
-        self._lines.append(line)
-        if not self._news.is_set():
-            self._wake()
 
     def flush(self) -> None:
-        """Wait until everything is written, for `FLUSH_S` at most."""
-        with self._lock:
-            thread = self._thread
-            if thread is None:
-                return
-            self._ending.set()
-            self._news.set()
-        thread.join(FLUSH_S)
+        """Wait until the lines so far are written, for `FLUSH_S` at most."""
+        written = threading.Event()
+        self._lines.put(written)
+        self._hurry.set()
+        written.wait(FLUSH_S * self._thread.is_alive())
 
-    def _wake(self) -> None:
-        self._news.set()
-        with self._lock:
-            if self._thread is not None and self._thread.is_alive():
-                return
-            self._ending.clear()
-            self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # at the very end of the process no thread can start
-                self._thread = None
-                self._news.clear()
-                self._write_block()
+    def close(self) -> None:
+        """End the thread once it has written everything, and wait for it as `flush` does."""
+        self._lines.put(None)
+        self._hurry.set()
+        self._thread.join(FLUSH_S)
 
     def _run(self) -> None:
-        while True:
-            self._news.wait()
-            self._news.clear()
-            self._write_block()
-            if self._ending.wait(BLOCK_S) and self._has_ended():
-                return
+        has_ended = False
+        while not has_ended:
+            found = [self._lines.get()]
+            self._hurry.clear()
+            found += [self._lines.get() for _ in range(self._lines.qsize())]  # nobody else takes any
+            has_ended = None in found
+            self._write_block([it for it in found if it is not None and not isinstance(it, threading.Event)])
+            for it in found:
+                if isinstance(it, threading.Event):
+                    it.set()
+            if not has_ended:
+                self._hurry.wait(BLOCK_S)
 
-    def _has_ended(self) -> bool:
-        with self._lock:
-            self._news.clear()  # before the look at the lines: from here on `add` wakes another thread
-            if self._lines:
-                self._news.set()
-                return False
-            self._thread = None
-            return True
-
-    def _write_block(self) -> None:
-        texts = self._take()
+    def _write_block(self, lines: list[Line]) -> None:
+        texts = []
+        for line in lines:
+            try:
+                texts.append(self._text_of(line))
+            except Exception:  # noqa: BLE001  # as in logging: a line that cannot be formatted costs itself only
+                self._failed += 1
         if not texts:
             return
         count, lost = len(texts), self.lost_lines
@@ -117,15 +104,6 @@ class LineWriter(Generic[Line]):
             self._failed += count
         else:
             self._told = lost
-
-    def _take(self) -> list[str]:
-        texts = []
-        for _ in range(len(self._lines)):
-            try:
-                texts.append(self._text_of(self._lines.popleft()))
-            except Exception:  # noqa: BLE001  # as in logging: a line that cannot be formatted costs itself only
-                self._failed += 1
-        return texts
 
     def _put(self, text: str) -> None:
         """Write to the file itself, past Python's buffer: a thread that hangs with its lock would hang the process."""

@@ -2,7 +2,7 @@
 
 Rules:
 * Loggers are named `csi_bridge.<part>` (`csi_bridge.hub`, `.driver`, `.edge`). Other libraries write from WARNING on.
-* INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
+* INFO is start, stop, link up and down with the reason, and one line per finished call (`calls`).
 * `bind` adds node, driver, method and call id to every line of a call's task.
 * A line holds names, codes, sizes and times, but no payload and no secret.
 * A thread writes the lines (`common.line_writer`), and formats those of finished calls. Nobody waits for it. At the end
@@ -36,7 +36,7 @@ ROOT: Final = "csi_bridge"
 VERBOSE_FROM: Final = 4
 """klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)."""
 
-_LONGEST_MESSAGE_CHARS: Final = 2000
+LONGEST_MESSAGE_CHARS: Final = 2000
 """A vendor's status message may be as long as a gRPC trailer: too long for a log line."""
 
 
@@ -73,32 +73,13 @@ def bind_peer(peer: str) -> None:
     _peer.set(peer)
 
 
-class FinishedCall(About, Protocol):
-    """What the line of a finished call tells. Nobody changes it any more.
-
-    Attributes:
-        status: how the call ended.
-        ended_at: in seconds since the epoch.
-        duration_s: from the call's arrival to its end.
-        request_bytes: the request's size.
-        response_bytes: the size of all answers.
-    """
-
-    status: Status | None
-    ended_at: float
-    duration_s: float
-    request_bytes: int
-    response_bytes: int
+FinishedCall = tuple[str, float, float, str, str, str, str, Status, int, int]
+"""What the line of a finished call tells: the logger's name, the end in seconds since the epoch, the duration in
+seconds, node, driver, method, call id, status, and the sizes of the request and of all answers in bytes."""
 
 
-def log_call(logger: logging.Logger, call: FinishedCall) -> None:
-    """Write the line of a finished call at INFO, past `logging`: a thread makes all of the line.
-
-    Without `configure` there is no line.
-    """
-    if _lines is not None and logger.isEnabledFor(logging.INFO):
-        _lines.add_call(logger.name, call)
-
+calls: "LineWriter[str | FinishedCall] | None" = None
+"""Writes the lines of finished calls at INFO, past `logging`: its thread makes all of the line. None without them."""
 
 _lines: "LineHandler | None" = None
 """The output of this process: see `configure`."""
@@ -118,7 +99,7 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
     """
     stream = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal(stream))
-    global _lines  # noqa: PLW0603  # like logging's own root
+    global _lines, calls  # noqa: PLW0603  # like logging's own root
     root = logging.getLogger()
     if _lines is not None:
         root.removeHandler(_lines)
@@ -126,6 +107,7 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
     _lines = LineHandler(stream, TextLines() if as_text else JsonLines())
     root.addHandler(_lines)
     logging.getLogger(ROOT).setLevel(logging.DEBUG if verbosity >= VERBOSE_FROM else level.upper())
+    calls = _lines.writer if logging.getLogger(ROOT).isEnabledFor(logging.INFO) else None
     _collect_less()
     return _lines
 
@@ -146,19 +128,26 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class LineForm(Protocol):
-    """A format of log lines."""
+    """A format of log lines. A line has three parts: its time, its head, and further fields."""
 
-    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
-        """Format one line; `at` is in seconds since the epoch."""
+    def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
+        """Format the part after the time."""
+
+    def more(self, fields: Fields) -> str:
+        """Format further fields."""
+
+    def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
+        """Put a line together; `at` is in seconds since the epoch."""
 
 
 class LineHandler(logging.Handler):
-    """Hands log lines to a thread that writes them. A stream that fails costs lines, never the process."""
+    """Hands log lines to a thread that writes them (`writer`). A stream that fails costs lines, never the process."""
 
     def __init__(self, stream: TextIO | None, form: LineForm, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._form = form
-        self._writer = LineWriter[str | tuple[str, FinishedCall]](stream, self._text_of, self._lost)
+        self.writer = LineWriter[str | FinishedCall](stream, self._text_of, self._lost)
+        self._head = functools.lru_cache(maxsize=256)(self._head_of_calls)
         self._clock = clock
         self._limit: LineLimit[logging.LogRecord] = LineLimit()
         self._awaits_counts = False
@@ -168,7 +157,7 @@ class LineHandler(logging.Handler):
     @property
     def lost_lines(self) -> int:
         """How many lines could not be formatted or written."""
-        return self._writer.lost_lines + self._misfits
+        return self.writer.lost_lines + self._misfits
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand on one line. Count it instead if its peer has had its share."""
@@ -185,22 +174,14 @@ class LineHandler(logging.Handler):
         elif not self._awaits_counts:
             self._write_counts_later(now)
 
-    def add_call(self, logger: str, call: FinishedCall) -> None:
-        """Hand on the line of a finished call of this logger, to be formatted by the thread."""
-        line = (logger, call)
-        # A vendor's message may have megabytes: it does not wait for a stream that takes nothing.
-        status = call.status
-        is_long = status is not None and len(status.message) > _LONGEST_MESSAGE_CHARS
-        self._writer.add(self._text_of(line) if is_long else line)
-
     def flush(self) -> None:
         """Wait until all lines are written, for 2 s at most."""
-        self._writer.flush()
+        self.writer.flush()
 
     def close(self) -> None:
-        """Write the counts of the lines that were left out, and wait for all lines as `flush` does."""
+        """Write the counts of the lines that were left out, and wait for all lines. Later ones are lost."""
         self.write_counts()
-        self.flush()
+        self.writer.close()
         super().close()
 
     def write_counts(self) -> None:
@@ -227,38 +208,39 @@ class LineHandler(logging.Handler):
     def _add(self, record: logging.LogRecord) -> None:
         # Formatted here, because the record's arguments may change.
         try:
+            fields = getattr(record, "about", _NO_FIELDS) | getattr(record, "fields", _NO_FIELDS)
             text = self._form.line(
                 record.created,
-                record.levelname,
-                record.name,
-                record.getMessage(),
-                getattr(record, "about", _NO_FIELDS) | getattr(record, "fields", _NO_FIELDS),
+                self._form.head(record.levelname, record.name, record.getMessage(), fields),
                 traceback=_FORMATTER.formatException(record.exc_info) if record.exc_info else "",
             )
         except Exception:  # noqa: BLE001  # as in logging: a bad line costs itself only
             self.handleError(record)
         else:
-            self._writer.add(text)
+            self.writer.add(text)
 
-    def _text_of(self, line: str | tuple[str, FinishedCall]) -> str:
+    def _text_of(self, line: str | FinishedCall) -> str:
         if isinstance(line, str):
             return line
-        logger, call = line
-        status = call.status
-        assert status is not None
+        logger, ended_at, duration_s, node, driver, method, call_id, status, request_bytes, response_bytes = line
         fields: dict[str, str | int | float] = {
-            **call.log_fields(),
+            "call_id": call_id,
             "code": code_name(status.code),
-            "duration_ms": round(call.duration_s * 1e3, 3),
-            "request_bytes": call.request_bytes,
-            "response_bytes": call.response_bytes,
+            "duration_ms": round(duration_s * 1e3, 3),
+            "request_bytes": request_bytes,
+            "response_bytes": response_bytes,
         }
-        if not status.ok:
+        if status.code:
             fields |= {"origin": str(status.origin), "status": status.message}
-        return self._form.line(call.ended_at, "INFO", logger, "call finished", fields)
+        return self._form.line(ended_at, self._head(logger, node, driver, method), self._form.more(fields))
+
+    def _head_of_calls(self, logger: str, node: str, driver: str, method: str) -> str:
+        fields = {"node": node, "driver": driver, "method": method}
+        return self._form.head("INFO", logger, "call finished", {name: it for name, it in fields.items() if it})
 
     def _lost(self, count: int) -> str:
-        return self._form.line(time.time(), "WARNING", ROOT, f"… and {count:,} more lines were lost", _NO_FIELDS)
+        head = self._form.head("WARNING", ROOT, f"… and {count:,} more lines were lost", _NO_FIELDS)
+        return self._form.line(time.time(), head)
 
 
 _FORMATTER: Final = logging.Formatter()
@@ -268,26 +250,38 @@ _FORMATTER: Final = logging.Formatter()
 class JsonLines:
     """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the bound fields, the line's own, `exc`."""
 
-    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
-        """Format one line."""
-        told = {"level": level.lower(), "logger": logger, "msg": message, **fields}
-        texts = [
-            f'"{name}":{_text_in_json(value) if isinstance(value, str) else repr(value)}'
-            for name, value in told.items()
-        ]
-        if traceback:
-            texts.append(f'"exc":{_encode_json(traceback)}')
-        return f'{{"ts":"{_timestamp(at)}",{",".join(texts)}}}'
+    def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
+        """Format the part after the time."""
+        return self.more({"level": level.lower(), "logger": logger, "msg": message, **fields})
+
+    def more(self, fields: Fields) -> str:
+        """Format further fields."""
+        return "".join(
+            f',"{name}":{_text_in_json(value) if isinstance(value, str) else repr(value)}'
+            for name, value in fields.items()
+        )
+
+    def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
+        """Put a line together."""
+        told = f',"exc":{_encode_json(traceback)}' if traceback else ""
+        return f'{{"ts":"{_timestamp(at)}"{head}{more}{told}}}'
 
 
 class TextLines:
     """Formats a line as `2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows."""
 
-    def line(self, at: float, level: str, logger: str, message: str, fields: Fields, *, traceback: str = "") -> str:
-        """Format one line."""
-        head = f"{_timestamp(at)} {level:<7} {logger.removeprefix(f'{ROOT}.')}: {_printable(message)}"
-        told = " ".join([f"{name}={_quoted(str(value))}" for name, value in fields.items()])
-        line = f"{head}  {told}" if told else head
+    def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
+        """Format the part after the time."""
+        told = " " + self.more(fields) if fields else ""
+        return f"{level:<7} {logger.removeprefix(f'{ROOT}.')}: {_printable(message)}{told}"
+
+    def more(self, fields: Fields) -> str:
+        """Format further fields."""
+        return "".join(f" {name}={_quoted(str(value))}" for name, value in fields.items())
+
+    def line(self, at: float, head: str, more: str = "", *, traceback: str = "") -> str:
+        """Put a line together."""
+        line = f"{_timestamp(at)} {head}{more}"
         return "\n".join([line, *map(_escaped, traceback.split("\n"))]) if traceback else line
 
 
@@ -318,7 +312,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=s
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE_CHARS else f"{text[:_LONGEST_MESSAGE_CHARS]}…"
+    return text if len(text) <= LONGEST_MESSAGE_CHARS else f"{text[:LONGEST_MESSAGE_CHARS]}…"
 
 
 def _printable(text: str) -> str:

@@ -14,7 +14,6 @@ Rules:
 """
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -103,11 +102,6 @@ class Durations:
         self.sum_s = 0.0
         self.created = time.time()
 
-    def observe(self, duration_s: float) -> None:
-        """Count one call."""
-        self.counts[bisect_left(CALL_BUCKETS_S, duration_s)] += 1
-        self.sum_s += duration_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStats:
@@ -141,7 +135,8 @@ class Metrics:
     """The metrics of one process.
 
     Attributes:
-        calls: the calls' durations, by driver, method and code.
+        calls: the calls' durations, by the labels for driver, method and code.
+        durations: the same by driver, method and code of those that `find` was asked for, and whose names are known.
         counters: all counters.
         gauges: all gauges.
         connected_nodes: edge nodes with a session to this hub.
@@ -156,7 +151,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.calls: dict[tuple[str, str, str], Durations] = {}
-        self._kept: dict[tuple[str, str, int], Durations] = {}
+        self.durations: dict[tuple[str, str, int], Durations] = {}
         self._drivers: set[str] = set()
         self.connected_nodes = self.calls_in_flight = 0
         self.claims: Callable[[], Mapping[tuple[str, str], VolumeStats]] = dict
@@ -197,12 +192,18 @@ class Metrics:
         self._leads = Gauge("csi_bridge_hub_leader", "Whether this hub holds the Lease of its cluster: 1 or 0.")
         self.gauges = (connected, in_flight, self._ends, self._epochs, self._served, self._leads)
 
-    def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
-        """Count one finished call; an empty `driver` is one that the call never got as far as (`unknown-driver`)."""
-        durations = self._kept.get((driver, method, code))
-        if durations is None:
-            durations = self._find(driver, method, code)
-        durations.observe(duration_s)
+    def find(self, driver: str, method: str, code: int) -> Durations:
+        """The durations of the calls of a driver and a method that ended with a code.
+
+        An empty `driver` is one that the call never got as far as (`unknown-driver`).
+        """
+        driver_name = self._driver_name(driver)
+        method_name = method if method in METHODS else OTHER
+        durations = self.calls.setdefault((driver_name, method_name, go_code_name(code)), Durations())
+        # Only known names are kept: a peer that invents names must not grow this dictionary.
+        if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
+            self.durations[driver, method, code] = durations
+        return durations
 
     def link_down(self, reason: str) -> None:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
@@ -229,15 +230,6 @@ class Metrics:
         if len(self._epochs.readers) < MOST_DRIVERS:
             self._epochs.read_from(epoch, driver)
             self._served.read_from(served, driver)
-
-    def _find(self, driver: str, method: str, code: int) -> Durations:
-        driver_name = self._driver_name(driver)
-        method_name = method if method in METHODS else OTHER
-        durations = self.calls.setdefault((driver_name, method_name, go_code_name(code)), Durations())
-        # Only known names are kept: a peer that invents names must not grow this dictionary.
-        if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
-            self._kept[driver, method, code] = durations
-        return durations
 
     def _driver_name(self, driver: str) -> str:
         if not driver:

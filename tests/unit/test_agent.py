@@ -23,6 +23,7 @@ from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, 
 from edge.drivers import Driver
 from edge.hub_mark import HubMark
 from edge.operations import Operations
+from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
 
@@ -148,7 +149,7 @@ class LinkedAgent:
         self.slow = SlowLink()
         self.metrics = Metrics()
         self.ends: list[int] = []
-        monkeypatch.setattr(self.metrics, "observe_call", lambda _driver, _method, code, _s: self.ends.append(code))
+        note_ends(monkeypatch, self.ends)
         self.agent = Agent(
             "n1",
             self.operations,

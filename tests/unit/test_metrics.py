@@ -1,15 +1,18 @@
 """What Prometheus reads: names, labels and buckets, and that no peer can make the labels grow."""
 
+import logging
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
+from common.accounting import Accounts
 from common.csi.methods import METHODS
 from common.exposition import registry_of
 from common.messages import Reason
 from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, VolumeStats, go_code_name
-from common.status import Code
+from common.status import Code, Origin, Status
 
 CREATE = "/csi.v1.Controller/CreateVolume"
 CALLS = "csi_plugin_operations_seconds"
@@ -20,9 +23,17 @@ def calls(metrics: Metrics, driver: str, method: str, code: str, *, sample: str 
     return registry_of(metrics).get_sample_value(f"{CALLS}_{sample}", labels)
 
 
+def observe(metrics: Metrics, driver: str, method: str, code: int, duration_s: float) -> None:
+    """Let a call end after so long."""
+    account = Accounts(metrics, logging.getLogger("csi_bridge.test"), origin=Origin.HUB).begin(driver, method, "c-1")
+    account.began = 0.0
+    with mock.patch("common.accounting.time.monotonic", return_value=duration_s):
+        account.end(Status(code))
+
+
 def test_a_call_is_counted_as_csi_lib_utils_does() -> None:
     metrics = Metrics()
-    metrics.observe_call("d.example", CREATE, Code.DEADLINE_EXCEEDED, 10.5)
+    observe(metrics, "d.example", CREATE, Code.DEADLINE_EXCEEDED, 10.5)
     assert calls(metrics, "d.example", CREATE, "DeadlineExceeded") == 1
     assert calls(metrics, "d.example", CREATE, "DeadlineExceeded", sample="sum") == 10.5
     assert calls(metrics, "d.example", CREATE, "DeadlineExceeded", sample="bucket", le="10.0") == 0
@@ -41,7 +52,7 @@ def test_a_scrape_reads_as_if_prometheus_own_classes_had_counted(monkeypatch: py
     histogram = Histogram(CALLS, text, labels, buckets=CALL_BUCKETS_S, registry=theirs)
     link_ups = Counter("csi_bridge_link_ups_total", "Sessions begun.", registry=of_links)
     for name, duration_s in [("d", 0.0), ("d", 0.1), ("d", 0.11), ("e", 600), ("e", 601), ("d", 2.5)]:
-        metrics.observe_call(name, CREATE, 0, duration_s)
+        observe(metrics, name, CREATE, 0, duration_s)
         histogram.labels(name, CREATE, "OK").observe(duration_s)
     for _ in range(3):
         metrics.link_ups.inc()
@@ -70,14 +81,14 @@ def test_a_code_is_named_as_go_names_it(code: int, name: str) -> None:
 def test_a_call_before_the_driver_is_known_counts_as_unknown_driver() -> None:
     metrics = Metrics()
     for _ in range(2):
-        metrics.observe_call("", CREATE, 0, 0.2)
+        observe(metrics, "", CREATE, 0, 0.2)
     assert calls(metrics, "unknown-driver", CREATE, "OK") == 2
 
 
 def test_methods_and_codes_that_nobody_knows_share_one_label() -> None:
     metrics = Metrics()
     for number in range(1000):
-        metrics.observe_call("d", f"/csi.v1.Controller/Imagined{number}", 1000 + number, 0.2)
+        observe(metrics, "d", f"/csi.v1.Controller/Imagined{number}", 1000 + number, 0.2)
     assert calls(metrics, "d", "other", "other") == 1000
     assert kept(metrics) == 0
 
@@ -85,7 +96,7 @@ def test_methods_and_codes_that_nobody_knows_share_one_label() -> None:
 def test_drivers_beyond_the_limit_share_one_label() -> None:
     metrics = Metrics()
     for number in range(MOST_DRIVERS + 10):
-        metrics.observe_call(f"d{number}", CREATE, 0, 0.2)
+        observe(metrics, f"d{number}", CREATE, 0, 0.2)
     assert calls(metrics, f"d{MOST_DRIVERS - 1}", CREATE, "OK") == 1
     assert calls(metrics, f"d{MOST_DRIVERS}", CREATE, "OK") is None
     assert calls(metrics, "other", CREATE, "OK") == 10
@@ -93,13 +104,13 @@ def test_drivers_beyond_the_limit_share_one_label() -> None:
 
 
 def kept(metrics: Metrics) -> int:
-    return len(metrics._kept)
+    return len(metrics.durations)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_of_the_contract_has_its_own_label(method: str) -> None:
     metrics = Metrics()
-    metrics.observe_call("d", method, 0, 0.2)
+    observe(metrics, "d", method, 0, 0.2)
     assert calls(metrics, "d", method, "OK") == 1
 
 

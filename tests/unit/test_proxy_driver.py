@@ -23,6 +23,7 @@ from common.served_by_tasks import ServedByTasks
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
+from tests.kit.accounts import note_ends
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.waiting import settle, until
 
@@ -167,7 +168,7 @@ async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_t
     world: Proxy, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(world.metrics, "observe_call", lambda _driver, _method, code, _s: codes.append(code))
+    note_ends(monkeypatch, codes)
     hub = Answering()
     await world.link(hub.serve)
     sidecar = Sidecar(world.proxy, reads=False)
