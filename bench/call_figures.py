@@ -1,28 +1,51 @@
-"""Figures of calls: the bridge beside the driver's own socket, three bare relays (the floor) and other tunnels.
+"""Figures of calls: the bridge beside the driver's own socket, three bare relays (the floor), and the shortest bridge.
 
 All sockets take turns in one load. A round loads each of them for a moment, and gives one sample of each quantity.
 Rounds are repeated until the spreads of the judged ones are known.
+
+Rules:
+
+* What has mTLS on the agent's link is compared with relays and a shortest bridge that have it, too.
+* CPU time is a process' own, less what it takes when nobody calls.
+* With pauses, the caches are cold: each caller waits after each call.
 """
 
 import math
+import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import psutil
 
-from bench.chain import Chain, Command, Form, NotMeasured, chain, cpu_us, driver, lacks, run_load
+from bench.call_path import lines
+from bench.chain import (
+    Chain,
+    Command,
+    Form,
+    NotMeasured,
+    Pids,
+    chain,
+    cpu_us,
+    driver,
+    lacks,
+    relays,
+    run_load,
+    shortest,
+)
 from bench.figure import Figure, of_samples
 from bench.progress import say
 from bench.spread import repeat, spread_of
-from bench.tunnels import relays, tunnels
+from tests.kit.certificates import Authority
 
 _ROUND = ("--duration=700ms", "--slice=350ms", "--warm-up=1us")
-_WARM_UP = ("--duration=1s", "--warm-up=1us")
-_LIMIT_S = 40.0
-"""Of the rounds of one load. There are four loads, and `--only call` takes four minutes."""
+_WARM_UP = ("--duration=300ms", "--warm-up=1us")
+_LIMIT_S = 35.0
+"""Of the rounds of one load. There are ten loads, and `--only call` takes nine minutes."""
 
 _TRIES = 5
 """Of a round, if other work disturbed it."""
@@ -30,52 +53,95 @@ _TRIES = 5
 _DELAY = "350us"
 """A quick driver's time for a call."""
 
-_SPLIT = Form.SPLIT.value
-_QUIET = "bridge without log lines"
+_IDLE_S = 3.0
+_PAUSE = "10ms"
+_SYNCS = 30
+_PAGE_BYTES = 4_096
+
+_SPLIT, _ONE = Form.SPLIT.value, Form.ONE_PROCESS.value
+_TLS = ", mTLS"
 _LOCAL = "bridge with local placement"
-_TUNNELS = ("ssh -L", "chisel")
-_MOST_CPU_US = {"proxy": 150.0, "hub": 130.0, "agent": 170.0}
-"""By hop, of a call through three processes."""
+_FLOOR, _SHORTEST = "floor", "shortest"
+_CREATE = "/csi.v1.Controller/CreateVolume"
+_HOPS = {"proxy": "proxy driver", "hub": "hub", "agent": "agent"}
+
+
+class Load(NamedTuple):
+    """A load on all sockets."""
+
+    method: str
+    callers: int
+    cold: bool = False
+    vendor: str = ""
+
+    def __str__(self) -> str:
+        words = [self.method, "one caller" if self.callers == 1 else f"{self.callers} callers"]
+        return ", ".join([*words, *[f"pauses of {_PAUSE}"] * self.cold, *[self.vendor] * bool(self.vendor)])
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        scenario = {"Validate": "validate", "Create + Delete": "create-delete"}[self.method]
+        pause = f"--pause={_PAUSE}" if self.cold else "--pause=0s"
+        return f"--scenario={scenario}", f"--callers={self.callers}", pause
+
+
+_SLOW = "driver of 0.35 ms a call"
+_VALIDATE, _PAIR = Load("Validate", 1), Load("Create + Delete", 1)
+_MANY = _PAIR._replace(callers=16)
+_INSTANT = (
+    *(_VALIDATE, _PAIR, _VALIDATE._replace(cold=True), _PAIR._replace(cold=True)),
+    *(method._replace(callers=callers) for callers in (16, 64) for method in (_VALIDATE, _PAIR)),
+)
+_SLOW_LOADS = _PAIR._replace(vendor=_SLOW), _MANY._replace(vendor=_SLOW)
 
 
 @dataclass(frozen=True)
 class _Targets:
-    """The targets of a form."""
+    """The targets of a form, with and without mTLS. None: it has none.
 
-    added: float
+    Attributes:
+        added: by method, of the floor's.
+        of_direct: of the rate with 16 callers.
+        of_floor: the same.
+        of_shortest: the same.
+        cpu: of the shortest bridge's at the same hop.
+        slower: a pair's time with a driver of 0.35 ms a call, of the direct one.
+    """
+
+    added: Mapping[str, float]
     slower: float
-    rate: float
-    rate_instant: float | None
+    of_direct: float | None = None
+    of_floor: float | None = None
+    of_shortest: float | None = None
+    cpu: float | None = None
 
 
 _TARGETS = {
-    Form.SPLIT: _Targets(added=6.0, slower=1.9, rate=0.40, rate_instant=0.20),
-    Form.ONE_PROCESS: _Targets(added=2.8, slower=1.7, rate=0.50, rate_instant=None),
-}
+    Form.SPLIT: _Targets(
+        added={"Validate": 2.5, "Create + Delete": 3.5},
+        slower=1.9, of_direct=0.28, of_floor=0.38, of_shortest=0.8, cpu=1.35,
+    ),
+    Form.ONE_PROCESS: _Targets(added={"Validate": 1.8, "Create + Delete": 1.8}, slower=1.7),
+}  # fmt: skip
+_SLOW_RATE = 0.5
+_LOCAL_ADDED = 4.0
 
 
 def calls(directory: Path, loadgen: Command) -> list[Figure]:
-    """Measure what the bridge adds to a call, as a multiple of the floor, and the share of the direct rate."""
-    with _bed(directory / "instant", loadgen, quiet=True) as bed:
-        one, many = (_rounds(bed, callers, "a driver that answers at once") for callers in (1, 16))
-    with _bed(directory / "slower", loadgen, f"--delay={_DELAY}", local=True) as bed:
-        one_slower, many_slower = (_rounds(bed, callers, "a driver of 0.35 ms a call") for callers in (1, 16))
-    found: list[Figure] = []
+    """Measure what the bridge adds to a call, its share of the direct rate, and its CPU time."""
+    found: dict[Load, Rounds] = {}
+    with _bed(directory / "instant", loadgen) as bed:
+        found |= {load: _rounds(bed, load) for load in _INSTANT}
+    with _bed(directory / "slower", loadgen, f"--delay={_DELAY}") as bed:
+        found |= {load: _rounds(bed, load) for load in _SLOW_LOADS}
+    figures: list[Figure] = []
     for form in Form:
         if why := lacks(form):
-            found.append(Figure(f"{form.value}: all rows", f"left out: {why}"))
+            figures.append(Figure(f"{form.value}: all rows", f"left out: {why}"))
             continue
-        of, name = _TARGETS[form], form.value
-        found += [
-            _added(one, name, at_most=of.added),
-            _added_p99(one, name),
-            _slower(one_slower, name, at_most=of.slower),
-            _rate(many_slower, name, "driver of 0.35 ms a call", at_least=of.rate),
-            _rate(many, name, "driver that answers at once", at_least=of.rate_instant),
-            *_cpu(one, name),
-        ]
-    found += [_log_cost(one), *_local(one_slower, many_slower)]
-    return found + [Figure(name, f"left out: {why}") for name, why in bed.left_out.items()]
+        for name in (form.value, form.value + _TLS):
+            figures += _rows(found, name, _TARGETS[form])
+    return [*figures, _local(found[_PAIR]), lines()]
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
@@ -85,186 +151,209 @@ Rounds = dict[str, list[float]]
 
 
 class _Bed:
-    """Everything that stands before one driver: bridges, floor and tunnels.
+    """Everything that stands before one driver: bridges, floors, and shortest bridges.
 
     Attributes:
         sockets: by name; the load uses them in turns.
-        chains: the bridges among them.
-        floor: the process ids of the three relays.
-        left_out: why a tunnel is not among them, by name.
+        pids: by name.
+        disk: a directory on the disk of the hub with local placement.
     """
 
     def __init__(self, loadgen: Command, vendor: Path) -> None:
         self.sockets = {"direct": vendor}
-        self.chains: dict[str, Chain] = {}
-        self.floor: list[int] = []
-        self.left_out: dict[str, str] = {}
+        self.pids: dict[str, Pids] = {}
+        self.disk = vendor.parent
         self._loadgen = loadgen
+        self._idle: dict[int, float] = {}
 
-    def add(self, name: str, of: Chain) -> None:
-        """Add a bridge."""
-        self.chains[name] = of
-        self.sockets[name] = of.socket
+    def add(self, name: str, socket: Path, pids: Pids) -> None:
+        """Add a chain."""
+        self.sockets[name], self.pids[name] = socket, pids
 
-    def load(self, *flags: str) -> dict[str, Any]:
+    def settle(self) -> None:
+        """Measure the CPU time of each process when nobody calls."""
+        pids = [pid for of in self.pids.values() for pid in of.values()]
+        time.sleep(_IDLE_S)
+        before = {pid: cpu_us(pid) for pid in pids}
+        time.sleep(_IDLE_S)
+        self._idle = {pid: (cpu_us(pid) - before[pid]) / _IDLE_S for pid in pids}
+
+    def load(self, load: Load, *flags: str) -> dict[str, Any]:
         """Return the report of each socket, with the CPU time of each process a call as `cpu_us`."""
-        pids = {name: of.processes for name, of in self.chains.items()}
-        pids["floor"] = {str(number): pid for number, pid in enumerate(self.floor)}
-        before = {name: {hop: cpu_us(pid) for hop, pid in of.items()} for name, of in pids.items()}
-        report: dict[str, Any] = run_load(self._loadgen, self.sockets, flags)["targets"]
-        for name, of in pids.items():
-            used = {hop: cpu_us(pid) - before[name][hop] for hop, pid in of.items()}
-            report[name]["cpu_us"] = {hop: us / report[name]["calls"] for hop, us in used.items()}
+        sockets = {name: socket for name, socket in self.sockets.items() if name != _LOCAL or load == _PAIR}
+        began, before = time.monotonic(), {pid: cpu_us(pid) for pid in self._idle}
+        report: dict[str, Any] = run_load(self._loadgen, sockets, (*load.flags, *flags))["targets"]
+        seconds = time.monotonic() - began
+        used = {pid: cpu_us(pid) - before[pid] - idle * seconds for pid, idle in self._idle.items()}
+        for name in sockets.keys() & self.pids.keys():
+            report[name]["cpu_us"] = {hop: used[pid] / report[name]["calls"] for hop, pid in self.pids[name].items()}
         return report
 
 
 @contextmanager
-def _bed(
-    directory: Path, loadgen: Command, *driver_flags: str, quiet: bool = False, local: bool = False
-) -> Iterator[_Bed]:
+def _bed(directory: Path, loadgen: Command, *driver_flags: str) -> Iterator[_Bed]:
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         vendor = opened.enter_context(driver(directory, loadgen, *driver_flags))
         bed = _Bed(loadgen, vendor)
-        for form in Form:
-            if not lacks(form):
-                bed.add(form.value, opened.enter_context(chain(directory / form.name[0], vendor, form=form)))
-        if quiet:
-            bed.add(_QUIET, opened.enter_context(chain(directory / "Q", vendor, "--log-level=warning")))
-        if local:
-            bed.add(_LOCAL, opened.enter_context(chain(directory / "L", vendor, placement="local")))
-        bed.sockets["floor"], bed.floor = opened.enter_context(relays(directory, vendor))
-        for name, socket in opened.enter_context(tunnels(directory, vendor)).items():
-            if isinstance(socket, Path):
-                bed.sockets[name] = socket
-            else:
-                bed.left_out[name] = socket
+
+        def add(name: str, of: Chain) -> None:
+            bed.add(name, of.socket, of.processes)
+
+        for short, tls, authority in (("", "", None), ("T", _TLS, Authority(directory))):
+            bed.add(_FLOOR + tls, *opened.enter_context(relays(directory / f"F{short}", vendor, authority)))
+            bed.add(_SHORTEST + tls, *opened.enter_context(shortest(directory / f"P{short}", vendor, authority)))
+            for form in Form:
+                if not lacks(form):
+                    here = directory / (form.name[0] + short)
+                    add(form.value + tls, opened.enter_context(chain(here, vendor, form=form, authority=authority)))
+        if not driver_flags:
+            add(_LOCAL, opened.enter_context(chain(directory / "L", vendor, placement="local")))
+        bed.settle()
         yield bed
 
 
-def _rounds(bed: _Bed, callers: int, vendor: str) -> Rounds:
-    say(f"call: {callers} caller{'s' if callers > 1 else ''}, {vendor}")
-    load = ("--scenario=create-delete", f"--callers={callers}")
-    bed.load(*load, *_WARM_UP)
-    whats = ("added by floor", "slower", "cpu of all hops") if callers == 1 else ("rate",)
-    judged = [f"{form.value}: {what}" for form in Form if form.value in bed.chains for what in whats]
+def _rounds(bed: _Bed, load: Load) -> Rounds:
+    say(f"call: {load}")
+    bed.load(load, *_WARM_UP)
+    whats = ("rate",) if load.callers > 1 else ("slower",) if load.vendor else ("added by floor",)
+    judged = [
+        f"{form.value}{tls}: {what}" for form in Form if form.value in bed.pids for tls in ("", _TLS) for what in whats
+    ]
 
     def one() -> dict[str, float]:
+        sync_ms = _sync_ms(bed.disk) if load == _PAIR else 0.0
         for _ in range(_TRIES):
-            found = sample(bed.load(*load, *_ROUND))
-            if callers > 1 or found["floor: added ms"] > 0:
+            found = sample(bed.load(load, *_ROUND), sync_ms)
+            if load.callers > 1 or min(found[f"{_FLOOR}{tls}: added ms"] for tls in ("", _TLS)) > 0:
                 return found
         raise NotMeasured("three relays took no longer than the driver's own socket: the machine is too busy")
 
     return repeat(one, limit_s=_LIMIT_S, judged=judged)
 
 
-def sample(report: Mapping[str, Any]) -> dict[str, float]:
+def _sync_ms(directory: Path) -> float:
+    """Return the time of a write of one page that waits for the disk."""
+    took_ms = []
+    with (directory / "synced").open("wb", buffering=0) as file:
+        for _ in range(_SYNCS):
+            began = time.perf_counter()
+            file.write(bytes(_PAGE_BYTES))
+            os.fdatasync(file.fileno())
+            took_ms.append((time.perf_counter() - began) * 1000)
+    return median(took_ms)
+
+
+def sample(report: Mapping[str, Any], sync_ms: float) -> dict[str, float]:
     """Return the quantities of one round, from the reports of the sockets. Multiples of a floor of 0 are infinite."""
-    found: dict[str, float] = {}
-    direct, floor = report["direct"], report["floor"]
-    floor_us = floor["latency_us"]["p50"] - direct["latency_us"]["p50"]
-    floor_cpu_us = sum(floor["cpu_us"].values()) / len(floor["cpu_us"])
+    found: dict[str, float] = {"sync ms": sync_ms}
+    direct = report["direct"]
     for name, of in report.items():
-        added_us = of["latency_us"]["p50"] - direct["latency_us"]["p50"]
-        pairs, direct_pairs = of["operations"], direct["operations"]
+        tls = _TLS if name.endswith(_TLS) else ""
+        floor, least = report[_FLOOR + tls], report[_SHORTEST + tls]
+        added_us, floor_us = (each["latency_us"]["p50"] - direct["latency_us"]["p50"] for each in (of, floor))
+        pairs, rate = of["operations"], of["operations"]["per_second"]
         found |= {
-            f"{name}: ms": of["latency_us"]["p50"] / 1000,
             f"{name}: added ms": added_us / 1000,
             f"{name}: added p99 ms": (of["latency_us"]["p99"] - direct["latency_us"]["p99"]) / 1000,
             f"{name}: added by floor": added_us / floor_us if floor_us > 0 else math.inf,
             f"{name}: pair ms": pairs["latency_us"]["p50"] / 1000,
-            f"{name}: pairs/s": pairs["per_second"],
-            f"{name}: slower": pairs["latency_us"]["p50"] / direct_pairs["latency_us"]["p50"],
-            f"{name}: rate": pairs["per_second"] / direct_pairs["per_second"],
+            f"{name}: slower": pairs["latency_us"]["p50"] / direct["operations"]["latency_us"]["p50"],
+            f"{name}: pairs/s": rate,
+            f"{name}: rate": rate / direct["operations"]["per_second"],
+            f"{name}: rate by floor": rate / floor["operations"]["per_second"],
+            f"{name}: rate by shortest": rate / least["operations"]["per_second"],
         }
         cpu = of.get("cpu_us", {})
-        for hop, us in {**cpu, "all hops": sum(cpu.values())}.items() if cpu else ():
-            found |= {f"{name}: cpu of {hop}": us, f"{name}: cpu of {hop} by floor": us / floor_cpu_us}
-    if _QUIET in report:
-        loud, quiet = (sum(report[name]["cpu_us"].values()) for name in (_SPLIT, _QUIET))
-        found |= {"log share": (loud - quiet) / loud * 100, "log us": loud - quiet}
+        for hop, us in cpu.items():
+            there = ("proxy", "hub") if hop == "hub" and "proxy" not in cpu else (hop,)
+            by = sum(least["cpu_us"][each] for each in there)
+            found |= {f"{name}: cpu of {hop}": us, f"{name}: cpu of {hop} by shortest": us / by}
+    if _LOCAL in report:
+        local, own, floor_ms = (_create_ms(report[name]) for name in (_LOCAL, "direct", _FLOOR))
+        found["local: added by floor"] = (local - own - 2 * sync_ms) / max(floor_ms - own, 1e-6)
     return found
+
+
+def _create_ms(report: Mapping[str, Any]) -> float:
+    return float(report["methods"][_CREATE]["latency_us"]["p50"]) / 1000
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _added(rounds: Rounds, name: str, *, at_most: float) -> Figure:
-    of = f"of {_middle(rounds, f'{name}: added ms'):.2f} ms by {_middle(rounds, 'floor: added ms'):.2f}"
-    return of_samples(
-        f"{name}: added p50 by the floor's, one caller",
-        rounds[f"{name}: added by floor"],
-        "x",
-        at_most=at_most,
-        note=of,
-        peers=_beside(rounds, "added by floor", "x"),
-    )
+def _rows(found: Mapping[Load, Rounds], name: str, of: _Targets) -> Iterator[Figure]:
+    """Yield the rows of one form, with or without mTLS."""
+    for load in (_VALIDATE, _PAIR):
+        yield _added(found, name, load, at_most=of.added[load.method])
+    for load in (_VALIDATE, _PAIR):
+        yield _added(found, name, load._replace(cold=True))
+    yield _rate(found, name, _MANY, at_least=of.of_direct)
+    for by, at_least in (("floor", of.of_floor), ("shortest", of.of_shortest)):
+        if at_least is not None:
+            yield _rate(found, name, _MANY, by=by, at_least=at_least)
+    for load in (_VALIDATE._replace(callers=16), _VALIDATE._replace(callers=64), _PAIR._replace(callers=64)):
+        yield _rate(found, name, load)
+    one, many = _SLOW_LOADS
+    yield _slower(found, name, one, at_most=of.slower)
+    yield _rate(found, name, many, at_least=_SLOW_RATE)
+    for hop in _HOPS:
+        if f"{name}: cpu of {hop}" in found[_PAIR]:
+            yield _cpu(found[_PAIR], name, hop, at_most=of.cpu)
 
 
-def _added_p99(rounds: Rounds, name: str) -> Figure:
-    peers = _beside(rounds, "added p99 ms", "ms", floor=True)
-    samples = rounds[f"{name}: added p99 ms"]
-    return of_samples(f"{name}: added p99, one caller", samples, "ms", at_most=2.0, peers=peers)
+def _added(found: Mapping[Load, Rounds], name: str, load: Load, *, at_most: float | None = None) -> Figure:
+    rounds, floor = found[load], _beside(name, _FLOOR)
+    ms = f"of {_middle(rounds, f'{name}: added ms'):.2f} ms by {_middle(rounds, f'{floor}: added ms'):.2f}"
+    note = f"{ms}; p99 {_middle(rounds, f'{name}: added p99 ms'):.2f} ms"
+    peers = _peers(rounds, name, "added by floor", "x", _SHORTEST)
+    title = f"{name}: added p50 by the floor's, {load}"
+    return of_samples(title, rounds[f"{name}: added by floor"], "x", at_most=at_most, note=note, peers=peers)
 
 
-def _slower(rounds: Rounds, name: str, *, at_most: float | None) -> Figure:
-    return of_samples(
-        f"{name}: Create + Delete, one caller, driver of 0.35 ms a call",
-        rounds[f"{name}: slower"],
-        "x direct",
-        at_most=at_most,
-        note=f"{_middle(rounds, 'direct: pair ms'):.2f} -> {_middle(rounds, f'{name}: pair ms'):.2f} ms",
-        peers=_beside(rounds, "slower", "x", floor=True),
-    )
+def _slower(found: Mapping[Load, Rounds], name: str, load: Load, *, at_most: float) -> Figure:
+    rounds = found[load]
+    note = f"{_middle(rounds, 'direct: pair ms'):.2f} -> {_middle(rounds, f'{name}: pair ms'):.2f} ms"
+    peers = _peers(rounds, name, "slower", "x", _FLOOR, _SHORTEST)
+    return of_samples(f"{name}: {load}", rounds[f"{name}: slower"], "x direct", at_most=at_most, note=note, peers=peers)
 
 
-def _rate(rounds: Rounds, name: str, vendor: str, *, at_least: float | None) -> Figure:
+def _rate(
+    found: Mapping[Load, Rounds], name: str, load: Load, *, by: str = "", at_least: float | None = None
+) -> Figure:
+    rounds, what = found[load], f"rate by {by}" if by else "rate"
     ours, direct = (_middle(rounds, f"{which}: pairs/s") for which in (name, "direct"))
-    figure = of_samples(
-        f"{name}: Create + Delete, 16 callers, {vendor}",
-        rounds[f"{name}: rate"],
-        "x direct",
-        at_least=at_least,
-        note=f"{ours:,.0f} of {direct:,.0f} pairs/s",
-        peers=_beside(rounds, "rate", "x", floor=True),
-    )
+    unit = f"x {_beside(name, by)}" if by else "x direct"
+    note = "" if by else f"{ours:,.0f} of {direct:,.0f} a second"
+    peers = {} if by else _peers(rounds, name, "rate", "x", _FLOOR, _SHORTEST)
+    title = f"{name}: {load}" + (f", by the {by}'s" if by else "")
+    figure = of_samples(title, rounds[f"{name}: {what}"], unit, at_least=at_least, note=note, peers=peers)
     figure.more_is_better = True
     return figure
 
 
-def _cpu(rounds: Rounds, name: str) -> Iterator[Figure]:
-    floor = f"{_middle(rounds, 'floor: cpu of all hops') / 3:.0f} us a relay"
-    for hop in ("proxy", "hub", "agent"):
-        if samples := rounds.get(f"{name}: cpu of {hop}"):
-            yield of_samples(
-                f"{name}: CPU a call, {'proxy driver' if hop == 'proxy' else hop}",
-                samples,
-                "us",
-                at_most=_MOST_CPU_US[hop] if name == _SPLIT else None,
-                note=f"{_middle(rounds, f'{name}: cpu of {hop} by floor'):.1f} x a relay's",
-                digits=0,
-                peers={"floor": floor},
-            )
+def _cpu(rounds: Rounds, name: str, hop: str, *, at_most: float | None) -> Figure:
+    note = f"{_middle(rounds, f'{name}: cpu of {hop}'):.0f} us"
+    peers = _peers(rounds, name, f"cpu of {hop}", "us", _FLOOR, _SHORTEST, digits=0)
+    title = f"{name}: CPU a call by the shortest bridge's, {_HOPS[hop]}"
+    return of_samples(title, rounds[f"{name}: cpu of {hop} by shortest"], "x", at_most=at_most, note=note, peers=peers)
 
 
-def _log_cost(rounds: Rounds) -> Figure:
-    """Of the finished-call line at all hops. The metrics cannot be switched off, so they are in both."""
-    note = f"{_middle(rounds, 'log us'):.0f} us, all hops"
-    name = f"{_SPLIT}: share of a call's CPU for its log lines"
-    return of_samples(name, rounds["log share"], "%", at_most=10, note=note, digits=1)
+def _local(rounds: Rounds) -> Figure:
+    """Of local placement: the hub's disk has the name before the call leaves, and the id before its success is told."""
+    note = f"a write that waits for the disk: {_middle(rounds, 'sync ms'):.2f} ms"
+    title = f"{_LOCAL}: added p50 of CreateVolume without two writes to the disk, by the floor's"
+    return of_samples(title, rounds["local: added by floor"], "x", at_most=_LOCAL_ADDED, note=note)
 
 
-def _local(one: Rounds, many: Rounds) -> list[Figure]:
-    """Of local placement: the hub's disk has each name and id before the caller gets an answer."""
-    return [_slower(one, _LOCAL, at_most=None), _rate(many, _LOCAL, "driver of 0.35 ms a call", at_least=None)]
+def _beside(name: str, other: str) -> str:
+    """Return the name of a floor or a shortest bridge with the same link."""
+    return other + (_TLS if name.endswith(_TLS) else "")
 
 
-def _beside(rounds: Rounds, what: str, unit: str, *, floor: bool = False) -> dict[str, str]:
-    """Return a quantity of the floor and the tunnels."""
-    found = {"floor": f"{_middle(rounds, f'floor: {what}'):.2f} {unit}"} if floor else {}
-    there = [name for name in _TUNNELS if f"{name}: {what}" in rounds]
-    return found | {name: f"{_middle(rounds, f'{name}: {what}'):.2f} {unit}" for name in there}
+def _peers(rounds: Rounds, name: str, what: str, unit: str, *others: str, digits: int = 2) -> dict[str, str]:
+    """Return a quantity of the floor and the shortest bridge."""
+    return {other: f"{_middle(rounds, f'{_beside(name, other)}: {what}'):.{digits}f} {unit}" for other in others}
 
 
 def _middle(rounds: Rounds, quantity: str) -> float:

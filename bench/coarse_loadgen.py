@@ -83,6 +83,7 @@ class _Target:
         self._channel = Channel(path, max_message_bytes=_LARGEST_MESSAGE_BYTES)
         self._operate = SCENARIOS[options.scenario]
         self._callers, self._duration_s, self._count = options.callers, options.duration, options.count
+        self._pause_s = options.pause
         self._names = (f"load-{secrets.token_hex(8)}-{number}" for number in itertools.count())
         self.forget()
 
@@ -130,6 +131,8 @@ class _Target:
             self._messages[code] = status.message
             raise _CallFailed
         self._took_s[path].append(time.perf_counter() - start_s)
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
         return METHODS[path].response.FromString(answer)
 
     def report(self) -> dict[str, Any]:
@@ -220,7 +223,7 @@ def _options() -> argparse.Namespace:
     run.add_argument("--scenario", choices=sorted(SCENARIOS), default="create-delete")
     run.add_argument("--callers", type=int, default=1)
     run.add_argument("--count", type=int, default=0, help="operations of each socket; 0: by --duration")
-    for flag, default in (("--duration", "5s"), ("--slice", "500ms"), ("--warm-up", "300ms")):
+    for flag, default in (("--duration", "5s"), ("--slice", "500ms"), ("--warm-up", "300ms"), ("--pause", "0s")):
         run.add_argument(flag, type=duration, default=default)
     driver = commands.add_parser("serve", help="a CSI driver that answers from memory")
     driver.set_defaults(command=_serve)

@@ -376,7 +376,7 @@ class _Caller:
 # ---- measured processes ----------------------------------------------------------------------------------------------
 
 
-class _Edges:
+class Edges:
     """Simulated edges, in processes of their own."""
 
     def __init__(self, addresses: Sequence[str], count: int, keepalive_s: float) -> None:
@@ -412,6 +412,10 @@ class _Edges:
     def vendor(self, what: str) -> dict[str, Any]:
         """Return what vendors have `made`, by name; or `deleted`: how often, by volume."""
         return {name: value for each in self._ask("vendor") for name, value in each[what].items()}
+
+    def churn(self, per_s: int) -> None:
+        """Let so many of the second half of all edges lose their links in a second, from now on."""
+        self._ask(f"churn {per_s}")
 
     def wait_up(self, count: int, *, after: int = 0) -> None:
         """Wait until so many edges follow a leader of a later epoch."""
@@ -512,7 +516,7 @@ class _Pair:
             stack.callback(hub.kill)
             hub.start()
         before = self.standby.rss_bytes()
-        self.edges = _Edges([hub.address for hub in self._hubs], self._count, self._keepalive_s)
+        self.edges = Edges([hub.address for hub in self._hubs], self._count, self._keepalive_s)
         stack.callback(self.edges.close)
         flags = (*(f"--hub-endpoint=unix://{hub.uds}" for hub in self._hubs), "--placement=local", *_QUIET)
         self.proxy = Proxy(DRIVER, "", None, self._directory / "proxy", self._directory, flags)

@@ -1,7 +1,7 @@
 """The bench: the driver's own socket against the bridge, side by side, as ratios.
 
     make bench                         every figure; it says at the start how long that takes
-    make bench ARGS="--only call"      one group: call, counts, pair, identity, size, link, edges, herd, kubelet,
+    make bench ARGS="--only call"      one group: call, counts, pair, identity, size, link, edges, nodes, herd, kubelet,
                                        volumes, idle, small, claims, stock, changes, objects,
                                        records, hubs
     make bench ARGS="--against FILE"   the same, compared with an earlier result
@@ -52,6 +52,7 @@ from bench import (  # noqa: E402  # a script outside the packages
     edge_figures,
     hub_figures,
     kubelet_figures,
+    node_figures,
     record_figures,
     session_pair,
     small_figures,
@@ -83,13 +84,14 @@ class Group:
 
 
 GROUPS = {
-    "call": Group(call_figures.calls, 4),
+    "call": Group(call_figures.calls, 9),
     "counts": Group(counts.steps, 1),
     "pair": Group(session_pair.pair, 0.1),
     "identity": Group(call_figures.identity, 0.4),
     "size": Group(call_figures.agent_size, 0.2),
     "link": Group(call_figures.round_trips, 0.2),
     "edges": Group(dial_figures.idle_edges, 0.5),
+    "nodes": Group(node_figures.nodes, 1.2),
     "herd": Group(dial_figures.herd, 2),
     "kubelet": Group(kubelet_figures.beside_kubelet, 2),
     "volumes": Group(edge_figures.many_volumes, 0.6),

@@ -10,6 +10,7 @@ Commands come as lines on standard input; the process ends with it. The answer t
     state     {"up": edges whose active link is to the newest leader, "dials": [dials to each hub that have begun],
                "epoch": the highest that a hub has said, "since": when the last edge began to follow it (monotonic),
                "stale": calls of an older leader than an edge knew}
+    churn N   from now on, N edges of the second half end their links in a second; 0: none
     vendor    {"made": {name: [volumes]}, "deleted": {volume: deletions}}
 """
 
@@ -182,6 +183,11 @@ class ServingEdge:
         """Return the vendor's driver."""
         return self._vendor
 
+    def end_link(self) -> None:
+        """Let its uplink dial again."""
+        if self._link is not None:
+            self._link.goodbye("bench", "the edge reconnects")
+
     async def _refuse(self, _stream: Stream) -> None:
         raise NotCarried("a stream", "an edge of a bench serves only calls")
 
@@ -197,7 +203,9 @@ class _Edges:
     def __init__(self, hubs: Sequence[Endpoint], keepalive_s: float) -> None:
         self._hubs, self._limits = hubs, Limits(hello_timeout_s=30, keepalive_s=keepalive_s)
         self._tally = Tally()
+        self._edges: list[ServingEdge] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._churn: asyncio.Task[None] | None = None
 
     async def start(self, first: int, count: int) -> None:
         """Start edges, called e0, e1, ...."""
@@ -205,6 +213,7 @@ class _Edges:
             hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
             edge = ServingEdge(f"e{number}", self._tally)
             uplink = Uplink(self._hubs, partial(_same, hello), edge, limits=self._limits, dial=self._tally.dial)
+            self._edges.append(edge)
             self._tasks.append(asyncio.create_task(uplink.run()))
             await asyncio.sleep(1 / STARTS_PER_S)
 
@@ -213,6 +222,11 @@ class _Edges:
         tally = self._tally
         if command == "vendor":
             return {"made": tally.made, "deleted": tally.deleted}
+        if command.startswith("churn "):
+            if self._churn is not None:
+                self._churn.cancel()
+            self._churn = asyncio.create_task(self._end_links(int(command.split()[1])))
+            return {}
         return {
             "up": sum(epoch == tally.epoch for epoch in tally.epochs.values()),
             "dials": [tally.dials[str(hub)] for hub in self._hubs],
@@ -220,6 +234,12 @@ class _Edges:
             "since": tally.since,
             "stale": tally.stale,
         }
+
+    async def _end_links(self, per_s: int) -> None:
+        began = time.monotonic()
+        for number, edge in enumerate(itertools.cycle(self._edges[len(self._edges) // 2 :]) if per_s else ()):
+            edge.end_link()
+            await asyncio.sleep(began + number / per_s - time.monotonic())
 
 
 def _same(hello: Hello) -> Hello:

@@ -28,6 +28,7 @@ type plan struct {
 	slice    time.Duration
 	warmUp   time.Duration
 	timeout  time.Duration
+	pause    time.Duration
 	padding  int
 }
 
@@ -53,6 +54,7 @@ func parsePlan(args []string) (*plan, error) {
 	flags.DurationVar(&p.slice, "slice", 500*time.Millisecond, "how long one socket's turn is")
 	flags.DurationVar(&p.warmUp, "warm-up", 300*time.Millisecond, "how long each socket is driven before it is measured")
 	flags.DurationVar(&p.timeout, "timeout", 10*time.Second, "deadline of each call (csi-provisioner's default)")
+	flags.DurationVar(&p.pause, "pause", 0, "how long a caller waits after each call, so that caches get cold")
 	flags.IntVar(&p.padding, "padding", 0, "bytes of parameters added to each CreateVolume")
 	flags.Func("socket", "NAME=unix:///path, repeatable: the sockets take turns", func(value string) error {
 		name, endpoint, found := strings.Cut(value, "=")

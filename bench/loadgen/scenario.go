@@ -45,13 +45,14 @@ func newScenario(ctx context.Context, p *plan, conn *grpc.ClientConn) (scenario,
 	if !found {
 		return nil, fmt.Errorf("no scenario is called %q; there are: %s", p.scenario, strings.Join(scenarioNames(), ", "))
 	}
-	return build(ctx, p, &client{conn: conn, timeout: p.timeout})
+	return build(ctx, p, &client{conn: conn, timeout: p.timeout, pause: p.pause})
 }
 
 // client calls one socket with bytes.
 type client struct {
 	conn    *grpc.ClientConn
 	timeout time.Duration
+	pause   time.Duration
 }
 
 func (c *client) call(ctx context.Context, method string, request []byte) ([]byte, error) {
@@ -71,6 +72,9 @@ func (c *client) timed(ctx context.Context, r recorder, method string, request [
 		r.succeeded(method, time.Since(start))
 	case ctx.Err() == nil:
 		r.failed(method, err)
+	}
+	if c.pause > 0 {
+		time.Sleep(c.pause)
 	}
 	return response, err
 }

@@ -25,7 +25,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from bench.peers import find_peer
-from bench.tunnels import ssh_server
 from tests.e2e.supervisors import KUBELET_S, KeepingSupervisor
 from tests.kit.bridge import Bridge
 from tests.kit.certificates import SERVER_AUTH, Authority
@@ -38,6 +37,7 @@ from tests.kit.peers.sidecars import Sidecars
 from tests.kit.peers.testdriver import start_testdriver
 from tests.kit.ports import free_ports
 from tests.kit.processes import Supervisor, listens_on
+from tests.lab.ssh_server import ssh_server
 from tests.lab.wire import CLOUD, GATEWAY, Wire
 from tests.peers.kubelet.kubelet_process import Kubelet
 from tests.peers.kubelet.recorder import Recorder

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import run
+from bench import call_path, run
 from bench.chain import Command
 from bench.figure import Figure, NotMeasured
 
@@ -33,3 +33,7 @@ def test_a_group_that_fails_says_why_in_its_row_and_the_others_are_measured_and_
     assert "30 MB                    <= 45 MB  ok\n" in said
     stored = json.loads((tmp_path / "results" / "latest.json").read_text())["figures"]
     assert [row["name"] for row in stored] == ["call: all rows", "edge agent"]
+
+
+def test_each_file_of_the_call_path_exists() -> None:
+    assert [str(path) for path in call_path.paths() if not path.exists()] == []
