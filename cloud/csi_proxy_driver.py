@@ -88,18 +88,13 @@ class ProxyDriver(ServedByTasks):
         """Take one call of a sidecar: answer it from the cache, or forward it."""
         if call.method in CACHED_METHODS:
             answer = self._cache.answer(call.method)
-            self._answer(call, Status(answer.code, answer.message), answer.body)
+            call.answer(Status(answer.code, answer.message), None if answer.code else answer.body)
             return None
         if call.method == PROBE:
             probed = ProbeResponse(ready={"value": self._cache.known})
-            self._answer(call, Status(Code.OK, origin=self.origin), probed.SerializeToString())
+            call.answer(Status(Code.OK, origin=self.origin), probed.SerializeToString())
             return None
         return self._forward(call)
-
-    def _answer(self, call: ServerCall, status: Status, body: bytes) -> None:
-        if status.ok:
-            call.put(body)
-        call.finish(status)
 
     def _forward(self, call: ServerCall) -> ForwardedCall:
         call_id = f"{random.getrandbits(64):016x}"  # a name for logs

@@ -95,7 +95,7 @@ class ForwardedCall(Receiver):
         self._account.fail(error)
         self._call.fail(error)
 
-    def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.pump.Taken`
+    def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.connection.Taken`
         self._link.acknowledge(self._number, delivered=delivered)
         if delivered and self._account.status is not None:
             self._account.end(self._account.status)

@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError, Message
 from common.csi.methods import METHODS
 from common.errors import CallError, LeaseOver, MessageTooLarge, VendorBroken
 from common.relay.client import Channel
+from common.relay.client_call import UnaryReceiver
 from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
-from common.relay.unary_receiver import UnaryReceiver
 from common.status import Status
 
 PARSE_OFF_LOOP_BYTES = 262_144
@@ -69,7 +69,6 @@ class DriverCall(UnaryReceiver):
     __slots__ = ("_call", "_driver", "_method", "_parsing", "_to", "_told")
 
     def __init__(self, driver: Called, method: str, to: str, told: Callable[[Outcome], None]) -> None:
-        super().__init__()
         self._driver = driver
         self._method = method
         self._to = to

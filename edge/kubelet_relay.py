@@ -78,9 +78,7 @@ class _OrdinaryCall:
             self._fail(outcome)
             return
         self._stop_timer()
-        if outcome.body is not None:
-            self._call.put(outcome.body)
-        self._call.finish(outcome.status)
+        self._call.answer(outcome.status, outcome.body)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

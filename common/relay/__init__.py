@@ -6,10 +6,9 @@ trailers from the vendor count as its status.
 Read in this order, each building on the ones before:
 
 * `errors`: the errors, by fault: ours or the peer's.
-* `framing`, `hpack`, `metadata`: gRPC's messages, headers and statuses as bytes. Pure.
-* `frames`, `frame_reader`, `listener`, `http2`: one HTTP/2 connection, without I/O.
-* `pump`: connects it to a socket.
+* `framing`, `hpack`, `metadata`, `frames`: gRPC's messages, headers and statuses, and HTTP/2's frames, as bytes. Pure.
+* `connection`: one HTTP/2 connection: the loop that reads frames, and all that both sides share.
 * `server_call`, `server_connection`, `server`: from a sidecar's request to a handler and back.
 * `library_texts`, `client_call`, `client_connection`, `client`: from a request to the vendor's own status.
-* `unary_receiver`, `awaited_call`: a call with one answer; a call that a coroutine awaits.
+* `awaited_call`: a call that a coroutine awaits.
 """

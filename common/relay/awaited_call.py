@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 
-from common.relay.client_call import CallReceiver, ClientCall, Opener
+from common.relay.client_call import CallReceiver, ClientCall, Opener, UnaryReceiver
 from common.relay.errors import VendorConnectionError
-from common.relay.unary_receiver import UnaryReceiver
 from common.status import Status
 
 
@@ -98,11 +97,11 @@ class AwaitedCall:
     async def __aexit__(self, *_exc: object) -> None:
         self.cancel()
 
-    def _start(self, receiver: CallReceiver) -> None:
+    def _start(self, receiver: CallReceiver | UnaryReceiver) -> None:
         self._call = ClientCall(
             self._opener, receiver, self._method, self._request, timeout_s=self._timeout_s, to=self._to
         )
-        self._call.start()
+        self._opener.open(self._call)
 
     # The call's side (`client_call.CallReceiver`).
 
@@ -130,7 +129,6 @@ class _Unary(UnaryReceiver):
     """Gives a whole answer to a future."""
 
     def __init__(self, answer: asyncio.Future[tuple[Status, bytes | None]]) -> None:
-        super().__init__()
         self._answer = answer
 
     def answered(self, status: Status, message: bytes | None) -> None:

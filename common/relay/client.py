@@ -21,7 +21,7 @@ from pathlib import Path
 from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.awaited_call import AwaitedCall
-from common.relay.client_call import CallReceiver, ClientCall
+from common.relay.client_call import ClientCall, UnaryReceiver
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorUnreachable
 from common.sockets import FileId, file_id
@@ -86,7 +86,7 @@ class Channel:
 
     def start(
         self,
-        receiver: CallReceiver,
+        receiver: UnaryReceiver,
         method: str,
         request: bytes,
         *,
@@ -94,7 +94,7 @@ class Channel:
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> ClientCall:
-        """Start a call whose end the receiver hears, maybe before this returns.
+        """Start a call with one answer, whose end the receiver hears, maybe before this returns.
 
         Args:
             receiver: takes the answer.
@@ -105,11 +105,11 @@ class Channel:
             may_begin: asked right before the request leaves. If it says no, the call fails with `VendorCallWithheld`.
         """
         call = ClientCall(self, receiver, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
-        call.start()
+        self.open(call)
         return call
 
     def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> AwaitedCall:
-        """A call for a coroutine, as in `start`. It starts when its first message is awaited."""
+        """A call for a coroutine, with any number of answers. It starts when its first message is awaited."""
         return AwaitedCall(self, method, request, timeout_s=timeout_s, to=to)
 
     async def close(self) -> None:
@@ -129,8 +129,19 @@ class Channel:
         The call fails with `VendorUnreachable` if no connection can be made, and is not sent if another driver
         than its own serves the socket.
         """
-        connection = self._current()
-        if connection is None:
+        connection = self._connection
+        if connection is not None and (now := time.monotonic()) >= self._look_at_s:
+            self._look_at_s = now + LOOK_S
+            if self._file_id != (file_id(self.path) or self._file_id):
+                self._renew()  # another process listens there
+                connection = None
+        if (
+            connection is None
+            or connection.retired
+            or (transport := connection.transport) is None
+            or transport.is_closing()
+        ):
+            self._renew()
             self._await_dial(call)
         elif call.to and connection.name != call.to:
             self._renew()  # the next call asks for the name again
@@ -138,23 +149,6 @@ class Channel:
             call.fail(VendorConnectionError(text, sent=False))
         else:
             connection.begin(call)
-
-    def _current(self) -> ClientConnection | None:
-        connection = self._connection
-        if connection is None:
-            return None
-        if connection.usable and not self._is_replaced():
-            return connection
-        self._renew()
-        return None
-
-    def _is_replaced(self) -> bool:
-        """Whether another process listens at the path. It looks at most once in `LOOK_S`."""
-        now = time.monotonic()
-        if now < self._look_at_s:
-            return False
-        self._look_at_s = now + LOOK_S
-        return self._file_id != (file_id(self.path) or self._file_id)
 
     def _renew(self) -> None:
         """Use the connection for no more calls; running ones go on."""

@@ -4,7 +4,8 @@ Nothing here waits: a call tells its receiver, at once. A coroutine uses `common
 
 Rules:
 
-* The receiver hears of the end once: `ended` with the vendor's status, or `failed`. After `cancel` it hears no more.
+* The receiver hears of the end once: `answered` or `ended` with the vendor's status, or `failed`. After `cancel` it
+  hears no more.
 * A call that the driver refused to begin is sent again, a few times.
 * A call may wait for a connection, a stream, or its next attempt. So its permission is asked for each time when its
   request is about to leave, and not before (`may_begin`).
@@ -17,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from common.relay.connection import RETURN_BYTES, Stream
 from common.relay.errors import (
     MalformedField,
     MessageCompressed,
@@ -27,7 +29,8 @@ from common.relay.errors import (
     VendorStreamRefused,
     VendorUnreachable,
 )
-from common.relay.framing import Deframer
+from common.relay.frames import ErrorCode, error_name
+from common.relay.framing import PREFIX_BYTES, Deframer
 from common.relay.hpack import Header
 from common.relay.metadata import CONTENT_TYPE, is_grpc, status_of
 from common.status import Status
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     from common.relay.client_connection import ClientConnection
 
 log = logging.getLogger("csi_bridge.relay")
+
+_BUG = "a bug in CSI Bridge: the end of a call of %s was not handled"
 
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
 """The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
@@ -58,6 +63,20 @@ class CallReceiver(Protocol):
         """The call is over without a status of the vendor's."""
 
 
+class UnaryReceiver:
+    """Takes the end of a call whose answer has one message. A subclass says what becomes of it."""
+
+    __slots__ = ()
+
+    def answered(self, status: Status, message: bytes | None) -> None:
+        """The call is over, with the vendor's status, unchanged, and with the message if the status is OK."""
+        raise NotImplementedError
+
+    def failed(self, error: VendorConnectionError) -> None:
+        """The call has no status of the vendor's, or is OK without exactly one message."""
+        raise NotImplementedError
+
+
 class Opener(Protocol):
     """Gives a call its stream."""
 
@@ -68,8 +87,8 @@ class Opener(Protocol):
         """Send the call's request, now or later. Calls `call.fail` if that is impossible."""
 
 
-class ClientCall:
-    """One call. Begin it with `start`.
+class ClientCall(Stream):
+    """One call. `Opener.open` sends it.
 
     Attributes:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
@@ -77,21 +96,19 @@ class ClientCall:
         timeout_s: sent as `grpc-timeout`; the client itself sets no limit.
         to: the name of the driver that the call is for; empty for any.
         may_begin: tells whether the request may still leave; None: always.
-        stream_id: the id of the HTTP/2 stream, 0 before there is one.
         connection: the connection that carries it; None before.
         queue: the calls with which it waits for a connection or a stream; None if it does not.
         later: a timer or a task that it waits for; None if it does not.
         over: whether it has ended, or was cancelled.
     """
 
-    __slots__ = ("_deframer", "_has_headers", "_opener", "_openings", "_receiver", "_refusals", "_unread",
-                 "_unread_flow_bytes", "connection", "later", "may_begin", "method", "over", "queue", "request",
-                 "stream_id", "timeout_s", "to")  # fmt: skip
+    __slots__ = ("_has_headers", "_message", "_opener", "_openings", "_receiver", "_refusals", "_unread", "connection",
+                 "later", "may_begin", "method", "over", "queue", "request", "timeout_s", "to")  # fmt: skip
 
     def __init__(
         self,
         opener: Opener,
-        receiver: CallReceiver,
+        receiver: CallReceiver | UnaryReceiver,
         method: str,
         request: bytes,
         *,
@@ -99,37 +116,36 @@ class ClientCall:
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
+        self.stream_id = 0
+        self.send_window = 0
+        self.held = 0
+        self.remote_ended = False
+        self.deframer = None
         self.method = method
         self.request = request
         self.timeout_s = timeout_s
         self.to = to
         self.may_begin = may_begin
-        self.stream_id = 0
         self.connection: ClientConnection | None = None
         self.queue: dict[ClientCall, None] | None = None
         self.later: asyncio.TimerHandle | asyncio.Task[None] | None = None
         self.over = False
         self._opener = opener
         self._receiver = receiver
-        self._deframer = Deframer(opener.max_message_bytes)
+        self._message: bytes | None = None
+        """The answer of a unary call."""
         self._unread = False
-        self._unread_flow_bytes = 0
         self._has_headers = False
         self._openings = 0
         self._refusals = 0
 
     # The receiver's side.
 
-    def start(self) -> None:
-        """Send the request. If it cannot be sent, the receiver hears so before this returns."""
-        self._opener.open(self)
-
     def consumed(self) -> None:
         """Let the driver send more: the memory of all messages so far is free again."""
         self._unread = False
-        if self._unread_flow_bytes and not self.over and self.connection is not None:
-            self.connection.consumed(self, self._unread_flow_bytes)
-        self._unread_flow_bytes = 0
+        if not self.over and self.connection is not None:
+            self.connection.give_back(self)
 
     def cancel(self) -> None:
         """Cancel the call with RST_STREAM (CANCEL), unless it is over."""
@@ -142,12 +158,6 @@ class ClientCall:
             self.later.cancel()
         if self.connection is not None:
             self.connection.cancel(self)
-
-    def give_up(self, error: VendorConnectionError) -> None:
-        """Cancel the call because of its answer, and tell the receiver why."""
-        if not self.over:
-            self.cancel()
-            self._tell(error)
 
     # The connection's side.
 
@@ -171,79 +181,130 @@ class ClientCall:
             self.later = asyncio.get_running_loop().call_later(pause_s, self._opener.open, self)
             return
         self.over = True
-        self._tell(error)
+        self._tell_failure(error)
 
     def believed(self, status: Status) -> None:
         """End the call with a status that is the vendor's."""
-        if not self.over:
-            self.over = True
-            self._tell(status)
-
-    def headers_received(self, headers: list[Header], *, ended: bool) -> None:
-        """Take response headers or trailers (`ended`)."""
-        if not self._has_headers:
-            fields = dict(headers)
-            status = fields.get(b":status", b"")
-            if status.startswith(b"1") and not ended:
-                return
-            content_type = fields.get(b"content-type")
-            if (status != b"200" or content_type != CONTENT_TYPE) and (why := _not_grpc(status, content_type)):
-                self.give_up(VendorAnswerInvalid(why))
-                return
-            self._has_headers = True
-        elif not ended:
-            self.give_up(VendorAnswerInvalid("sent response headers twice"))
-        if ended:
-            self._trailers_received(headers)
-
-    def data_received(self, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Take bytes of the answer's messages."""
-        if not self._has_headers:
-            self.give_up(VendorAnswerInvalid("sent data before response headers"))
-            return
-        try:
-            self._deframe(data)
-        except MessageTooLarge as error:
-            self.give_up(VendorAnswerTooLarge(error.size_bytes, error.limit_bytes))
-        except MessageCompressed:
-            self.give_up(VendorAnswerInvalid("sent a compressed message, although no compression was offered"))
-        if ended:
-            self.fail(VendorAnswerInvalid("ended the answer without trailers (no grpc-status)"))
-        elif self._unread:
-            self._unread_flow_bytes += flow_bytes
-        elif not self.over and self.connection is not None:
-            self.connection.consumed(self, flow_bytes)
-
-    def _deframe(self, data: memoryview) -> None:
-        self._deframer.feed(data)
-        while not self.over and (message := self._deframer.pop()) is not None:
-            self._unread = True
-            self._receiver.took(self, message)
-
-    def _trailers_received(self, headers: list[Header]) -> None:
         if self.over:
             return
+        self.over = True
+        receiver = self._receiver
+        try:  # the receiver's mistake must not end the connection, which other calls share
+            if not isinstance(receiver, UnaryReceiver):
+                receiver.ended(status)
+            elif status.code:
+                receiver.answered(status, None)
+            elif self._message is None:
+                receiver.failed(VendorAnswerInvalid("answered OK without a message"))
+            else:
+                receiver.answered(status, self._message)
+        except Exception:
+            log.exception(_BUG, self.method)
+
+    def was_reset(self, code: int) -> None:
+        """End the call: the driver has reset its stream."""
+        assert self.connection is not None
+        self.connection.leave(self)
+        if code == ErrorCode.REFUSED_STREAM:
+            self.fail(VendorStreamRefused("the driver refused the call before it began (too many streams?)"))
+        else:
+            text = f"the driver reset the stream (HTTP/2 error {error_name(code)})"
+            self.fail(VendorConnectionError(text, sent=True))
+
+    def headers_received(self, fields: list[Header]) -> None:
+        """Take response headers or trailers."""
+        connection = self.connection
+        assert connection is not None
+        if self.remote_ended:
+            connection.answered(self)
+        if not self._has_headers:
+            found = dict(fields)
+            http_status, content_type = found.get(b":status", b""), found.get(b"content-type")
+            if http_status.startswith(b"1") and not self.remote_ended:
+                return
+            if (http_status != b"200" or content_type != CONTENT_TYPE) and (
+                why := _not_grpc(http_status, content_type)
+            ):
+                self._give_up(VendorAnswerInvalid(why))
+                return
+            self._has_headers = True
+        elif not self.remote_ended:
+            self._give_up(VendorAnswerInvalid("sent response headers twice"))
+        if not self.remote_ended or self.over:
+            return
         try:
-            status = status_of(headers)
+            status = status_of(fields)
         except MalformedField as error:
             self.fail(VendorAnswerInvalid(f"sent {error}"))
             return
         if status is None:
             self.fail(VendorAnswerInvalid("sent no grpc-status"))
-        elif not status.code and self._deframer.pending_bytes:
+        elif status.code:
+            connection.judge(self, status)
+        elif self.deframer is not None:
             self.fail(VendorAnswerInvalid("sent OK after a message that is cut short"))
-        elif self.connection is not None:
-            self.connection.judge(self, status)
+        else:
+            self.believed(status)
 
-    def _tell(self, end: Status | VendorConnectionError) -> None:
-        """Tell the receiver of the end. Its mistake must not end the connection, which other calls share."""
-        try:
-            if isinstance(end, Status):
-                self._receiver.ended(end)
+    def data_received(self, data: bytes, start: int, stop: int) -> None:
+        """Take bytes of the answer's messages: the usual message comes whole in one frame."""
+        connection = self.connection
+        assert connection is not None
+        if self.remote_ended:
+            connection.answered(self)
+        if not self._has_headers:
+            self._give_up(VendorAnswerInvalid("sent data before response headers"))
+            return
+        size = stop - start - PREFIX_BYTES
+        if (self.deframer is None and size >= 0 and not data[start]
+                and int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big") == size
+                and size <= self._opener.max_message_bytes):  # fmt: skip
+            message = data[start + PREFIX_BYTES : stop]
+            if self._message is None and isinstance(self._receiver, UnaryReceiver):
+                self._message = message
             else:
-                self._receiver.failed(end)
+                self._take(message)
+        else:
+            self._join(data[start:stop])
+        if self.remote_ended:
+            self.fail(VendorAnswerInvalid("ended the answer without trailers (no grpc-status)"))
+        elif not self._unread and self.held >= RETURN_BYTES and not self.over:
+            connection.give_back(self)
+
+    def _take(self, message: bytes) -> None:
+        if not isinstance(self._receiver, UnaryReceiver):
+            self._unread = True
+            self._receiver.took(self, message)
+        elif self._message is not None:
+            self._give_up(VendorAnswerInvalid("answered with more than one message"))
+        else:
+            self._message = message
+
+    def _join(self, part: bytes) -> None:
+        """Take a part of the messages that does not hold a whole one."""
+        deframer = self.deframer = self.deframer or Deframer(self._opener.max_message_bytes)
+        deframer.feed(part)
+        try:
+            while not self.over and (message := deframer.pop()) is not None:
+                self._take(message)
+        except MessageTooLarge as error:
+            self._give_up(VendorAnswerTooLarge(error.size_bytes, error.limit_bytes))
+        except MessageCompressed:
+            self._give_up(VendorAnswerInvalid("sent a compressed message, although no compression was offered"))
+        if not deframer.pending_bytes:
+            self.deframer = None
+
+    def _give_up(self, error: VendorConnectionError) -> None:
+        """Cancel the call because of its answer, and tell the receiver why."""
+        if not self.over:
+            self.cancel()
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: VendorConnectionError) -> None:
+        try:
+            self._receiver.failed(error)
         except Exception:
-            log.exception("a bug in CSI Bridge: the end of a call of %s was not handled", self.method)
+            log.exception(_BUG, self.method)
 
 
 def _not_grpc(http_status: bytes, content_type: bytes | None) -> str | None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from common.relay.client_call import ClientCall
+from common.relay.connection import Connection
 from common.relay.errors import (
     Http2Error,
     VendorCallWithheld,
@@ -11,12 +12,23 @@ from common.relay.errors import (
     VendorStreamRefused,
     VendorUnreachable,
 )
-from common.relay.frames import ErrorCode, error_name
-from common.relay.framing import frame
+from common.relay.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    HEADERS,
+    MAX_STREAM_ID,
+    ErrorCode,
+    error_name,
+    pack_head,
+    ping,
+    rst_stream,
+)
+from common.relay.framing import PREFIX_BYTES, pack_prefix
 from common.relay.hpack import Header
 from common.relay.library_texts import made_by_library
 from common.relay.metadata import request_block
-from common.relay.pump import Pump
 from common.status import Code, Status, code_name
 
 PROOF_OF_LIFE_S = 2.0
@@ -31,7 +43,7 @@ DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, 
 (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget)."""
 
 
-class ClientConnection(Pump):
+class ClientConnection(Connection[ClientCall]):
     """One connection, from the dial to its end."""
 
     def __init__(self, path: str, on_closed: Callable[["ClientConnection"], None]) -> None:
@@ -45,14 +57,13 @@ class ClientConnection(Pump):
         self._shut = False
         self._leaving = False
         self._on_closed = on_closed
-        self._calls: dict[int, ClientCall] = {}
         self._queue: dict[ClientCall, None] = {}
         self._pings = _Pings()
 
     @property
     def usable(self) -> bool:
         """Whether new calls may go here."""
-        return self.open and not self.retired and not self._http2.exhausted
+        return self.open and not self.retired
 
     def retire(self) -> None:
         """Take no new calls, and close when the last one ends."""
@@ -72,60 +83,74 @@ class ClientConnection(Pump):
 
         If the connection becomes unusable first, the call opens again elsewhere.
         """
-        if len(self._calls) < self._http2.peer_max_streams:
-            self._send(call)
-        else:
+        if len(self.streams) >= self.peer_max_streams:
             call.queue = self._queue
             self._queue[call] = None
-
-    def _send(self, call: ClientCall) -> None:
+            return
         if call.may_begin is not None and not call.may_begin():
             call.fail(VendorCallWithheld())
             return
         call.connection = self
-        call.stream_id = self._http2.open_stream(request_block(call.method, call.timeout_s))
-        self._calls[call.stream_id] = call
-        self._send_message(call.stream_id, frame(call.request), end=True)
-        self._flush()
+        call.stream_id = self.highest_id = stream_id = self.highest_id + 2
+        call.send_window = self.peer_window
+        self.streams[stream_id] = call
+        if stream_id == MAX_STREAM_ID:  # a new connection has new ids (section 5.1.1)
+            self.retired = True
+        block, request = request_block(call.method, call.timeout_s), call.request
+        size = len(request) + PREFIX_BYTES
+        if (self.table_said and not self.paused and not self.outgoing and len(block) <= FRAME_BYTES
+                and size <= FRAME_BYTES and size <= self.send_window and size <= self.peer_window):  # fmt: skip
+            call.send_window -= size
+            self.send_window -= size
+            self.out += (
+                pack_head(len(block) << 8 | HEADERS, END_HEADERS, stream_id), block,
+                pack_head(size << 8 | DATA, END_STREAM, stream_id), pack_prefix(0, len(request)), request,
+            )  # fmt: skip
+        else:
+            self.send_headers(stream_id, block, end=False)
+            self.send_message(call, request, end=True)
+        self.flush()
 
     def _admit(self) -> None:
-        """Send the waiting calls for which there is room, or let all open again if the connection takes no more."""
-        while self._queue and (not self.usable or len(self._calls) < self._http2.peer_max_streams):
+        """Begin the waiting calls for which there is room, or let all open again if the connection takes no more."""
+        while self._queue and (not self.usable or len(self.streams) < self.peer_max_streams):
             call = next(iter(self._queue))
             del self._queue[call]
             call.queue = None
             if self.usable:
-                self._send(call)
+                self.begin(call)
             else:
                 call.open_again()
 
-    def _end(self, stream_id: int) -> ClientCall | None:
-        call = self._calls.pop(stream_id, None)
-        if call is not None:
-            if self._outgoing:
-                self._drop_outgoing(stream_id)
-            if self._queue:
-                self._admit()
-        return call
-
     def _close_if_idle(self) -> None:
-        if self.retired and not self._calls and not self._pings.waiting and self._transport is not None:
-            self._transport.close()
+        if self.retired and not self.streams and not self._pings.waiting and self.transport is not None:
+            self.transport.close()
 
     # For its calls (`client_call.ClientCall`).
 
-    def consumed(self, call: ClientCall, flow_bytes: int) -> None:
-        """Let the driver send as many bytes again."""
-        self._http2.consumed(call.stream_id, flow_bytes)
-        if self._http2.queued:
-            self._flush_soon()
+    def answered(self, call: ClientCall) -> None:
+        """End the stream of a call that the driver has answered, also if it has not read the whole request."""
+        del self.streams[call.stream_id]
+        if call.stream_id in self.outgoing:
+            self.out.append(rst_stream(call.stream_id, ErrorCode.CANCEL))
+        if self.outgoing or self._queue or self.retired:
+            self.leave(call)
+
+    def leave(self, call: ClientCall) -> None:
+        """Let others have the place of a call whose stream is over."""
+        self.drop_outgoing(call.stream_id)
+        self._admit()
+        if self.retired:
+            self._loop.call_soon(self._close_if_idle)  # its status may yet need a PING
 
     def cancel(self, call: ClientCall) -> None:
         """Cancel the call with RST_STREAM (CANCEL)."""
-        if self._end(call.stream_id) is not None and self.open:
-            self._http2.reset(call.stream_id, ErrorCode.CANCEL)
-            self._flush()
-            self._close_if_idle()
+        if self.streams.get(call.stream_id) is call:
+            if self.open:
+                self.reset(call.stream_id, ErrorCode.CANCEL)
+                self.flush()
+            self.streams.pop(call.stream_id, None)
+            self.leave(call)
 
     def judge(self, call: ClientCall, status: Status) -> None:
         """Tell a call whether its status is the vendor's own: at once, or after a PING.
@@ -165,7 +190,7 @@ class ClientConnection(Pump):
             async with asyncio.timeout(PROOF_OF_LIFE_S):
                 answered = await asyncio.shield(answer)
         except TimeoutError:
-            if self.retired and not self._calls:
+            if self.retired and not self.streams:
                 self.shut()
             return False
         if answered and not self._leaving:
@@ -174,8 +199,8 @@ class ClientConnection(Pump):
 
     def _ping_if_due(self) -> None:
         if (data := self._pings.take()) is not None and self.open:
-            self._http2.ping(data)
-            self._flush_soon()
+            self.out.append(ping(data))
+            self.flush_soon()
 
     # HTTP/2's side.
 
@@ -185,39 +210,9 @@ class ClientConnection(Pump):
             self.ready.set_result(None)
         self._admit()
 
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """Give response headers or trailers to their call."""
-        call = self._answer_ended(stream_id) if ended else self._calls.get(stream_id)
-        if call is not None:
-            call.headers_received(headers, ended=ended)
-            if self.retired:
-                self._close_if_idle()
-
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Give bytes of an answer to their call."""
-        call = self._answer_ended(stream_id) if ended else self._calls.get(stream_id)
-        if call is not None:
-            call.data_received(data, flow_bytes, ended=ended)
-            if self.retired:
-                self._close_if_idle()
-
-    def _answer_ended(self, stream_id: int) -> ClientCall | None:
-        """End the stream of a call that the driver has answered, also if it has not read the whole request."""
-        if stream_id in self._outgoing:
-            self._http2.reset(stream_id, ErrorCode.CANCEL)
-        return self._end(stream_id)
-
-    def stream_reset(self, stream_id: int, code: int) -> None:
-        """End a call whose stream the driver has reset."""
-        call = self._end(stream_id)
-        if call is None:
-            return
-        if code == ErrorCode.REFUSED_STREAM:
-            call.fail(VendorStreamRefused("the driver refused the call before it began (too many streams?)"))
-        else:
-            text = f"the driver reset the stream (HTTP/2 error {error_name(code)})"
-            call.fail(VendorConnectionError(text, sent=True))
-        self._close_if_idle()
+    def stream_opened(self, stream_id: int, _fields: list[Header], *, ended: bool) -> None:  # noqa: ARG002
+        """Ignore late headers: a driver opens no stream."""
+        self.check_not_idle(stream_id, "HEADERS")
 
     def ping_acknowledged(self, data: bytes) -> None:
         """Wake the waiters for this PING: the driver is alive."""
@@ -230,8 +225,9 @@ class ClientConnection(Pump):
         self.retired = self._leaving = True
         text = f"the driver is closing the connection (GOAWAY {error_name(code)}"
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
-        for stream_id in [stream for stream in self._calls if stream > last_stream_id]:
-            if (call := self._end(stream_id)) is not None:
+        for stream_id in [stream for stream in self.streams if stream > last_stream_id]:
+            if (call := self.streams.pop(stream_id, None)) is not None:
+                self.drop_outgoing(stream_id)
                 call.fail(VendorStreamRefused(f"{text} and did not begin the call"))
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, text))
@@ -242,8 +238,8 @@ class ClientConnection(Pump):
         """End every running call: the connection is gone."""
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
-        calls = list(self._calls.values())
-        self._calls.clear()
+        calls = list(self.streams.values())
+        self.streams.clear()
         self._pings.lost()
         self.gone.set()
         self._on_closed(self)

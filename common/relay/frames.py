@@ -61,7 +61,9 @@ def error_name(code: int) -> str:
     return _ERROR_NAMES.get(code) or str(code)
 
 
-_HEADER = struct.Struct(">IBI")
+pack_head = struct.Struct(">IBI").pack
+"""`header` without a Python call: the size << 8 | kind, the flags, the stream's id."""
+
 _PAIR = struct.Struct(">HI")
 _TWO = struct.Struct(">II")
 _WORD = struct.Struct(">I")
@@ -69,7 +71,7 @@ _WORD = struct.Struct(">I")
 
 def header(kind: int, flags: int, stream_id: int, size: int) -> bytes:
     """The nine bytes before a payload of `size` bytes (section 4.1)."""
-    return _HEADER.pack(size << 8 | kind, flags, stream_id)
+    return pack_head(size << 8 | kind, flags, stream_id)
 
 
 def settings(values: dict[int, int]) -> bytes:

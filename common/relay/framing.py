@@ -3,15 +3,20 @@
 Pure: bytes in, messages out. A message above the limit is refused at its length prefix.
 """
 
+import struct
+
 from common.relay.errors import MessageCompressed, MessageTooLarge
 
 PREFIX_BYTES = 5
 """The flag byte and the length."""
 
 
+pack_prefix = struct.Struct(">BI").pack
+
+
 def frame(message: bytes) -> bytes:
     """The bytes of one uncompressed message as they go into DATA frames."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
+    return pack_prefix(0, len(message)) + message
 
 
 class Deframer:

@@ -5,6 +5,8 @@ every connection; bytes are cheap on a UNIX socket. Decoding must handle every e
 decoder in Rust. jh2's public decoder is in Python and four times slower.
 """
 
+import re
+from operator import itemgetter
 from typing import TypeAlias
 
 from jh2._hazmat import Decoder as _RustDecoder
@@ -21,6 +23,14 @@ _FIELD_BYTES = 32
 
 _FEW_FIELDS = 64
 """So many fields add 2 KiB of that overhead at most, which nobody misses: their sizes are not added up."""
+
+_MOST_KNOWN = 8
+"""The decoded blocks that are kept: a peer's answers have two or three."""
+
+_ONLY_INDEXED = re.compile(rb"[\x80-\xfe]{1,16}").fullmatch
+"""Matches a short block of indexed fields, whose indexes have one byte each (RFC 7541, 6.1)."""
+
+_NAME_AND_VALUE = itemgetter(0, 1)
 
 NO_DYNAMIC_TABLE = b"\x20"
 """A dynamic table size update to 0, for the start of a connection's first block. So no later limit of the peer can be
@@ -71,23 +81,31 @@ def _string(text: bytes) -> bytes:
 
 
 class Decoder:
-    """Decodes the header blocks of one direction, in their order."""
+    """Decodes the header blocks of one direction, in their order.
 
-    __slots__ = ("_decoder", "_max_list_bytes")
+    A block that only names fields of the tables changes nothing, and means the same until a block changes the dynamic
+    table. An answer's usual headers and trailers are such, so they are decoded once.
+    """
+
+    __slots__ = ("_decoder", "_known", "_max_list_bytes")
 
     def __init__(self, max_list_bytes: int) -> None:
         """A header list counts 32 bytes more for each field (RFC 9113, section 6.5.2)."""
         self._decoder = _RustDecoder(max_list_bytes)
+        self._known: dict[bytes, list[Header]] = {}
         self._max_list_bytes = max_list_bytes
 
     def decode(self, block: bytes) -> list[Header]:
-        """The fields of a block.
+        """The fields of a block, not to be changed.
 
         Raises:
             Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
         """
+        known = self._known.get(block)
+        if known is not None:
+            return known
         try:
-            fields = [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]
+            fields = list(map(_NAME_AND_VALUE, self._decoder.decode(block, raw=True)))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - some broken blocks make it panic
@@ -98,4 +116,8 @@ class Decoder:
         is_long = len(fields) > _FEW_FIELDS
         if is_long and sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields) > self._max_list_bytes:
             raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM)
+        if not _ONLY_INDEXED(block):
+            self._known.clear()
+        elif len(self._known) < _MOST_KNOWN:
+            self._known[block] = fields
         return fields

@@ -25,8 +25,8 @@ RESPONSE_HEADERS: list[Header] = [
 """The headers before the first message of every answer."""
 
 RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
+OK_BLOCK = encode([(b"grpc-status", b"0")])
 _OK = Status(0)
-_OK_BLOCK = encode([(b"grpc-status", b"0")])
 
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -112,7 +112,7 @@ def trailer_block(status: Status, message_limit_bytes: int) -> bytes:
             its header limit and makes a final status of its own.
     """
     if status.ok and not status.message:
-        return _OK_BLOCK
+        return OK_BLOCK
     fields = [(b"grpc-status", b"%d" % status.code)]
     if status.message:
         fields.append((b"grpc-message", _cut(encode_message(status.message), message_limit_bytes)))

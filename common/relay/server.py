@@ -37,6 +37,7 @@ class Server:
         connections: the clients' connections.
         calls_in_flight: how many calls are not over.
         draining: whether new calls are refused.
+        idle: set once no call runs after that.
     """
 
     def __init__(self, handler: Handler, settings: ServerSettings) -> None:
@@ -45,10 +46,9 @@ class Server:
         self.connections: set[ServerConnection] = set()
         self.calls_in_flight = 0
         self.draining = False
+        self.idle = asyncio.Event()
         self._socket: socket.socket | None = None
         self._listener: asyncio.AbstractServer | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._no_connections = asyncio.Event()
         self._no_connections.set()
 
@@ -64,6 +64,8 @@ class Server:
 
     def _stop_listening(self) -> None:
         self.draining = True
+        if not self.calls_in_flight:
+            self.idle.set()
         if isinstance(self._socket, UnixListener):
             self._socket.remove_file()
         if self._listener is not None:
@@ -76,7 +78,7 @@ class Server:
         `close` still works.
         """
         self._stop_listening()
-        await self._idle.wait()
+        await self.idle.wait()
         await self.close()
 
     async def close(self) -> None:
@@ -84,7 +86,7 @@ class Server:
         self._stop_listening()
         for connection in list(self.connections):
             connection.cancel_calls()
-        await _within(CANCEL_GRACE_S, self._idle)
+        await _within(CANCEL_GRACE_S, self.idle)
         for connection in list(self.connections):
             connection.say_goodbye()
         if not await _within(GOODBYE_S, self._no_connections):
@@ -106,17 +108,6 @@ class Server:
         self.connections.discard(connection)
         if not self.connections:
             self._no_connections.set()
-
-    def call_began(self) -> None:
-        """Count a call that begins."""
-        self.calls_in_flight += 1
-        self._idle.clear()
-
-    def call_ended(self) -> None:
-        """Count a call that is over."""
-        self.calls_in_flight -= 1
-        if not self.calls_in_flight:
-            self._idle.set()
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

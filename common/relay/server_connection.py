@@ -2,31 +2,32 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.deadlines import Deadlines
+from common.relay import frames
+from common.relay.connection import MAX_STREAMS, Connection
 from common.relay.errors import (
-    FramingError,
     Http2Error,
     MalformedField,
     MessageCompressed,
     MessageTooLarge,
     ServerClosing,
 )
-from common.relay.frames import ErrorCode
-from common.relay.framing import Deframer, frame
+from common.relay.frames import FRAME_BYTES, ErrorCode
+from common.relay.framing import Deframer
 from common.relay.hpack import Header, encode
-from common.relay.metadata import RESPONSE_BLOCK, RESPONSE_HEADERS, is_grpc, parse_timeout, trailer_block
-from common.relay.pump import Pump, Taken
+from common.relay.metadata import CONTENT_TYPE, RESPONSE_HEADERS, is_grpc, parse_timeout, trailer_block
 from common.relay.server_call import Callee, CancelReason, ServerCall
 from common.status import Code, Origin, Status
 
 if TYPE_CHECKING:
     from common.relay.server import Server
 
-logger = logging.getLogger("csi_bridge.relay")
+log = logging.getLogger("csi_bridge.relay")
 
 Handler = Callable[[ServerCall], Callee | None]
 """Takes a call. Returns its callee, or None if it has finished the call already."""
@@ -59,31 +60,20 @@ class ServerSettings:
     origin: str = Origin.PROXY
 
 
-class _Request:
-    """A request that has not arrived completely."""
+class ServerConnection(Connection[ServerCall]):
+    """One client's connection.
 
-    __slots__ = ("deadline", "deframer", "message", "method", "timeout_s")
-
-    def __init__(self, method: str, timeout_s: float | None, deadline: float | None, limit_bytes: int) -> None:
-        self.method = method
-        self.timeout_s = timeout_s
-        self.deadline = deadline
-        self.deframer = Deframer(limit_bytes)
-        self.message: bytes | None = None
-
-
-class ServerConnection(Pump):
-    """One client's connection."""
+    Attributes:
+        settings: the server's.
+    """
 
     def __init__(self, owner: "Server") -> None:
         super().__init__(client=False)
+        self.settings = owner.settings
         self._owner = owner
-        self._settings = owner.settings
-        self._requests: dict[int, _Request] = {}
-        self._running: dict[int, ServerCall] = {}
         self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_at = math.inf
         """The time of the timer. uvloop gives a handle without a time for one that is due."""
         self._silent: asyncio.TimerHandle | None = None
 
@@ -102,211 +92,176 @@ class ServerConnection(Pump):
             self._silent = None
 
     def _never_spoke(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+        if self.transport is not None:
+            self.transport.close()
 
     def closed(self, why: Exception | None) -> None:
         """Cancel this client's calls."""
         if isinstance(why, Http2Error):
-            logger.warning(
-                "a client of the gRPC socket broke the rules of HTTP/2, and its connection was closed: %s", why
-            )
+            log.warning("a client of the gRPC socket broke the rules of HTTP/2, and its connection was closed: %s", why)
         if self._silent is not None:
             self._silent.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        self._requests.clear()
-        for stream_id in list(self._running):
-            self._cancel(stream_id, CancelReason.CALLER_LOST)
+        self.cancel_calls(CancelReason.CALLER_LOST)
         self._owner.connection_closed(self)
 
     def say_goodbye(self) -> None:
         """Send GOAWAY and close: the server stops, and no call runs here."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._http2.goaway(ErrorCode.NO_ERROR)
-            self._flush()
-            self._transport.close()
+        if self.transport is not None and not self.transport.is_closing():
+            self._goaway(ErrorCode.NO_ERROR)
+            self.flush()
+            self.transport.close()
 
-    def cancel_calls(self) -> None:
-        """Cancel every call because the server closes."""
-        for stream_id in list(self._running):
-            self._cancel(stream_id, CancelReason.CLOSING)
-
-    # HTTP/2's side.
-
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """Take a new request. A request's trailers have no meaning."""
-        if stream_id not in self._requests and stream_id not in self._running:
-            self._begin(stream_id, headers)
-        if ended:
-            self._request_ended(stream_id)
-
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Take bytes of a request message. The message limit bounds them, so the window is given back at once."""
-        self._http2.consumed(stream_id, flow_bytes)
-        request = self._requests.get(stream_id)
-        if request is None:
-            return
-        try:
-            self._feed(request, data)
-        except MessageTooLarge as error:
-            self._refuse(stream_id, self._settings.too_large(error.size_bytes))
-        except MessageCompressed:
-            self._refuse(stream_id, self._own(Code.UNIMPLEMENTED, "compressed requests are not supported"))
-        except FramingError as flaw:
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, str(flaw)))
-        if ended:
-            self._request_ended(stream_id)
-
-    def stream_reset(self, stream_id: int, _code: int) -> None:
-        """Cancel a call whose stream the client has reset."""
-        self._requests.pop(stream_id, None)
-        self._drop_outgoing(stream_id)
-        self._cancel(stream_id, CancelReason.CALLER_CANCELLED)
+    def cancel_calls(self, reason: CancelReason = CancelReason.CLOSING) -> None:
+        """Cancel every call, if nothing else is said because the server closes."""
+        for call in list(self.streams.values()):
+            call.cancel(reason)
 
     # A request on its way in.
 
-    def _begin(self, stream_id: int, headers: list[Header]) -> None:
-        fields = dict(headers)
-        if fields.get(b":method") != b"POST":
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, "gRPC calls are HTTP/2 POST requests"), b"405")
+    def stream_opened(self, stream_id: int, fields: list[Header], *, ended: bool) -> None:
+        """Take the headers of a new request."""
+        if stream_id <= self.highest_id:
             return
-        if not is_grpc(fields.get(b"content-type")):
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, "the content-type is not application/grpc"), b"415")
+        self.highest_id = stream_id
+        if len(self.streams) >= MAX_STREAMS:
+            self.out.append(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        call = self.streams[stream_id] = ServerCall(self, stream_id)
+        call.remote_ended = ended
+        found = dict(fields)
+        content_type, timeout = found.get(b"content-type"), found.get(b"grpc-timeout")
+        if found.get(b":method") != b"POST":
+            self._refuse(call, Code.UNAVAILABLE, "gRPC calls are HTTP/2 POST requests", b"405")
+            return
+        if content_type != CONTENT_TYPE and not is_grpc(content_type):
+            self._refuse(call, Code.UNAVAILABLE, "the content-type is not application/grpc", b"415")
             return
         try:
-            timeout = fields.get(b"grpc-timeout")
-            timeout_s = None if timeout is None else parse_timeout(timeout)
-            method = fields.get(b":path", b"").decode("ascii")
+            if timeout is not None:
+                call.timeout_s = parse_timeout(timeout)
+                call.deadline = self._loop.time() + call.timeout_s
+            call.method = found.get(b":path", b"").decode("ascii")
         except (MalformedField, UnicodeDecodeError) as error:
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, f"malformed request headers: {error}"))
+            self._refuse(call, Code.UNAVAILABLE, f"malformed request headers: {error}")
             return
-        deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        self._requests[stream_id] = _Request(method, timeout_s, deadline, self._settings.max_message_bytes)
+        if ended:
+            self.request_ended(call)
 
-    def _feed(self, request: _Request, data: memoryview) -> None:
-        request.deframer.feed(data)
-        if request.message is None:
-            request.message = request.deframer.pop()
-        if request.message is not None and request.deframer.pending_bytes:
-            raise FramingError("more than one request message; client streaming is not supported")
-
-    def _request_ended(self, stream_id: int) -> None:
-        request = self._requests.pop(stream_id, None)
-        if request is None:
-            return
-        if request.message is None:
-            self._refuse(stream_id, self._own(Code.UNAVAILABLE, "the request message is missing or cut short"))
-        elif self._owner.draining:
-            self._refuse(stream_id, self._settings.on_error(ServerClosing()))
+    def join_request(self, call: ServerCall, part: bytes) -> None:
+        """Take a part of a request that did not come in one frame. The message limit bounds it, not the window."""
+        self.give_back(call)
+        deframer = call.deframer = call.deframer or Deframer(self.settings.max_message_bytes)
+        deframer.feed(part)
+        try:
+            if not call.is_whole and (message := deframer.pop()) is not None:
+                call.request, call.is_whole = message, True
+        except MessageTooLarge as error:
+            self._answer_early(call, self.settings.too_large(error.size_bytes))
+        except MessageCompressed:
+            self._refuse(call, Code.UNIMPLEMENTED, "compressed requests are not supported")
         else:
-            self._dispatch(stream_id, request, request.message)
+            if call.is_whole and deframer.pending_bytes:
+                text = "more than one request message; client streaming is not supported"
+                self._refuse(call, Code.UNAVAILABLE, text)
+            elif call.remote_ended:
+                self.request_ended(call)
 
-    def _refuse(self, stream_id: int, status: Status, http_status: bytes = b"200") -> None:
+    def request_ended(self, call: ServerCall) -> None:
+        """Hand over a request that came in pieces, if it is whole."""
+        if call.is_whole:
+            self.dispatch(call)
+        else:
+            self._refuse(call, Code.UNAVAILABLE, "the request message is missing or cut short")
+
+    def _refuse(self, call: ServerCall, code: Code, text: str, http_status: bytes = b"200") -> None:
+        self._answer_early(call, Status(code, text, self.settings.origin), http_status)
+
+    def _answer_early(self, call: ServerCall, status: Status, http_status: bytes = b"200") -> None:
         """Answer without a handler, and let a client that is still sending stop (RFC 9113, 8.1)."""
-        self._requests.pop(stream_id, None)
         block = encode([(b":status", http_status), *RESPONSE_HEADERS[1:]])
-        self._http2.send_headers(stream_id, block + trailer_block(status, self._message_limit_bytes), end=True)
-        self._http2.reset(stream_id, ErrorCode.NO_ERROR)
-
-    def _own(self, code: Code, text: str) -> Status:
-        return Status(code, text, self._settings.origin)
-
-    @property
-    def _message_limit_bytes(self) -> int:
-        """The longest `grpc-message` for this client. C-core drops trailers at random above half of its own limit."""
-        limit = self._http2.peer_header_list_bytes
-        return MESSAGE_LIMIT_BYTES if limit is None else min(MESSAGE_LIMIT_BYTES, limit // 4)
+        self.send_headers(call.stream_id, block + trailer_block(status, self.message_limit_bytes), end=True)
+        if call.remote_ended:
+            del self.streams[call.stream_id]
+        else:
+            self.reset(call.stream_id, ErrorCode.NO_ERROR)
 
     # A call under way.
 
-    def _dispatch(self, stream_id: int, request: _Request, message: bytes) -> None:
-        call = ServerCall(self, stream_id, method=request.method, request=message, timeout_s=request.timeout_s)
-        self._running[stream_id] = call
-        if request.deadline is not None:
-            self._deadlines.add(request.deadline, stream_id, self._running)
-            self._arm()
-        self._owner.call_began()
+    def dispatch(self, call: ServerCall) -> None:
+        """Give a call whose request is whole to the handler."""
+        owner = self._owner
+        if owner.draining:
+            self._answer_early(call, self.settings.on_error(ServerClosing()))
+            return
+        if call.deadline is not None:
+            self._deadlines.add(call.deadline, call.stream_id, self.streams)
+            if call.deadline < self._timer_at:
+                self._arm(call.deadline)
+        owner.calls_in_flight += 1
         try:
-            callee = self._owner.handler(call)
+            callee = owner.handler(call)
             if not call.finished:
                 call.callee = callee
         except Exception as error:  # noqa: BLE001 - the caller gets the owner's status for every error
             call.fail(error)
 
-    def _expire(self) -> None:
-        self._timer = None
-        for stream_id in self._deadlines.passed(self._loop.time()):
-            self._cancel(stream_id, CancelReason.DEADLINE)
-        self._arm()
+    def over(self, call: ServerCall) -> None:
+        """Forget a call that has its end."""
+        self.streams.pop(call.stream_id, None)
+        owner = self._owner
+        owner.calls_in_flight -= 1
+        if owner.draining and not owner.calls_in_flight:
+            owner.idle.set()
 
-    def _arm(self) -> None:
-        """Keep one timer, no later than the first deadline."""
+    def _expire(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        for stream_id in self._deadlines.passed(self._loop.time()):
+            if (call := self.streams.get(stream_id)) is not None:
+                call.cancel(CancelReason.DEADLINE)
         first = self._deadlines.first
-        if first is None or (self._timer is not None and self._timer_at <= first):
-            return
+        if first is not None and first < self._timer_at:
+            self._arm(first)
+
+    def _arm(self, deadline: float) -> None:
+        """Keep one timer, for the first deadline."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = self._loop.call_at(first, self._expire), first
+        self._timer, self._timer_at = self._loop.call_at(deadline, self._expire), deadline
 
-    def _cancel(self, stream_id: int, reason: CancelReason) -> None:
-        call = self._running.get(stream_id)
-        if call is None or call.gone:
-            return
-        call.cancelled_by = reason
-        if not call.finished and call.callee is not None:
-            call.callee.cancelled()
-        elif reason is CancelReason.DEADLINE and stream_id in self._outgoing:
-            self._cut(stream_id)
+    # For its calls.
 
-    # The answer of a call (`server_call.ServerCall`).
+    @property
+    def message_limit_bytes(self) -> int:
+        """The longest `grpc-message` for this client. C-core drops trailers at random above half of its own limit."""
+        limit = self.peer_header_list_bytes
+        return MESSAGE_LIMIT_BYTES if limit is None else min(MESSAGE_LIMIT_BYTES, limit // 4)
 
-    def send_message(self, call: ServerCall, message: bytes, taken: Taken) -> None:
-        """Send one message, after the headers if it is the first. It leaves at the end of the loop's turn."""
-        if not call.headers_sent:
-            call.headers_sent = True
-            self._http2.send_headers(call.stream_id, RESPONSE_BLOCK, end=False)
-        self._send_message(call.stream_id, frame(message), end=False, taken=taken)
-        self._flush_soon()
+    def can_send(self, call: ServerCall, size: int) -> bool:
+        """Whether DATA of this size may leave at once, in one frame."""
+        return (
+            self.table_said
+            and not self.outgoing
+            and not self.paused
+            and size <= FRAME_BYTES
+            and size <= call.send_window
+            and size <= self.send_window
+            and self.transport is not None
+            and not self.transport.is_closing()
+        )
 
-    def send_status(self, call: ServerCall, status: Status, taken: Taken) -> None:
-        """Send the trailers, and all that waits."""
-        outgoing = self._outgoing.get(call.stream_id)
-        if call.gone or not self.open or (outgoing is not None and call.cancelled_by is CancelReason.DEADLINE):
-            if outgoing is not None:
-                self._cut(call.stream_id)
-            self._over(call)
-            taken(False)  # noqa: FBT003
-            return
-        block = trailer_block(status, self._message_limit_bytes)
-        if outgoing is not None:
-
-            def left(whole: bool) -> None:  # noqa: FBT001  # as `pump.Taken`
-                self._over(call)
-                taken(whole)
-
-            outgoing.trailers = block, left
-            return
-        self._http2.send_headers(call.stream_id, block if call.headers_sent else RESPONSE_BLOCK + block, end=True)
-        self._flush()
-        self._over(call)
-        taken(True)  # noqa: FBT003
-
-    def _cut(self, stream_id: int) -> None:
+    def cut(self, call: ServerCall) -> None:
         """Reset the stream of a caller that does not read its answer."""
-        self._drop_outgoing(stream_id)
-        self._http2.reset(stream_id, ErrorCode.CANCEL)
-        self._flush()
+        self.drop_outgoing(call.stream_id)
+        self.reset(call.stream_id, ErrorCode.CANCEL)
+        self.flush()
 
     def status_for(self, call: ServerCall, error: BaseException | None) -> Status:
         """The status of a call that failed with this error, or was cancelled."""
         if not isinstance(error, Exception):
             if call.cancelled_by is CancelReason.DEADLINE:
-                return self._settings.on_deadline(call)
+                return self.settings.on_deadline(call)
             if call.cancelled_by is CancelReason.CLOSING:
-                return self._settings.on_error(ServerClosing())
-        return self._settings.on_error(error)
-
-    def _over(self, call: ServerCall) -> None:
-        if self._running.pop(call.stream_id, None) is not None:
-            self._owner.call_ended()
+                return self.settings.on_error(ServerClosing())
+        return self.settings.on_error(error)

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 from common.relay import frames
 from common.relay.errors import Http2Error
 from common.relay.hpack import Decoder, encode
-from common.relay.http2 import Http2
-from common.relay.server import Server, in_task
-from common.relay.server_connection import ServerConnection, ServerSettings
+from common.relay.server import in_task
 from common.sockets import file_id
 from common.status import Code, Status
 from edge.registry.plugin_client import PluginClient, PluginSilent
@@ -29,12 +27,14 @@ from edge.registry.registration import (
     read_node_info,
 )
 from tests.fuzz.cutter import Cutter
+from tests.kit.http2 import Calling, Ends, Serving, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from common.relay.client_call import ClientCall
     from common.relay.client_connection import ClientConnection
-    from common.relay.hpack import Header
+    from common.relay.errors import VendorConnectionError
     from common.relay.server_call import ServerCall
 
 _IDS = (0, 1, 2, 3, 5, 7, 9, frames.MAX_STREAM_ID)
@@ -61,47 +61,47 @@ def hpack(data: bytes) -> None:
 
 
 def http2(data: bytes) -> None:
-    """Either end of a connection, with an owner that reads, answers and resets."""
-    cut = Cutter(data)
-    client = bool(cut.number() & 1)
-    owner = _Owner()
-    end = Http2(owner, client=client)
-    end.start()
-    opened = [end.open_stream(_REQUEST) for _ in range(cut.number() % 3)] if client else []
-    with contextlib.suppress(Http2Error):
-        if not client:
-            end.receive(frames.PREFACE)
-        while cut.left:
-            end.receive(_some_frames(cut))
-            for stream_id, size in owner.unread:
-                end.consumed(stream_id, size)
-            owner.unread.clear()
-            if opened and cut.number() & 1:
-                stream_id = cut.choose(opened)
-                if room := end.sendable_bytes(stream_id):
-                    end.send_data(stream_id, bytes(min(room, 100)), end=bool(cut.number() & 1))
-            assert len(end.take()) < 1 << 20
+    """The client's connection, with calls of both kinds."""
+    _run(_calling(Cutter(data)))
+
+
+async def _calling(cut: Cutter) -> None:
+    end = Calling(limit=1_000).begun()
+    calls, ends = [], [Ends(), Ends(), _Reader()]
+    while cut.left and not end.wire.is_closing():
+        if len(calls) < len(ends) and cut.number() & 1:
+            calls.append(end.call(ends[len(calls)], bytes(cut.number(2))))
+        end.receive(_some_frames(cut))
+        if calls and not cut.number() % 8:
+            cut.choose(calls).cancel()
+        assert sum(map(len, end.wire.writes)) < 1 << 20
+        await asyncio.sleep(0)
+    end.wire.lose()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not end.connection.streams
+    assert not end.connection.outgoing
+    assert all(len(each.seen) <= 1 for each in ends if isinstance(each, Ends))
+    end.connection.ready.cancelled() or end.connection.ready.exception()
 
 
 def serving(data: bytes) -> None:
-    """The server's connection, with a handler that echoes each request."""
+    """The server's connection, with a handler that echoes each request, at once or in a task."""
     _run(_serving(Cutter(data)))
 
 
 async def _serving(cut: Cutter) -> None:
-    server = Server(in_task(_echo), _SETTINGS)
-    connection = ServerConnection(server)
-    wire = _Wire(connection)
-    connection.connection_made(wire)
-    connection.data_received(frames.PREFACE)
-    while cut.left and not wire.is_closing():
-        connection.data_received(_some_frames(cut))
+    end = Serving(in_task(_echo) if cut.number() & 1 else _echo_at_once, limit=1_000)
+    end.receive(frames.PREFACE)
+    while cut.left and not end.wire.is_closing():
+        end.receive(_some_frames(cut))
         await asyncio.sleep(0)
-    wire.lose()
+    end.wire.lose()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not server.connections
-    assert server.calls_in_flight == 0
+    assert not end.server.connections
+    assert not end.connection.outgoing
+    assert end.server.calls_in_flight == 0
 
 
 def registering(data: bytes) -> None:
@@ -126,13 +126,12 @@ async def _asking(cut: Cutter) -> None:
     """Call GetInfo of a plugin that answers these bytes."""
     loop = asyncio.get_running_loop()
     made: list[ClientConnection] = []
-    wires: list[_Wire] = []
+    wires: list[Wire] = []
 
-    async def connect(factory: Any, _path: str) -> tuple[_Wire, ClientConnection]:
+    async def connect(factory: Any, _path: str) -> tuple[Wire, ClientConnection]:
         connection = factory()
         made.append(connection)
-        wires.append(_Wire(connection))
-        connection.connection_made(wires[-1])
+        wires.append(Wire(connection))
         return wires[-1], connection
 
     loop.create_unix_connection = connect  # type: ignore[assignment]  # no real socket: thousands of cases a second
@@ -165,81 +164,26 @@ def _socket() -> Path:
     return Path(tempfile.mkstemp(prefix="csi-fuzz-")[1])
 
 
-class _Owner:
-    def __init__(self) -> None:
-        self.unread: list[tuple[int, int]] = []
+class _Reader:
+    """Takes a call's messages, and uses each at once."""
 
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
+    def took(self, call: ClientCall, _message: bytes) -> None:
+        call.consumed()
+
+    def ended(self, status: Status) -> None:
         pass
 
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        self.unread.append((stream_id, flow_bytes))
-
-    def stream_reset(self, stream_id: int, code: int) -> None:
-        pass
-
-    def window_opened(self) -> None:
-        pass
-
-    def settings_received(self) -> None:
-        pass
-
-    def ping_acknowledged(self, data: bytes) -> None:
-        pass
-
-    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+    def failed(self, error: VendorConnectionError) -> None:
         pass
 
 
-class _Wire(asyncio.Transport):
-    """A transport whose other end reads everything at once. `lose` cuts it."""
-
-    def __init__(self, protocol: asyncio.BaseProtocol) -> None:
-        super().__init__()
-        self._protocol, self._closing, self._lost = protocol, False, False
-
-    def lose(self) -> None:
-        if not self._lost:
-            self._closing = self._lost = True
-            self._protocol.connection_lost(None)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: object) -> None:
-        pass
-
-    def close(self) -> None:
-        self._closing = True
-        asyncio.get_running_loop().call_soon(self.lose)
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
+def _echo_at_once(call: ServerCall) -> None:
+    call.answer(Status(Code.OK), call.request)
 
 
 async def _echo(call: ServerCall) -> None:
     await call.send(call.request)
     call.finish(Status(Code.OK))
-
-
-_SETTINGS = ServerSettings(
-    max_message_bytes=1_000,
-    on_error=lambda error: Status(Code.UNAVAILABLE, str(error)),
-    too_large=lambda size: Status(Code.UNAVAILABLE, str(size)),
-    on_deadline=lambda _: Status(Code.DEADLINE_EXCEEDED),
-    max_connections=10,
-)
 
 
 def _some_frames(cut: Cutter) -> bytes:

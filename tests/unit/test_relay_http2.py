@@ -1,68 +1,177 @@
-"""HTTP/2, both ends of it ours: frames, header compression, streams, windows, and every rule that a peer can break."""
+"""HTTP/2, both ends of it ours, as bytes: frames, header compression, streams, windows, and each rule for a peer."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from jh2.hpack import Decoder as PythonDecoder
 from jh2.hpack import Encoder
 
 from common.relay import frames
-from common.relay.errors import Http2Error
-from common.relay.frame_reader import FrameReader
+from common.relay.connection import CONNECTION_WINDOW_BYTES, MAX_STREAMS, STREAM_WINDOW_BYTES
+from common.relay.errors import Http2Error, VendorConnectionError
 from common.relay.frames import ErrorCode, Setting
-from common.relay.hpack import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, NO_DYNAMIC_TABLE, Decoder, Header, encode
-from common.relay.http2 import CONNECTION_WINDOW_BYTES, MAX_STREAMS, STREAM_WINDOW_BYTES, Http2
+from common.relay.hpack import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, NO_DYNAMIC_TABLE, Decoder, encode
+from common.relay.server import CancelReason, in_task
+from common.status import Code, Status
+from tests.kit.http2 import ANSWER, REQUEST, SETTINGS, Calling, Ends, Serving, cut_frames, fields, message, wire
+from tests.kit.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.relay.client_call import ClientCall
+    from common.relay.server import ServerCall
+
+OK = Status(Code.OK)
+BLOCK = fields(*REQUEST.items())
+HEADERS_ = wire(1, 4, 1, BLOCK)
+ENDED = HEADERS_ + wire(0, 1, 1, message(b""))
+TRAILERS = fields(("grpc-status", "0"))
+
+
+def headers(stream_id: int) -> bytes:
+    return wire(1, 4, stream_id, BLOCK)
+
+
+def request(stream_id: int, payload: bytes = b"") -> bytes:
+    return headers(stream_id) + wire(0, 1, stream_id, message(payload))
+
+
+def answer(stream_id: int, payload: bytes = b"") -> bytes:
+    return wire(1, 4, stream_id, ANSWER) + wire(0, 0, stream_id, message(payload)) + wire(1, 5, stream_id, TRAILERS)
+
+
+def in_frames(stream_id: int, data: bytes) -> bytes:
+    return b"".join(wire(0, 0, stream_id, data[at : at + 16_384]) for at in range(0, len(data), 16_384))
+
+
+def echo(call: ServerCall) -> None:
+    call.answer(OK, call.request)
+
 
 # -------------------- frames --------------------
 
 
-SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+def in_pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    ends = [*sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def wire(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + payload
+def framed(stream_id: int, payload: bytes, style: int) -> bytes:
+    """A message in one frame, with padding, in several frames, or in one before an empty one that ends the stream."""
+    data = message(payload)
+    match style:
+        case 0:
+            return wire(0, 1, stream_id, data)
+        case 1:
+            return wire(0, 1 | frames.PADDED, stream_id, b"\3" + data + b"ppp")
+        case 2:
+            return wire(0, 0, stream_id, data[:3]) + wire(0, 0, stream_id) + wire(0, 1, stream_id, data[3:])
+        case _:
+            return wire(0, 0, stream_id, data) + wire(0, 1, stream_id)
 
 
-def begun() -> FrameReader:
-    reader = FrameReader(b"")
-    assert len(list(reader.read(SETTINGS))) == 1
-    return reader
+CALLS = st.lists(st.tuples(st.binary(max_size=30), st.integers(0, 3)), max_size=6)
+CUTS = st.lists(st.integers(0, 700), max_size=12)
 
 
-def read(reader: FrameReader, data: bytes) -> list[tuple[int, int, int, bytes, int]]:
-    return [(kind, flags, stream, bytes(payload), size) for kind, flags, stream, payload, size in reader.read(data)]
+@given(calls=CALLS, cuts=CUTS)
+def test_a_server_takes_the_same_calls_and_writes_the_same_bytes_however_its_bytes_were_cut(
+    calls: list[tuple[bytes, int]], cuts: list[int]
+) -> None:
+    data = frames.PREFACE + SETTINGS
+    for at, (payload, style) in enumerate(calls):
+        data += headers(2 * at + 1) + wire(6, 0, 0, b"%08d" % at) + framed(2 * at + 1, payload, style)
+
+    async def served(parts: list[bytes]) -> tuple[list[bytes], bytes]:
+        end = Serving(echo)
+        for part in parts:
+            end.receive(part)
+        end.connection.flush()
+        assert not end.connection.streams
+        assert end.server.calls_in_flight == 0
+        end.wire.lose()
+        return [call.request for call in end.calls], b"".join(end.wire.writes)
+
+    whole = asyncio.run(served([data]))
+    assert whole[0] == [payload for payload, _ in calls]
+    assert asyncio.run(served(in_pieces(data, cuts))) == whole
 
 
-@given(payloads=st.lists(st.binary(max_size=30), max_size=6), cuts=st.lists(st.integers(0, 300), max_size=10))
-def test_frames_come_back_whole_however_the_stream_was_cut(payloads: list[bytes], cuts: list[int]) -> None:
-    data = frames.PREFACE + SETTINGS + b"".join(wire(0, 1, 2 * at + 1, each) for at, each in enumerate(payloads))
-    reader = FrameReader(frames.PREFACE)
-    found, start = [], 0
-    for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
-        found += read(reader, data[start:cut])
-        start = cut
-    assert found[0] == (4, 0, 0, b"", 0)
-    assert found[1:] == [(0, 1, 2 * at + 1, each, len(each)) for at, each in enumerate(payloads)]
+class Messages:
+    """Notes the messages of a call with any number of them, and its end."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self.seen: list[object] = []
+        self._reads = reads
+
+    def took(self, call: ClientCall, message: bytes) -> None:
+        self.seen.append(message)
+        if self._reads:
+            call.consumed()
+
+    def ended(self, status: Status) -> None:
+        self.seen.append(status)
+
+    def failed(self, error: VendorConnectionError) -> None:
+        self.seen.append(error)
 
 
-def test_the_reserved_bit_of_a_stream_id_is_ignored() -> None:
-    assert read(begun(), wire(0, 0, 0x80000001, b"x")) == [(0, 0, 1, b"x", 1)]
+@given(
+    answers=st.lists(st.lists(st.tuples(st.binary(max_size=30), st.integers(0, 3)), max_size=3), max_size=4), cuts=CUTS
+)
+def test_a_client_tells_the_same_answers_however_their_bytes_were_cut(
+    answers: list[list[tuple[bytes, int]]], cuts: list[int]
+) -> None:
+    data = SETTINGS
+    for at, messages in enumerate(answers):
+        data += wire(1, 4, 2 * at + 1, ANSWER)
+        for payload, style in messages:
+            data += b"".join(
+                wire(kind, flags & ~1, stream_id, each)
+                for kind, flags, stream_id, each in cut_frames(framed(2 * at + 1, payload, style))[0]
+            )
+        data += wire(1, 5, 2 * at + 1, TRAILERS)
+
+    async def heard(parts: list[bytes]) -> list[list[object]]:
+        end = Calling()
+        receivers: list[Messages | Ends] = [Ends() if len(each) == 1 else Messages() for each in answers]
+        for receiver in receivers:
+            end.call(receiver)
+        for part in parts:
+            end.receive(part)
+        assert not end.connection.streams
+        end.wire.lose()
+        return [receiver.seen for receiver in receivers]
+
+    told = [[(OK, each[0][0])] if len(each) == 1 else [*(payload for payload, _ in each), OK] for each in answers]
+    assert asyncio.run(heard([data])) == told
+    assert asyncio.run(heard(in_pieces(data, cuts))) == told
 
 
-def test_padding_is_removed_and_still_counted() -> None:
-    assert read(begun(), wire(0, frames.PADDED, 1, b"\x02datapp")) == [(0, 8, 1, b"data", 7)]
-
-
-def test_a_priority_in_headers_is_removed() -> None:
-    flags = frames.PRIORITY_FLAG | frames.END_HEADERS | frames.PADDED
-    assert read(begun(), wire(1, flags, 1, b"\x01PPPPPblockp"))[0][3] == b"block"
-
-
-def test_a_header_block_in_pieces_comes_as_one() -> None:
-    data = wire(1, frames.END_STREAM, 1, b"ab") + wire(9, 0, 1, b"cd") + wire(9, frames.END_HEADERS, 1, b"ef")
-    assert read(begun(), data) == [(1, frames.END_STREAM, 1, b"abcdef", 0)]
+@pytest.mark.parametrize(
+    "head",
+    [
+        pytest.param(wire(1, 4, 0x80000001, BLOCK), id="the reserved bit of a stream's id"),
+        pytest.param(wire(1, 0x2C, 1, b"\1PPPPP" + BLOCK + b"p"), id="padding and a priority"),
+        pytest.param(
+            wire(1, 0, 1, BLOCK[:9]) + wire(9, 0, 1, BLOCK[9:30]) + wire(9, 4, 1, BLOCK[30:]), id="a block in pieces"
+        ),
+        pytest.param(wire(0xEE, 0xFF, 1, b"whatever") + wire(2, 0, 5, b"12345") + HEADERS_, id="unknown frames"),
+        pytest.param(HEADERS_ + wire(0, 8, 1, b"\2\0\0pp"), id="padding in DATA"),
+    ],
+)
+async def test_frames_of_unusual_shapes_make_the_same_call(head: bytes) -> None:
+    end = Serving(echo).begun()
+    begun = message(b"hi").removeprefix(b"\0\0") if b"pp" in head[-2:] else message(b"hi")
+    end.receive(head, wire(0, 1, 1, begun))
+    assert [(call.method, call.request) for call in end.calls] == [("/a/B", b"hi")]
 
 
 @pytest.mark.parametrize(
@@ -81,33 +190,62 @@ def test_a_header_block_in_pieces_comes_as_one() -> None:
         pytest.param(
             wire(1, 0, 1, b"x") + wire(6, 0, 0, b"12345678"), ErrorCode.PROTOCOL_ERROR, id="a PING in a block"
         ),
+        pytest.param(wire(1, 0, 1, b"x") + wire(0, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA in a block"),
         pytest.param(wire(1, 0, 1, b"x") + wire(9, 4, 3, b"x"), ErrorCode.PROTOCOL_ERROR, id="another's CONTINUATION"),
         pytest.param(wire(1, 0, 1, b"x") + wire(9, 0, 1), ErrorCode.ENHANCE_YOUR_CALM, id="an empty CONTINUATION"),
         pytest.param(
             wire(1, 0, 1, b"x") + 17 * wire(9, 0, 1, b"x" * 16_384), ErrorCode.ENHANCE_YOUR_CALM, id="an endless block"
         ),
+        pytest.param(wire(0, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on a stream never opened"),
+        pytest.param(wire(0, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on the connection"),
+        pytest.param(wire(1, 4, 0, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on the connection"),
+        pytest.param(wire(1, 4, 2, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on an even stream"),
+        pytest.param(wire(3, 0, 9, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="RST_STREAM on a stream never opened"),
+        pytest.param(wire(8, 0, 9, b"\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="WINDOW_UPDATE on a stream never opened"),
+        pytest.param(wire(8, 0, 0, b"\0\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an empty WINDOW_UPDATE"),
+        pytest.param(wire(8, 0, 0, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"),
+        pytest.param(wire(4, 0, 1), ErrorCode.PROTOCOL_ERROR, id="SETTINGS on a stream"),
+        pytest.param(wire(4, 0, 0, b"12345"), ErrorCode.FRAME_SIZE_ERROR, id="SETTINGS of a broken size"),
+        pytest.param(wire(4, 0, 0, b"\0\2\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="ENABLE_PUSH of 2"),
+        pytest.param(wire(4, 0, 0, b"\0\4\x80\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an initial window of 2^31"),
+        pytest.param(wire(4, 0, 0, b"\0\5\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="a largest frame of one byte"),
+        pytest.param(wire(6, 0, 1, b"12345678"), ErrorCode.PROTOCOL_ERROR, id="PING on a stream"),
+        pytest.param(wire(7, 0, 0, b"1234567"), ErrorCode.FRAME_SIZE_ERROR, id="a GOAWAY of seven bytes"),
+        pytest.param(wire(5, 4, 1, b"\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="PUSH_PROMISE"),
+        pytest.param(wire(1, 4, 1, b"\xff"), ErrorCode.COMPRESSION_ERROR, id="a broken header block"),
     ],
 )
-def test_a_broken_frame_breaks_the_connection(data: bytes, code: ErrorCode) -> None:
-    with pytest.raises(Http2Error) as caught:
-        list(begun().read(data))
-    assert caught.value.code == code
+@pytest.mark.parametrize("make", [Serving, Calling])
+async def test_a_peer_that_breaks_a_rule_of_the_connection_gets_a_goaway(
+    make: Callable[[], Serving | Calling], data: bytes, code: ErrorCode
+) -> None:
+    end = make().begun()
+    end.receive(data)
+    assert end.wire.frames()[-1] == (7, 0, 0, b"\0\0\0\0" + code.to_bytes(4, "big"))
+    assert end.wire.is_closing()
+    end.receive(SETTINGS)
+    assert end.wire.frames() == []
 
 
 @pytest.mark.parametrize(
     "data",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 9, SETTINGS[:4] + b"\1" + SETTINGS[5:], b"SSH-2.0-OpenSSH_9.6\r\n"],
 )
-def test_a_server_that_does_not_begin_with_settings_is_not_http2(data: bytes) -> None:
-    with pytest.raises(Http2Error, match="not with HTTP/2 settings"):
-        list(FrameReader(b"").read(data))
+@pytest.mark.parametrize("make", [Serving, Calling])
+async def test_a_peer_that_does_not_begin_with_settings_does_not_speak_http2(
+    make: Callable[[], Serving | Calling], data: bytes
+) -> None:
+    end = make()
+    end.receive(frames.PREFACE * (make is Serving), data)
+    assert "not with HTTP/2 settings" in str(end.connection._failure)
 
 
-def test_a_client_without_the_preface_is_not_http2_from_its_first_wrong_byte_on() -> None:
-    reader = FrameReader(frames.PREFACE)
-    assert not list(reader.read(b"PRI * HT"))
-    with pytest.raises(Http2Error, match="not with the HTTP/2 preface"):
-        list(reader.read(b"P"))
+async def test_a_client_without_the_preface_does_not_speak_http2_from_its_first_wrong_byte_on() -> None:
+    end = Serving()
+    end.receive(b"PRI * HT")
+    assert end.connection._failure is None
+    end.receive(b"P")
+    assert "not with the HTTP/2 preface" in str(end.connection._failure)
 
 
 # -------------------- header compression --------------------
@@ -170,6 +308,17 @@ def test_a_small_block_that_unfolds_into_a_huge_list_is_refused() -> None:
     assert caught.value.code == ENHANCE_YOUR_CALM
 
 
+def test_a_block_of_indexed_fields_means_what_the_table_says_now() -> None:
+    decoder = Decoder(4_096)
+    for value in (b"1", b"2", b"2"):
+        assert decoder.decode(b"\x40\x01a\x01" + value) == [(b"a", value)]  # becomes the table's newest entry
+        for _ in range(2):
+            assert decoder.decode(b"\xbe\x82") == [(b"a", value), (b":method", b"GET")]
+    for index in range(0x81, 0xBE):
+        decoder.decode(bytes((index,)))
+    assert len(decoder._known) < 10
+
+
 def test_many_small_fields_count_with_their_overhead() -> None:
     decoder = Decoder(4_096)
     assert len(decoder.decode(b"\x82" * 97)) == 97  # ":method: GET", 42 bytes each
@@ -178,256 +327,261 @@ def test_many_small_fields_count_with_their_overhead() -> None:
     assert caught.value.code == ENHANCE_YOUR_CALM
 
 
-# -------------------- connections --------------------
+# -------------------- streams and windows --------------------
 
 
-BLOCK = encode([(b"a", b"b")])
-FIELDS = [(b"a", b"b")]
+async def test_a_call_goes_there_and_back_in_one_write_each_and_leaves_nothing() -> None:
+    client, server = Calling().begun(), Serving(echo).begun()
+    for number in range(3):  # the first one says which table there is
+        client.call(ends := Ends(), b"request %d" % number)
+        (written,) = client.wire.writes
+        server.receive(written)
+        (answered,) = server.wire.writes
+        client.receive(answered)
+        assert ends.seen == [(OK, b"request %d" % number)]
+        assert [kind for kind, *_ in server.wire.frames()] == [1, 0, 1]
+        assert [kind for kind, *_ in client.wire.frames()] == [1, 0]
+    assert not client.connection.streams
+    assert not server.connection.streams
 
 
-class Notes:
-    """A listener that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
-
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        self.told.append(("headers", stream_id, headers, ended))
-
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        self.told.append(("body", stream_id, bytes(data), flow_bytes, ended))
-
-    def stream_reset(self, stream_id: int, code: int) -> None:
-        self.told.append(("reset", stream_id, code))
-
-    def window_opened(self) -> None:
-        self.told.append(("window",))
-
-    def settings_received(self) -> None:
-        self.told.append(("settings",))
-
-    def ping_acknowledged(self, data: bytes) -> None:
-        self.told.append(("pong", data))
-
-    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        self.told.append(("goaway", last_stream_id, code, debug))
-
-    def take(self) -> list[tuple[object, ...]]:
-        told, self.told = self.told, []
-        return [each for each in told if each != ("window",)]
+@pytest.mark.parametrize("size", [0, 100, 16_379, 16_380, 70_000])
+async def test_an_answer_waits_for_windows_and_its_end_is_told_when_it_has_left(size: int) -> None:
+    told: list[bool] = []
+    end = Serving(lambda call: call.answer(OK, b"x" * size, told.append)).begun()
+    end.receive(wire(8, 0, 0, b"\1\0\0\0"))
+    for stream_id in (1, 3):
+        end.receive(request(stream_id))
+        sent = end.wire.frames()
+        left = max(0, size + 5 - 65_535)
+        assert sum(len(payload) for kind, *_, payload in sent if kind == 0) == size + 5 - left
+        assert max(len(payload) for *_, payload in sent) <= 16_384
+        assert told == ([] if left else [True])
+        end.receive(wire(8, 0, stream_id, b"\0\1\0\0"))
+        sent += end.wire.frames()
+        assert b"".join(payload for kind, *_, payload in sent if kind == 0) == message(b"x" * size)
+        assert sent[-1][:3] == (1, 5, stream_id)
+        assert told == [True]
+        told.clear()
+    assert end.server.calls_in_flight == 0
 
 
-class Pair:
-    """A client and a server, connected by hand."""
-
-    def __init__(self, *, first_stream_id: int = 1) -> None:
-        self.at_client, self.at_server = Notes(), Notes()
-        self.client = Http2(self.at_client, client=True, first_stream_id=first_stream_id)
-        self.server = Http2(self.at_server, client=False)
-        self.client.start()
-        self.server.start()
-        self.carry()
-        assert self.at_client.take() == self.at_server.take() == [("settings",)]
-
-    def carry(self) -> None:
-        while (up := self.client.take()) + (down := self.server.take()):
-            if up:
-                self.server.receive(up)
-            if down:
-                self.client.receive(down)
-
-    def opened(self) -> int:
-        stream_id = self.client.open_stream(BLOCK)
-        self.carry()
-        assert self.at_server.take() == [("headers", stream_id, FIELDS, False)]
-        return stream_id
+async def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() -> None:
+    end = Serving().begun()
+    end.receive(wire(4, 0, 0, frames.settings({Setting.INITIAL_WINDOW_SIZE: 1000})[9:]), request(1))
+    end.calls[0].put(b"x" * 2000)
+    await settle()
+    end.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 10}), request(3))
+    assert (end.calls[0].send_window, end.calls[1].send_window) == (10 - 1000, 10)
+    assert sum(len(payload) for kind, *_, payload in end.wire.frames() if kind == 0) == 1000
+    end.receive(wire(8, 0, 1, (990).to_bytes(4, "big")))
+    assert end.wire.frames() == []
+    end.receive(wire(8, 0, 1, (7).to_bytes(4, "big")))
+    assert end.wire.frames() == [(0, 0, 1, b"x" * 7)]
+    end.calls[1].answer(OK, b"12345678")
+    await settle()
+    assert end.wire.frames()[1:] == [(0, 0, 3, message(b"12345678")[:10])]
 
 
-def test_a_call_goes_there_and_back_and_leaves_nothing() -> None:
-    pair = Pair()
-    stream_id = pair.client.open_stream(BLOCK)
-    pair.client.send_data(stream_id, b"request", end=True)
-    pair.carry()
-    assert pair.at_server.take() == [("headers", 1, FIELDS, False), ("body", 1, b"request", 7, True)]
-    pair.server.send_headers(1, BLOCK, end=False)
-    pair.server.send_data(1, b"answer", end=False)
-    pair.server.send_headers(1, BLOCK, end=True)
-    pair.carry()
-    assert pair.at_client.take() == [
-        ("headers", 1, FIELDS, False),
-        ("body", 1, b"answer", 6, False),
-        ("headers", 1, FIELDS, True),
-    ]
-    assert not pair.client._streams
-    assert not pair.server._streams
+async def test_a_driver_sends_no_more_than_a_streams_window_until_its_reader_has_used_some() -> None:
+    end = Calling(limit=STREAM_WINDOW_BYTES).begun()
+    call = end.call(slow := Messages(reads=False))
+    end.call(quick := Messages())
+    end.wire.frames()
+    half, whole = message(b"x" * (STREAM_WINDOW_BYTES // 2 - 5)), message(b"x" * STREAM_WINDOW_BYTES)
+    for stream_id in (1, 3):
+        end.receive(wire(1, 4, stream_id, ANSWER), in_frames(stream_id, half))
+    await settle()
+    assert end.wire.frames() == [(8, 0, 3, len(half).to_bytes(4, "big"))]
+    call.consumed()
+    await settle()
+    assert end.wire.frames() == [(8, 0, 1, len(half).to_bytes(4, "big"))]
+    end.receive(in_frames(1, message(b"not used") + whole))
+    assert end.wire.frames() == [(3, 0, 1, ErrorCode.FLOW_CONTROL_ERROR.to_bytes(4, "big"))]
+    assert isinstance(slow.seen[-1], VendorConnectionError)
+    end.receive(wire(0, 0, 3, message(b"on")))
+    assert quick.seen[1:] == [b"on"]
 
 
-def test_a_stream_carries_no_more_than_its_window_until_the_reader_has_used_some() -> None:
-    pair = Pair()
-    stream_id = pair.opened()
-    sent = 0
-    while size := pair.client.sendable_bytes(stream_id):
-        pair.client.send_data(stream_id, b"x" * size, end=False)
-        sent += size
-    assert sent == STREAM_WINDOW_BYTES
-    pair.carry()
-    pair.server.consumed(stream_id, STREAM_WINDOW_BYTES // 2)
-    pair.carry()
-    assert pair.client._streams[stream_id].send_window == STREAM_WINDOW_BYTES // 2
+async def test_the_connections_window_is_given_back_by_itself_also_for_streams_that_are_over() -> None:
+    end = Serving(echo).begun()
+    end.receive(request(1))
+    end.wire.frames()
+    end.connection._unreturned = CONNECTION_WINDOW_BYTES // 2 - 10
+    end.receive(wire(0, 0, 1, b"x" * 9))
+    assert end.wire.frames() == []
+    end.receive(wire(0, 0, 1, b"x"))
+    assert end.wire.frames() == [(8, 0, 0, (CONNECTION_WINDOW_BYTES // 2).to_bytes(4, "big"))]
 
 
-def test_the_connections_window_is_given_back_by_itself() -> None:
-    pair = Pair()
-    before, left = pair.client._send_window, CONNECTION_WINDOW_BYTES // 2
-    streams = [pair.opened() for _ in range(left // STREAM_WINDOW_BYTES + 1)]
-    while left:
-        assert pair.client._send_window == before - CONNECTION_WINDOW_BYTES // 2 + left
-        if not pair.client.sendable_bytes(streams[-1]):
-            streams.pop()
-        stream_id = streams[-1]
-        size = min(pair.client.sendable_bytes(stream_id), left)
-        pair.client.send_data(stream_id, b"x" * size, end=False)
-        pair.carry()
-        left -= size
-    assert pair.client._send_window == before
+async def test_a_reset_tells_the_other_side_and_what_still_comes_is_ignored_but_for_its_new_entries() -> None:
+    end, driver = Calling().begun(), Encoder()
+    call = end.call(ends := Ends())
+    end.call(other := Ends())
+    end.wire.frames()
+    call.cancel()
+    assert end.wire.frames() == [(3, 0, 1, ErrorCode.CANCEL.to_bytes(4, "big"))]
+    blocks = []
+    for stream_id in (1, 3):
+        for flags, pairs in (
+            (4, [(b":status", b"200"), (b"content-type", b"application/grpc")]),
+            (5, [(b"grpc-status", b"0")]),
+        ):
+            blocks.append(wire(1, flags, stream_id, driver.encode(pairs)))
+    assert len(blocks[2]) < len(blocks[0])  # it names an entry
+    for stream_id in (1, 3):
+        end.receive(blocks[stream_id - 1], wire(0, 0, stream_id, message(b"hi")), blocks[stream_id])
+    assert (ends.seen, other.seen) == ([], [(OK, b"hi")])
 
 
-def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() -> None:
-    pair = Pair()
-    stream_id = pair.opened()
-    pair.client.send_data(stream_id, b"x" * 1000, end=False)
-    pair.client.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 10}))
-    assert pair.client._streams[stream_id].send_window == 10 - 1000
-    assert pair.client.sendable_bytes(stream_id) == 0
-    assert pair.client.sendable_bytes(pair.client.open_stream(BLOCK)) == 10
+async def test_a_pong_waits_for_company() -> None:
+    end = Serving(echo).begun()
+    end.receive(wire(6, 0, 0, b"12345678"))
+    assert end.wire.writes == []
+    end.receive(request(1))
+    (written,) = end.wire.writes
+    assert written.startswith(wire(6, 1, 0, b"12345678") + b"\0")
+    end.receive(wire(6, 0, 0, b"87654321"))
+    end.connection._flush_waited()
+    assert end.wire.frames()[-1] == (6, 1, 0, b"87654321")
 
 
-def test_a_reset_tells_the_other_side_and_what_still_comes_is_ignored() -> None:
-    pair = Pair()
-    stream_id = pair.opened()
-    pair.server.send_headers(stream_id, BLOCK, end=False)
-    pair.server.send_data(stream_id, b"late", end=False)
-    pair.server.send_headers(stream_id, BLOCK, end=True)
-    pair.client.reset(stream_id, ErrorCode.CANCEL)
-    pair.carry()
-    assert pair.at_server.take() == [("reset", stream_id, ErrorCode.CANCEL)]
-    assert pair.at_client.take() == []
-    stream_id = pair.opened()
-    pair.server.send_headers(stream_id, encode([(b"new", b"entry")]), end=True)
-    pair.carry()
-    assert pair.at_client.take() == [("headers", stream_id, [(b"new", b"entry")], True)]
+async def test_a_header_block_larger_than_a_frame_is_continued() -> None:
+    client, server = Calling().begun(), Serving(echo).begun()
+    for _ in range(2):
+        client.call(Ends(), method="/" + "v" * 40_000)
+        server.receive(*client.wire.writes)
+        assert [kind for kind, *_ in client.wire.frames()] == [1, 9, 9, 0]
+    assert [call.method for call in server.calls] == ["/" + "v" * 40_000] * 2
 
 
-def test_a_ping_is_answered_and_the_answer_may_wait_for_company() -> None:
-    pair = Pair()
-    pair.client.ping(b"12345678")
-    assert not pair.client.patient
-    pair.server.receive(pair.client.take())
-    assert pair.server.queued
-    assert pair.server.patient
-    pair.server.ping(b"87654321")
-    assert not pair.server.patient
-    pair.carry()
-    assert pair.at_client.take() == [("pong", b"12345678")]
+async def test_streams_above_the_limit_are_refused_one_by_one() -> None:
+    end = Serving().begun()
+    for number in range(MAX_STREAMS + 1):
+        end.receive(headers(2 * number + 1))
+    assert end.wire.frames() == [(3, 0, 2 * MAX_STREAMS + 1, ErrorCode.REFUSED_STREAM.to_bytes(4, "big"))]
 
 
-def test_a_header_block_larger_than_a_frame_is_continued() -> None:
-    pair = Pair()
-    value = b"v" * 40_000
-    pair.client.open_stream(encode([(b"a", value)]))
-    pair.carry()
-    assert pair.at_server.take() == [("headers", 1, [(b"a", value)], False)]
-
-
-def test_streams_above_the_limit_are_refused_one_by_one() -> None:
-    pair = Pair()
-    for _ in range(MAX_STREAMS + 1):
-        pair.client.open_stream(BLOCK)
-    pair.carry()
-    assert pair.at_client.take() == [("reset", 2 * MAX_STREAMS + 1, ErrorCode.REFUSED_STREAM)]
-
-
-def test_a_client_knows_when_its_stream_ids_run_out() -> None:
-    pair = Pair(first_stream_id=frames.MAX_STREAM_ID)
-    assert not pair.client.exhausted
-    pair.client.open_stream(BLOCK)
-    assert pair.client.exhausted
-
-
-def test_unknown_frames_and_priorities_are_ignored() -> None:
-    pair = Pair()
-    pair.server.receive(wire(0xEE, 0xFF, 1, b"whatever") + wire(2, 0, 5, b"12345"))
-    assert pair.at_server.take() == []
-
-
-OPEN = wire(1, frames.END_HEADERS, 1, BLOCK)
-ENDED = wire(1, frames.END_HEADERS | frames.END_STREAM, 1, BLOCK)
-
-
-@pytest.mark.parametrize(
-    ("data", "code"),
-    [
-        pytest.param(wire(0, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on a stream never opened"),
-        pytest.param(wire(0, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on the connection"),
-        pytest.param(wire(1, 4, 0, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on the connection"),
-        pytest.param(wire(1, 4, 2, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on an even stream"),
-        pytest.param(wire(3, 0, 9, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="RST_STREAM on a stream never opened"),
-        pytest.param(wire(8, 0, 9, b"\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="WINDOW_UPDATE on a stream never opened"),
-        pytest.param(wire(8, 0, 0, b"\0\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an empty WINDOW_UPDATE"),
-        pytest.param(wire(8, 0, 0, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"),
-        pytest.param(wire(4, 0, 1), ErrorCode.PROTOCOL_ERROR, id="SETTINGS on a stream"),
-        pytest.param(wire(4, 0, 0, b"12345"), ErrorCode.FRAME_SIZE_ERROR, id="SETTINGS of a broken size"),
-        pytest.param(wire(4, 0, 0, b"\0\2\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="ENABLE_PUSH of 2"),
-        pytest.param(wire(4, 0, 0, b"\0\4\x80\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an initial window of 2^31"),
-        pytest.param(wire(4, 0, 0, b"\0\5\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="a largest frame of one byte"),
-        pytest.param(wire(6, 0, 1, b"12345678"), ErrorCode.PROTOCOL_ERROR, id="PING on a stream"),
-        pytest.param(wire(7, 0, 0, b"1234567"), ErrorCode.FRAME_SIZE_ERROR, id="a GOAWAY of seven bytes"),
-        pytest.param(wire(5, 4, 1, b"\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="PUSH_PROMISE"),
-        pytest.param(wire(1, 4, 1, b"\xff"), ErrorCode.COMPRESSION_ERROR, id="a broken header block"),
-    ],
-)
-def test_a_peer_that_breaks_a_rule_of_the_connection_gets_a_goaway(data: bytes, code: ErrorCode) -> None:
-    pair = Pair()
-    with pytest.raises(Http2Error) as caught:
-        pair.server.receive(data)
-    assert caught.value.code == code
-    pair.client.receive(pair.server.take())
-    assert ("goaway", caught.value.code) == pair.at_client.take()[-1][0:3:2]
+async def test_a_client_whose_stream_ids_run_out_needs_another_connection() -> None:
+    end = Calling().begun()
+    end.connection.highest_id = frames.MAX_STREAM_ID - 2
+    assert end.connection.usable
+    end.call(ends := Ends())
+    assert not end.connection.usable
+    end.receive(answer(frames.MAX_STREAM_ID))
+    assert ends.seen == [(OK, b"")]
 
 
 @pytest.mark.parametrize(
     ("data", "code"),
     [
         pytest.param(ENDED + wire(0, 0, 1, b"x"), ErrorCode.STREAM_CLOSED, id="DATA after the end"),
-        pytest.param(ENDED + ENDED, ErrorCode.STREAM_CLOSED, id="HEADERS after the end"),
-        pytest.param(OPEN + wire(8, 0, 1, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="an empty WINDOW_UPDATE"),
+        pytest.param(ENDED + HEADERS_, ErrorCode.STREAM_CLOSED, id="HEADERS after the end"),
+        pytest.param(HEADERS_ + wire(8, 0, 1, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="an empty WINDOW_UPDATE"),
         pytest.param(
-            OPEN + wire(8, 0, 1, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"
+            HEADERS_ + wire(8, 0, 1, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"
         ),
-        pytest.param(OPEN + 65 * wire(0, 0, 1, b"x" * 16_384), ErrorCode.FLOW_CONTROL_ERROR, id="more than the window"),
     ],
 )
-def test_a_peer_that_breaks_a_rule_of_one_stream_loses_that_stream_alone(data: bytes, code: ErrorCode) -> None:
-    pair = Pair()
-    pair.server.receive(data)
-    assert pair.at_server.take()[-1] == ("reset", 1, code)
-    assert pair.server.take().endswith(wire(3, 0, 1, code.to_bytes(4, "big")))
-    pair.server.receive(wire(1, 5, 3, BLOCK))
-    assert pair.at_server.take() == [("headers", 3, FIELDS, True)]
+async def test_a_peer_that_breaks_a_rule_of_one_stream_loses_that_stream_alone(data: bytes, code: ErrorCode) -> None:
+    end = Serving().begun()
+    end.receive(data)
+    assert end.wire.frames()[-1] == (3, 0, 1, code.to_bytes(4, "big"))
+    assert end.left == len(end.calls)
+    end.receive(request(3))
+    assert end.calls[-1].stream_id == 3
 
 
 @given(
     kinds=st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from([0, 1, 4, 5, 8, 32]), st.integers(0, 5), st.binary(max_size=12)),
         max_size=12,
-    )
+    ),
+    make=st.sampled_from([Serving, Calling]),
 )
 def test_no_frames_make_a_connection_do_anything_but_take_or_refuse_them(
-    kinds: list[tuple[int, int, int, bytes]],
+    kinds: list[tuple[int, int, int, bytes]], make: Callable[[], Serving | Calling]
 ) -> None:
-    server = Http2(Notes(), client=False)
-    server.start()
-    try:
-        server.receive(frames.PREFACE + frames.settings({}) + OPEN + b"".join(wire(*each) for each in kinds))
-    except Http2Error:
-        assert server.queued
+    async def take() -> None:
+        end = make().begun()
+        if isinstance(end, Calling):
+            end.call(Ends())
+            end.receive(wire(1, 4, 1, ANSWER))
+        else:
+            end.receive(HEADERS_)
+        end.receive(*(wire(*each) for each in kinds))
+        end.wire.lose()
+        assert end.connection._failure is None or isinstance(end.connection._failure, Http2Error)
+
+    asyncio.run(take())
+
+
+# -------------------- the ends of calls and connections --------------------
+
+
+async def test_calls_that_come_together_after_their_deadlines_end_and_so_does_no_connection() -> None:
+    """For a time in the past, uvloop's `call_at` returns a handle that has no time."""
+
+    async def come() -> None:
+        end = Serving().begun()
+        for stream_id, late_s in ((1, 60), (3, 120), (5, 60)):
+            end.receive(wire(1, 4, stream_id, BLOCK + fields(("grpc-timeout", "1S"))[1:]))
+            call = end.connection.streams[stream_id]
+            assert call.deadline is not None
+            call.deadline -= late_s
+            end.receive(wire(0, 1, stream_id, message(b"")))
+        assert end.left == 0
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert end.left == 3
+
+    await asyncio.to_thread(uvloop.run, come())
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "text"),
+    [
+        (CancelReason.CALLER_CANCELLED, None, ""),
+        (CancelReason.CALLER_LOST, None, ""),
+        (CancelReason.DEADLINE, Code.DEADLINE_EXCEEDED, ""),
+        (CancelReason.CLOSING, Code.UNAVAILABLE, "ServerClosing"),
+    ],
+)
+async def test_a_call_that_was_cut_gets_the_servers_status_unless_its_caller_has_left(
+    reason: CancelReason, code: Code | None, text: str
+) -> None:
+    async def never_ends(_call: ServerCall) -> None:
+        await asyncio.Event().wait()
+
+    end = Serving(in_task(never_ends)).begun()
+    end.receive(request(1))
+    await settle()
+    end.calls[0].cancel(reason)
+    await settle()
+    assert end.calls[0].finished
+    assert end.server.calls_in_flight == 0
+    told = [dict(Decoder(1 << 16).decode(payload)) for kind, *_, payload in end.wire.frames() if kind == 1]
+    assert [(each[b"grpc-status"], each.get(b"grpc-message", b"")) for each in told] == (
+        [] if code is None else [(b"%d" % code, text.encode())]
+    )
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize("ends_by", ["shut", "a fault"])
+async def test_a_connection_that_ends_is_cut_unless_the_peer_has_read_everything(
+    ends_by: str, *, is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio's transport raises if it is aborted after its last byte has left and it has closed."""
+    monkeypatch.setattr("common.relay.connection.SHUT_S", 0.0)
+    end = Calling()
+    end.wire.ends = False
+    if ends_by == "shut":
+        end.connection.shut()
+    else:
+        end.receive(wire(4, 0, 1))
+    assert end.wire.is_closing()
+    if is_gone:
+        end.wire.lose()
+    await settle()
+    end.connection.ready.exception() if is_gone else end.connection.ready.cancel()
+    assert end.wire.aborts == (0 if is_gone else 1)

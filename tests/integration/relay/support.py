@@ -13,31 +13,16 @@ import grpc.aio
 
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
-from common.relay.frame_reader import FrameReader
 from common.relay.frames import PREFACE
 from common.relay.server import Server, ServerCall, in_task, serve
 from common.sockets import listen_unix
 from common.status import Code, Status
+from tests.kit.http2 import SETTINGS, Frame, cut_frames, wire
 
 MIB = 1 << 20
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def wire(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One HTTP/2 frame, written by hand."""
-    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + payload
-
-
-def fields(*pairs: tuple[str, str]) -> bytes:
-    """A header block of plain literals, written by hand (names and values below 127 bytes)."""
-    block = b"\x20"
-    for name, value in pairs:
-        for text in (name.encode(), value.encode()):
-            block += (b"\0" if text == name.encode() else b"") + bytes((len(text),)) + text
-    return block
-
-
-SETTINGS = wire(4, 0, 0)
 SETTINGS_ACK = wire(4, 1, 0)
 
 
@@ -150,24 +135,32 @@ class RawPeer:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, preface: bytes = b"") -> None:
         self.reader, self.writer = reader, writer
-        self.frames: list[tuple[int, int, int, bytes]] = []
-        self._frame_reader = FrameReader(preface)
+        self.frames: list[Frame] = []
+        self._preface, self._rest = preface, b""
 
     async def send(self, *parts: bytes) -> None:
         self.writer.write(b"".join(parts))
         await self.writer.drain()
 
-    async def frame(self, kind: int, *, ack: bool | None = None) -> tuple[int, int, int, bytes]:
+    async def frame(self, kind: int, *, ack: bool | None = None) -> Frame:
         """The next frame of a kind; others stay for later. Fails when the connection ends first."""
         while True:
             for at, found in enumerate(self.frames):
                 if found[0] == kind and (ack is None or bool(found[1] & 1) == ack):
                     return self.frames.pop(at)
-            if not (data := await self.reader.read(65_536)):
-                raise EOFError(f"the connection ended before a frame of kind {kind}; there were {self.frames}")
-            self.frames += [(k, f, s, bytes(p)) for k, f, s, p, _ in self._frame_reader.read(data)]
+            await self.more()
 
-    async def rest(self) -> list[tuple[int, int, int, bytes]]:
+    async def more(self) -> None:
+        """Read some more frames. Fails when the connection ends first."""
+        if not (data := await self.reader.read(65_536)):
+            raise EOFError(f"the connection ended; before that came {self.frames}")
+        self._rest += data
+        if self._preface and self._rest.startswith(self._preface):
+            self._rest, self._preface = self._rest[len(self._preface) :], b""
+        found, self._rest = cut_frames(self._rest)
+        self.frames += found
+
+    async def rest(self) -> list[Frame]:
         """All frames until the connection ends."""
         with contextlib.suppress(EOFError, ConnectionError):
             await self.frame(-1)

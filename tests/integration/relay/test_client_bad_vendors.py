@@ -19,7 +19,8 @@ from common.relay.errors import (
 )
 from common.relay.hpack import Decoder
 from common.status import Code, Status
-from tests.integration.relay.support import MIB, SETTINGS, RawPeer, channel_to, fields, raw_vendor_at, vendor_at, wire
+from tests.integration.relay.support import MIB, RawPeer, channel_to, raw_vendor_at, vendor_at
+from tests.kit.http2 import SETTINGS, fields, wire
 from tests.kit.waiting import until
 
 HEADERS = wire(1, 4, 1, fields((":status", "200"), ("content-type", "application/grpc")))
@@ -379,10 +380,10 @@ async def test_a_driver_that_stops_reading_holds_one_message_per_call_and_no_mor
         calls = [asyncio.ensure_future(channel.call("/a/B", b"x" * MIB).unary()) for _ in range(4)]
         await until(lambda: channel.connected)
         (connection,) = channel._connections
-        await until(lambda: len(connection._outgoing) == len(calls))
-        assert sum(len(view) for each in connection._outgoing.values() for view, _ in each.pieces) <= 4 * (MIB + 5)
-        assert connection._transport is not None
-        assert connection._transport.get_write_buffer_size() < MIB
+        await until(lambda: len(connection.outgoing) == len(calls))
+        assert sum(len(view) for each in connection.outgoing.values() for view, _ in each.pieces) <= 4 * (MIB + 5)
+        assert connection.transport is not None
+        assert connection.transport.get_write_buffer_size() < MIB
         calls.pop().cancel()
         await asyncio.sleep(0)
         release.set()
@@ -402,7 +403,7 @@ async def test_an_answer_before_the_request_was_read_ends_the_call(path: Path) -
         status, _ = await channel.call("/a/B", b"x" * MIB).unary()
         assert status == Status(9, "not in this state")
         (connection,) = channel._connections
-        assert not connection._outgoing
+        assert not connection.outgoing
 
 
 async def test_closing_the_channel_fails_what_is_under_way_and_refuses_what_comes(path: Path) -> None:

@@ -1,22 +1,22 @@
 """A call of the gRPC client whose end a receiver hears, without a task: what may happen before, during and after it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from common.relay.client import Channel
-from common.relay.client_call import ClientCall
+from common.relay.client_call import ClientCall, UnaryReceiver
 from common.relay.errors import (
     VendorAnswerInvalid,
     VendorCallWithheld,
     VendorConnectionError,
     VendorUnreachable,
 )
-from common.relay.unary_receiver import UnaryReceiver
 from common.status import Code, Status
-from tests.integration.relay.support import SETTINGS, RawPeer, channel_to, fields, raw_vendor_at, wire
+from tests.integration.relay.support import RawPeer, channel_to, raw_vendor_at
+from tests.kit.http2 import SETTINGS, Ends, fields, wire
 from tests.kit.waiting import until
 
 OK = Status(Code.OK)
@@ -26,21 +26,6 @@ BODY = b"\0\0\0\0\2hi"
 def answer(stream: int, code: int = 0) -> bytes:
     headers = wire(1, 4, stream, fields((":status", "200"), ("content-type", "application/grpc")))
     return headers + wire(0, 0, stream, BODY) + wire(1, 5, stream, fields(("grpc-status", str(code))))
-
-
-class Ends(UnaryReceiver):
-    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
-        super().__init__()
-        self.seen: list[object] = []
-        self._then = then
-
-    def answered(self, status: Status, message: bytes | None) -> None:
-        self.seen.append((status, message))
-        self._then()
-
-    def failed(self, error: VendorConnectionError) -> None:
-        self.seen.append(error)
-        self._then()
 
 
 class Vendor:
@@ -75,9 +60,7 @@ class Vendor:
 
 async def any_frame(peer: RawPeer) -> tuple[int, int, int, bytes]:
     while not peer.frames:
-        if not (data := await peer.reader.read(65_536)):
-            raise EOFError
-        peer.frames += [(k, f, s, bytes(p)) for k, f, s, p, _ in peer._frame_reader.read(data)]
+        await peer.more()
     return peer.frames.pop(0)
 
 

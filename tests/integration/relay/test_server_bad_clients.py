@@ -6,49 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from common.relay.connection import WRITE_STUCK_BYTES
 from common.relay.frames import PREFACE
 from common.relay.hpack import Decoder
-from common.relay.pump import WRITE_STUCK_BYTES
 from common.relay.server import Server, ServerCall
 from common.relay.server_connection import ServerConnection
 from common.status import Code, Status
-from tests.integration.relay.support import (
-    MIB,
-    SETTINGS,
-    RawPeer,
-    echo,
-    fields,
-    raw_sidecar_at,
-    serving,
-    sidecar_at,
-    wire,
-)
+from tests.integration.relay.support import MIB, RawPeer, echo, raw_sidecar_at, serving, sidecar_at
+from tests.kit.http2 import REQUEST, SETTINGS, Wire, fields, message, wire
 from tests.kit.waiting import until
-
-REQUEST = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/a/B"),
-    ("content-type", "application/grpc"),
-    ("te", "trailers"),
-)
 
 
 def unread(server: Server) -> int:
     """What waits to be read by the client that is furthest behind, in bytes."""
-    transports = [connection._transport for connection in server.connections if connection._transport]
+    transports = [connection.transport for connection in server.connections if connection.transport]
     return max((transport.get_write_buffer_size() for transport in transports), default=0)
 
 
 def request(*more: tuple[str, str], without: str = "") -> bytes:
     """A HEADERS frame of a call on stream 1; `more` replaces or adds fields."""
-    merged = dict(REQUEST) | dict(more)
+    merged = REQUEST | dict(more)
     merged.pop(without, None)
     return wire(1, 4, 1, fields(*merged.items()))
-
-
-def message(payload: bytes) -> bytes:
-    return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 
 TWO = wire(0, 1, 1, message(b"1") + message(b"2"))
@@ -119,33 +98,15 @@ async def test_a_client_that_breaks_http2_loses_its_connection_and_no_other_does
     assert "broke the rules of HTTP/2" in caplog.text
 
 
-class Notes(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.writes.append(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-
 async def test_headers_message_and_trailers_leave_in_one_write(path: Path) -> None:
     async with serving(path, echo) as server:
-        connection, transport = ServerConnection(server), Notes()
-        connection.connection_made(transport)
+        connection = ServerConnection(server)
+        transport = Wire(connection)
         connection.data_received(PREFACE + SETTINGS + request() + wire(0, 1, 1, message(b"x")))
         await until(lambda: message(b"x") in b"".join(transport.writes))
         (answer,) = [data for data in transport.writes if message(b"x") in data]
         assert answer.endswith(b"grpc-status\x010")
-        connection.connection_lost(None)
+        transport.lose()
 
 
 async def test_a_slow_reader_slows_the_handler_to_its_own_pace(path: Path) -> None:
@@ -208,7 +169,7 @@ async def test_a_call_opened_and_reset_at_once_leaves_nothing(path: Path) -> Non
         for number in range(50):
             stream = 2 * number + 1
             await peer.send(
-                wire(1, 4, stream, fields(*REQUEST)),
+                wire(1, 4, stream, fields(*REQUEST.items())),
                 wire(0, 1, stream, message(b"x")),
                 wire(3, 0, stream, b"\0\0\0\x08"),
             )
@@ -216,9 +177,7 @@ async def test_a_call_opened_and_reset_at_once_leaves_nothing(path: Path) -> Non
         await peer.frame(6, ack=True)
         assert server.calls_in_flight == 0
         (connection,) = server.connections
-        assert not connection._running
-        assert not connection._requests
-        assert not connection._http2._streams
+        assert not connection.streams
 
 
 async def test_a_deadline_while_the_client_does_not_read_resets_the_stream(path: Path) -> None:

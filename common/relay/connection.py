@@ -1,0 +1,590 @@
+"""An HTTP/2 connection (RFC 9113) over one socket: what the server's and the client's have in common.
+
+It has the parts of HTTP/2 that gRPC uses: no push, no priorities, no upgrade. Rules:
+
+* One loop reads all frames (`data_received`). It gives headers and DATA to the call of their stream. Whatever is rare
+  has a method beside it.
+* Output leaves in one write at the end of the loop's turn, or at once if a request or an answer is complete. While a
+  window or the socket is full, messages wait here, not in the transport.
+* The connection's window is given back at once, a stream's window when its bytes were used. So a stream with a slow
+  reader does not block the others.
+* A received GOAWAY ends no stream: streams up to its last id finish (section 6.8).
+* A frame on a stream that is over is ignored, because it may have crossed this side's RST_STREAM or trailers. Its
+  headers are still decoded and its bytes counted.
+* A fault of the connection raises `Http2Error`; a fault of one stream resets that stream only (section 5.4).
+"""
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar, cast
+
+from common.relay import frames
+from common.relay.errors import Http2Error
+from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, ErrorCode, Setting
+from common.relay.framing import Deframer, frame
+from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, Header
+
+log = logging.getLogger("csi_bridge.relay")
+
+STREAM_WINDOW_BYTES = 1 << 20
+"""The bytes that a peer may send on one stream ahead of its reader. A reader that stalls costs this memory and one
+message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket."""
+
+RETURN_BYTES = STREAM_WINDOW_BYTES // 2
+"""So many used bytes are given back to a stream's window in one update."""
+
+CONNECTION_WINDOW_BYTES = 1 << 30
+"""So large that it never limits: the streams' windows limit the memory."""
+
+MAX_STREAMS = 16_384
+"""The most streams that a client may have open; further ones are refused one by one. All sidecars together need about
+265 (docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send)."""
+
+HEADER_LIST_BYTES = 256 << 10
+"""The largest header list accepted. It holds a driver's error message; grpc-go allows 16 MiB, C-core 16 KiB."""
+
+MAX_BLOCK_BYTES = 256 << 10
+"""The largest compressed header block. The decoder limits the decoded headers, too."""
+
+WRITE_HIGH_BYTES = 256 << 10
+"""With more unsent bytes in the transport, no further DATA is made."""
+
+WRITE_STUCK_BYTES = 1 << 20
+"""With more unsent bytes, this side reads no more either: the peer causes answers (pings, resets) and reads none."""
+
+TURN_BYTES = 64 << 10
+"""The DATA that is made before the transport is asked whether it is full."""
+
+PATIENCE_S = 0.005
+"""How long the answer to a ping waits for other bytes to leave with. grpc-go pings at every message to measure the
+bandwidth; a separate write for each answer would cost more than the call."""
+
+SHUT_S = 1.0
+"""How long a connection that closes waits for the peer to read the written bytes."""
+
+_HEAD = struct.Struct(">IBI")
+_SETTING = struct.Struct(">HI")
+_BLOCKS = frames.HEADERS, frames.CONTINUATION
+_SHAPE = frames.END_HEADERS | frames.PADDED | frames.PRIORITY_FLAG
+"""The flags that say where the header block is in HEADERS."""
+_PONG = frames.header(frames.PING, frames.ACK, 0, 8)
+_SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
+"""The kinds of frames whose payload has a fixed size (section 6)."""
+
+Taken = Callable[[bool], None]
+"""Told once: True when the socket has taken bytes, False when their stream has ended first."""
+
+
+class Stream:
+    """A stream that is not over: the base of a call of either side, which sets the attributes.
+
+    Attributes:
+        stream_id: its id.
+        send_window: the bytes of DATA that it may send; negative after the peer has made its windows smaller.
+        held: the received bytes of DATA that are not given back to the peer's window.
+        remote_ended: whether the peer sends no more.
+        deframer: joins messages that come in several frames; None without such a message.
+    """
+
+    __slots__ = ("deframer", "held", "remote_ended", "send_window", "stream_id")
+
+    stream_id: int
+    send_window: int
+    held: int
+    remote_ended: bool
+    deframer: Deframer | None
+
+    def headers_received(self, fields: list[Header]) -> None:
+        """Response headers, or trailers (`remote_ended`), came in."""
+        raise NotImplementedError
+
+    def data_received(self, data: bytes, start: int, stop: int) -> None:
+        """A DATA frame came in, with this part of `data`."""
+        raise NotImplementedError
+
+    def was_reset(self, code: int) -> None:
+        """The peer reset the stream, or broke its rules, so that this side did. It is out of `Connection.streams`."""
+        raise NotImplementedError
+
+
+Call = TypeVar("Call", bound=Stream)
+
+
+class Outgoing:
+    """The messages of a stream that could not leave at once, and its end.
+
+    Attributes:
+        stream: the stream.
+        pieces: the rest of each message, each with the callback for its end.
+        end: whether the last piece ends the stream.
+        trailers: the trailers that end the stream after the last piece, with the callback for their end.
+    """
+
+    __slots__ = ("end", "pieces", "stream", "trailers")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.pieces: deque[tuple[memoryview, Taken | None]] = deque()
+        self.end = False
+        self.trailers: tuple[bytes, Taken] | None = None
+
+    def fail(self) -> None:
+        """Tell everybody that the stream ended first."""
+        for taken in (*(taken for _, taken in self.pieces), self.trailers[1] if self.trailers is not None else None):
+            if taken is not None:
+                taken(False)  # noqa: FBT003
+
+
+class Connection(asyncio.Protocol, Generic[Call]):
+    """One connection, under asyncio or uvloop: the base of the server's and the client's.
+
+    A subclass implements `closed`, and the other callbacks that it needs.
+
+    Attributes:
+        transport: the socket; None before and after the connection.
+        streams: the calls whose streams are not over.
+        highest_id: the highest id of a stream that the client has opened.
+        out: the bytes for the next `flush`.
+        outgoing: the messages that wait for a window or the socket.
+        paused: whether the socket is full.
+        send_window: the bytes of DATA that all streams together may send.
+        peer_window: the send window of a new stream.
+        peer_max_streams: how many streams the peer lets this side have open.
+        peer_header_list_bytes: the largest header list that the peer accepts, None if it set no limit.
+        table_said: whether a header block has left, the first with `NO_DYNAMIC_TABLE`.
+    """
+
+    def __init__(self, *, client: bool) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.streams: dict[int, Call] = {}
+        self.highest_id = -1
+        self.out: list[bytes | memoryview] = []
+        self.outgoing: dict[int, Outgoing] = {}
+        self.paused = False
+        self.send_window = self.peer_window = frames.DEFAULT_WINDOW_BYTES
+        self.peer_max_streams = MAX_WINDOW_BYTES
+        self.peer_header_list_bytes: int | None = None
+        self.table_said = False
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._decoder = Decoder(HEADER_LIST_BYTES)
+        self._preface = b"" if client else frames.PREFACE
+        """What the peer must still send before its first frame."""
+        self._begun = False
+        self._rest = b""
+        self._block: tuple[int, int, bytearray] | None = None
+        """The stream, the flags and the beginning of an unfinished header block."""
+        self._unreturned = 0
+        self._patient = 0
+        """How many of `out` are answers to pings, which may wait for company."""
+        self._flush_due = False
+        self._flush_late: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
+
+    # What a subclass adds.
+
+    def stream_opened(self, stream_id: int, fields: list[Header], *, ended: bool) -> None:
+        """Headers came on a stream that is not open."""
+        raise NotImplementedError
+
+    def settings_received(self) -> None:
+        """The peer's settings came or changed."""
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        """The peer answered this side's ping."""
+
+    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """The peer takes no new streams; those above `last_stream_id` were not processed."""
+
+    def closed(self, why: Exception | None) -> None:
+        """The connection is over. Called once, with the error, or None if the peer closed it."""
+        raise NotImplementedError
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface, the settings and the connection's window."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        values: dict[int, int] = {
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
+        }
+        if self._client:
+            self.out.append(frames.PREFACE)
+            values[Setting.ENABLE_PUSH] = 0
+        else:
+            values[Setting.MAX_CONCURRENT_STREAMS] = MAX_STREAMS
+        self.out.append(frames.settings(values))
+        self.out.append(frames.window_update(0, CONNECTION_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES))
+        self.flush()
+
+    # One function, because each one that a call runs costs: its code is cold when the call comes.
+    def data_received(self, data: bytes) -> None:  # noqa: PLR0912, PLR0915
+        """Read the frames that are complete, and send what they cause."""
+        if self._failure is not None:
+            return
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        try:
+            if self._preface:
+                at = self._read_preface(data)
+            while end - at >= frames.HEADER_BYTES:
+                size_and_kind, flags, stream_id = _HEAD.unpack_from(data, at)
+                size, kind = size_and_kind >> 8, size_and_kind & 0xFF
+                if size > FRAME_BYTES or not self._begun:
+                    self._check_head(kind, flags, size, data)
+                start = at + frames.HEADER_BYTES
+                stop = start + size
+                if stop > end:
+                    break
+                at = stop
+                stream_id &= frames.MAX_STREAM_ID
+                if kind == frames.DATA and self._block is None:
+                    if flags & frames.PADDED:
+                        start, stop = _unpadded(data, start, stop)
+                    self._unreturned += size
+                    if self._unreturned >= CONNECTION_WINDOW_BYTES // 2:
+                        self.out.append(frames.window_update(0, self._unreturned))
+                        self._unreturned = 0
+                    stream = self.streams.get(stream_id)
+                    if stream is None:
+                        self.check_not_idle(stream_id, "DATA")
+                        continue
+                    stream.held += size
+                    if stream.remote_ended:
+                        self._break_stream(stream, ErrorCode.STREAM_CLOSED)
+                    elif stream.held > STREAM_WINDOW_BYTES:
+                        self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR)
+                    else:
+                        stream.remote_ended = bool(flags & frames.END_STREAM)
+                        stream.data_received(data, start, stop)
+                elif kind in _BLOCKS or self._block is not None:
+                    block = data[start:stop]
+                    if flags & _SHAPE != frames.END_HEADERS or kind != frames.HEADERS or self._block is not None:
+                        flags, whole = self._join_block(kind, flags, stream_id, block)
+                        if whole is None:
+                            continue
+                        block = whole
+                    if not stream_id & 1:
+                        raise Http2Error(f"it sent HEADERS on stream {stream_id}, which no client opens")  # noqa: TRY301
+                    fields = self._decoder.decode(block)
+                    stream = self.streams.get(stream_id)
+                    if stream is None:
+                        self.stream_opened(stream_id, fields, ended=bool(flags & frames.END_STREAM))
+                    elif stream.remote_ended:
+                        self._break_stream(stream, ErrorCode.STREAM_CLOSED)
+                    else:
+                        stream.remote_ended = bool(flags & frames.END_STREAM)
+                        stream.headers_received(fields)
+                elif kind == frames.PING and size == 8 and not stream_id and not flags & frames.ACK:
+                    self.out.append(_PONG + data[start:stop])
+                    self._patient += 1
+                elif kind == frames.WINDOW_UPDATE and size == 4:
+                    self._read_window_update(stream_id, int.from_bytes(data[start:stop], "big") & MAX_WINDOW_BYTES)
+                else:
+                    self._rare_frame(kind, flags, stream_id, data[start:stop])
+            self._rest = data[at:]
+        except Http2Error as error:
+            self._goaway(error.code)
+            self._fail(error)
+        except Exception as bug:
+            log.exception("a bug in CSI Bridge ended a connection")
+            self._goaway(ErrorCode.INTERNAL_ERROR)
+            self._fail(bug)
+        if self.out:
+            if self._patient < len(self.out):
+                self.flush()
+            elif self._flush_late is None:
+                self._flush_late = self._loop.call_later(PATIENCE_S, self._flush_waited)
+
+    def pause_writing(self) -> None:
+        """The socket is full: make no more DATA."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.paused = False
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._window_opened()
+            self.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every waiting sender, then the subclass."""
+        self.transport = None
+        for stream_id in list(self.outgoing):
+            self.drop_outgoing(stream_id)
+        self.closed(self._failure or exc)
+
+    # Sending, for subclasses and calls.
+
+    def send_headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
+        """Send a header block (`hpack.encode`), which may end the stream. The caller flushes."""
+        if not self.table_said:
+            self.table_said = True
+            block = NO_DYNAMIC_TABLE + block
+        self.out.append(frames.header_block(stream_id, block, end=end))
+
+    def send_message(self, stream: Stream, message: bytes, *, end: bool = False, taken: Taken | None = None) -> None:
+        """Send a message, now or as windows and the socket allow; `taken` hears how it ended. The caller flushes."""
+        outgoing = self.outgoing.get(stream.stream_id)
+        if outgoing is None:
+            outgoing = self.outgoing[stream.stream_id] = Outgoing(stream)
+        outgoing.pieces.append((memoryview(frame(message)), taken))
+        outgoing.end = end
+        self._window_opened()
+
+    def drop_outgoing(self, stream_id: int) -> None:
+        """Forget the rest of a stream's messages: it is over."""
+        if (outgoing := self.outgoing.pop(stream_id, None)) is not None:
+            outgoing.fail()
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """End a stream with RST_STREAM, unless it is over. The caller flushes."""
+        if self.streams.pop(stream_id, None) is not None:
+            self.out.append(frames.rst_stream(stream_id, code))
+
+    def give_back(self, stream: Stream) -> None:
+        """Let the peer send as many bytes again as its stream holds: all were used."""
+        if stream.held >= RETURN_BYTES and not stream.remote_ended:
+            self.out.append(frames.window_update(stream.stream_id, stream.held))
+            stream.held = 0
+            self.flush_soon()
+
+    def flush(self) -> None:
+        """Write all that is queued."""
+        self._flush_due = False
+        transport = self.transport
+        if not self.out or transport is None:
+            return
+        data = b"".join(self.out)
+        self.out.clear()
+        self._patient = 0
+        if transport.is_closing():
+            return
+        transport.write(data)
+        if self.paused and transport.get_write_buffer_size() > WRITE_STUCK_BYTES:
+            transport.pause_reading()
+
+    def flush_soon(self) -> None:
+        """Write at the end of this turn of the loop."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_if_due)
+
+    def _flush_waited(self) -> None:
+        self._flush_late = None
+        self.flush()
+
+    def _flush_if_due(self) -> None:
+        if self._flush_due:
+            self.flush()
+
+    def _window_opened(self) -> None:
+        """Send a frame of each waiting message in turn, until the windows or the socket are full."""
+        unflushed = 0
+        progress = True
+        while progress and not self.paused:
+            progress = False
+            for outgoing in list(self.outgoing.values()):
+                if sent := self._send_frame(outgoing):
+                    progress = True
+                    unflushed += sent
+            if unflushed >= TURN_BYTES:
+                unflushed = 0
+                self.flush()  # so that the transport can say that it is full
+
+    def _send_frame(self, outgoing: Outgoing) -> int:
+        """Send one frame of a stream's messages. Returns its size, 0 if the windows are full."""
+        stream = outgoing.stream
+        view, taken = outgoing.pieces[0]
+        size = min(len(view), stream.send_window, self.send_window, FRAME_BYTES)
+        if size <= 0:
+            return 0
+        is_whole, is_last = size == len(view), len(outgoing.pieces) == 1
+        stream.send_window -= size
+        self.send_window -= size
+        end = is_whole and is_last and outgoing.end
+        self.out.append(frames.header(frames.DATA, frames.END_STREAM if end else 0, stream.stream_id, size))
+        self.out.append(view[:size])
+        if not is_whole:
+            outgoing.pieces[0] = view[size:], taken
+            return size
+        outgoing.pieces.popleft()
+        if is_last:
+            del self.outgoing[stream.stream_id]
+        if taken is not None:
+            taken(True)  # noqa: FBT003
+        if is_last and outgoing.trailers is not None:
+            block, all_taken = outgoing.trailers
+            self.send_headers(stream.stream_id, block, end=True)
+            all_taken(True)  # noqa: FBT003
+        return size
+
+    # The end.
+
+    @property
+    def open(self) -> bool:
+        """Whether the connection takes bytes."""
+        return self.transport is not None and not self.transport.is_closing()
+
+    def _goaway(self, code: int) -> None:
+        """Announce the connection's end, with the last stream of the peer that this side has seen."""
+        self.out.append(frames.goaway(0 if self._client else max(self.highest_id, 0), code))
+
+    def _fail(self, error: Exception) -> None:
+        """End the connection because of an error. The GOAWAY is queued."""
+        self._failure = error
+        self.flush()
+        self._close_in_time()
+
+    def _close_in_time(self) -> None:
+        """Close once the written bytes have left, or after `SHUT_S`."""
+        if self.transport is not None:
+            self.transport.close()
+            self._loop.call_later(SHUT_S, self.abort)
+
+    def abort(self) -> None:
+        """Drop the connection, even if the peer does not read."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # Reading what is rare.
+
+    def _read_preface(self, data: bytes) -> int:
+        """Check the preface's part at the start of `data`. Returns the size of that part."""
+        got = min(len(data), len(self._preface))
+        if data[:got] != self._preface[:got]:
+            raise Http2Error(f"it began with {data[:24]!r}, not with the HTTP/2 preface")
+        self._preface = self._preface[got:]
+        return got
+
+    def _check_head(self, kind: int, flags: int, size: int, data: bytes) -> None:
+        """Check that the first frame is SETTINGS (section 3.4) and no frame is too large."""
+        if not self._begun and (kind != frames.SETTINGS or flags & frames.ACK or size > FRAME_BYTES):
+            raise Http2Error(f"it began with {data[:24]!r}, not with HTTP/2 settings")
+        if size > FRAME_BYTES:
+            raise Http2Error(f"it sent a frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
+        self._begun = True
+
+    def _join_block(self, kind: int, flags: int, stream_id: int, payload: bytes) -> tuple[int, bytes | None]:
+        """Take a HEADERS frame with padding, a priority or a sequel, or the sequel, which no other frame interrupts.
+
+        Returns the flags of HEADERS, and the header block once it is whole (sections 6.2 and 6.10).
+        """
+        if self._block is None and kind == frames.HEADERS:
+            start, stop = 0, len(payload)
+            if flags & frames.PADDED:
+                start, stop = _unpadded(payload, start, stop)
+            if flags & frames.PRIORITY_FLAG:
+                start += 5
+            if start > stop:
+                raise Http2Error("it sent a HEADERS frame too short for its priority", ErrorCode.FRAME_SIZE_ERROR)
+            if flags & frames.END_HEADERS:
+                return flags, payload[start:stop]
+            self._block = stream_id, flags, bytearray(payload[start:stop])
+            return flags, None
+        if self._block is None or kind != frames.CONTINUATION or self._block[0] != stream_id:
+            raise Http2Error("it sent an interrupted header block")
+        _, first_flags, block = self._block
+        block += payload
+        if len(block) > MAX_BLOCK_BYTES or not payload:  # empty ones could go on for ever
+            raise Http2Error("it sent a header block without an end", ErrorCode.ENHANCE_YOUR_CALM)
+        if not flags & frames.END_HEADERS:
+            return first_flags, None
+        self._block = None
+        return first_flags, bytes(block)
+
+    def _rare_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """Take any other frame. Unknown kinds are ignored (section 4.1), and PRIORITY is (section 5.3.2)."""
+        if len(payload) != _SIZES.get(kind, len(payload)):
+            text = f"it sent a frame of kind {kind} with {len(payload)} bytes"
+            raise Http2Error(text, ErrorCode.FRAME_SIZE_ERROR)
+        match kind:
+            case frames.RST_STREAM:
+                stream = self.streams.pop(stream_id, None)
+                if stream is None:
+                    self.check_not_idle(stream_id, "RST_STREAM")
+                else:
+                    stream.was_reset(int.from_bytes(payload, "big"))
+            case frames.SETTINGS:
+                self._read_settings(flags, stream_id, payload)
+            case frames.PUSH_PROMISE:
+                raise Http2Error("it sent a PUSH_PROMISE, which is not allowed")
+            case frames.PING:
+                if stream_id:
+                    raise Http2Error("it sent a PING on a stream")
+                self.ping_acknowledged(payload)
+            case frames.GOAWAY:
+                if stream_id or len(payload) < 8:
+                    raise Http2Error("it sent a broken GOAWAY", ErrorCode.FRAME_SIZE_ERROR)
+                last_stream_id, code = struct.unpack_from(">II", payload)
+                self.goaway_received(last_stream_id & frames.MAX_STREAM_ID, code, payload[8:])
+
+    def _read_window_update(self, stream_id: int, increment: int) -> None:
+        if not stream_id:
+            self.send_window += increment
+            if not increment or self.send_window > MAX_WINDOW_BYTES:
+                raise Http2Error("it sent a broken WINDOW_UPDATE", ErrorCode.FLOW_CONTROL_ERROR)
+        elif (stream := self.streams.get(stream_id)) is None:
+            self.check_not_idle(stream_id, "WINDOW_UPDATE")
+        else:
+            stream.send_window += increment
+            if not increment or stream.send_window > MAX_WINDOW_BYTES:
+                self._break_stream(stream, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
+        if self.outgoing:
+            self._window_opened()
+
+    def _read_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise Http2Error("it sent SETTINGS on a stream")
+        if flags & frames.ACK:
+            return
+        if len(payload) % 6:
+            raise Http2Error("a SETTINGS frame has a broken size", ErrorCode.FRAME_SIZE_ERROR)
+        for key, value in _SETTING.iter_unpack(payload):
+            self._set(key, value)
+        self.out.append(frames.SETTINGS_ACK)
+        self.settings_received()
+        self._window_opened()
+
+    def _set(self, key: int, value: int) -> None:
+        """Take one setting. This side uses neither the dynamic table nor larger frames."""
+        if key == Setting.INITIAL_WINDOW_SIZE:
+            if value > MAX_WINDOW_BYTES:
+                raise Http2Error("its initial window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+            delta = value - self.peer_window
+            self.peer_window = value
+            for stream in self.streams.values():
+                stream.send_window += delta  # may become negative (section 6.9.2)
+                if stream.send_window > MAX_WINDOW_BYTES:
+                    raise Http2Error("a stream's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+        elif key == Setting.MAX_CONCURRENT_STREAMS:
+            self.peer_max_streams = value
+        elif key == Setting.MAX_HEADER_LIST_SIZE:
+            self.peer_header_list_bytes = value
+        elif key == Setting.MAX_FRAME_SIZE and not FRAME_BYTES <= value < 1 << 24:
+            raise Http2Error(f"its largest frame size is {value}")
+        elif key == Setting.ENABLE_PUSH and value > 1:
+            raise Http2Error(f"its ENABLE_PUSH is {value}")
+
+    def _break_stream(self, stream: Call, code: ErrorCode) -> None:
+        self.reset(stream.stream_id, code)
+        stream.was_reset(code)
+
+    def check_not_idle(self, stream_id: int, what: str) -> None:
+        """Raise if a stream was never opened: only HEADERS and PRIORITY may come on it (section 5.1)."""
+        if not stream_id & 1 or stream_id > self.highest_id:
+            raise Http2Error(f"it sent {what} on stream {stream_id}, which is not open")
+
+
+def _unpadded(data: bytes, start: int, stop: int) -> tuple[int, int]:
+    """Where a padded frame's payload is, without its padding (section 6.1)."""
+    if start == stop or data[start] >= stop - start:
+        raise Http2Error("it sent a frame whose padding is longer than the frame")
+    return start + 1, stop - data[start]
