@@ -28,7 +28,7 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 class ForwardedCall(Receiver):
     """One call under way."""
 
-    __slots__ = ("_account", "_call", "_link", "_number", "_unreachable")
+    __slots__ = ("_account", "_call", "_link", "_number", "_size", "_unreachable")
 
     def __init__(
         self, call: ServerCall, account: Account, link: Link, *, node: str, unreachable: Callable[[str], CallError]
@@ -41,6 +41,7 @@ class ForwardedCall(Receiver):
             CallError: nothing was sent.
         """
         self._call, self._account, self._link, self._unreachable = call, account, link, unreachable
+        self._size = 0
         try:
             self._number = link.start(
                 self,
@@ -72,9 +73,13 @@ class ForwardedCall(Receiver):
     def ended(self, status: Status, message: bytes | None) -> None:
         """Give the sidecar the status, and the answer's last message."""
         if message is not None:
-            self.took(message)
+            if len(message) > SIDECAR_MESSAGE_BYTES:
+                self.took(message)
+            else:
+                self._size = len(message)
+                self._account.response_bytes += self._size
         self._account.status = status
-        self._call.finish(status, self._taken)
+        self._call.answer(status, message, self._taken)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         """Tell the sidecar that the link ended first, or that its time is up."""
@@ -96,6 +101,8 @@ class ForwardedCall(Receiver):
         self._call.fail(error)
 
     def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.connection.Taken`
+        if self._size:
+            self._link.consumed(self._number, self._size)
         self._link.acknowledge(self._number, delivered=delivered)
         if delivered and self._account.status is not None:
             self._account.end(self._account.status)

@@ -298,17 +298,6 @@ async def test_an_answer_that_does_not_parse_is_no_answer_however_large(one: One
             await made
 
 
-@pytest.mark.parametrize(
-    ("messages", "why"), [((), "answered OK without a message"), ((b"", b""), "answered with more than one message")]
-)
-async def test_a_success_of_a_stream_for_one_answer_without_exactly_one_is_broken(
-    one: OneDriver, messages: tuple[bytes, ...], why: str
-) -> None:
-    one.channel.answer(CAPACITY, *messages)
-    with pytest.raises(VendorBroken, match=why):
-        await one.stream()
-
-
 async def test_a_stream_that_is_closed_early_cancels_the_call(one: OneDriver) -> None:
     one.channel.answer(ALLOCATED, b"", b"")
     answers = one.driver.stream(ALLOCATED, b"", timeout_s=1.0)
