@@ -27,7 +27,7 @@ _HERD_TLS_DIALS = 1_000
 hub for each handshake, and gives up on dials that it has kept waiting.
 """
 
-_HERD_TLS_CPU_S = 8.0
+_HERD_TLS_CPU_S = 15.0
 
 _QUIET = ("--log-level=warning", "--keepalive=60s", "--hello-timeout=30s")
 """For figures about many links: they measure a link without its log lines and pings."""

@@ -52,7 +52,7 @@ def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
         of_samples(f"{what}: told after", [first["told_s"]], "s", note=f"{first['down'] / 1e6:.2f} MB"),
         of_samples(f"{what}: link up to first mount", [first["first_s"]], "s", at_most=2),
         of_samples(f"{what}: link up to all mounts", [first["all_s"]], "s"),
-        of_samples(f"{what}: edge agent, resident", [first["rss_mb"]], "MB", at_most=65, digits=0),
+        of_samples(f"{what}: edge agent, resident", [first["rss_mb"]], "MB", at_most=60, digits=0),
         Figure(f"{what}: bytes of a reconnect, nothing new, down / up", f"{nothing['down']:,} / {nothing['up']:,}"),
         Figure(f"{what}: the same, three Secrets changed", f"{three['down']:,} / {three['up']:,}"),
         of_samples(

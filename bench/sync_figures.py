@@ -50,7 +50,7 @@ _MANY = 10_000
 _IDLE_S = 40.0
 """Each node's Lease is renewed four times within this time."""
 
-_MOST_IDLE_US = 70.0
+_MOST_IDLE_US = 50.0
 """A second: 10,000 nodes on one core, with room for other work."""
 
 _CHANGES = 600

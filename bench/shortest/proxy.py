@@ -85,10 +85,12 @@ class ToHub(Link):
     def _end(self, call: Call, code: int, text: bytes, body: bytes) -> None:
         call.caller.answer(call.caller_stream, code, text, body)
         books.ended(call.heading, call.began, code, call.request_bytes, len(body))
+        while self._deadlines and self._deadlines[0][1] not in self.calls:
+            heapq.heappop(self._deadlines)
 
     def _expire(self) -> None:
         self._alarm, now = None, time.monotonic()
-        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self.calls):
+        while self._deadlines and self._deadlines[0][0] <= now:
             if (call := self.calls.pop(heapq.heappop(self._deadlines)[1], None)) is not None:
                 self._end(call, _DEADLINE_EXCEEDED, b"no answer in time", b"")
         if self._deadlines:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.chain import relays, shortest
 from bench.run import COARSE
+from tests.kit.certificates import Authority
 from tests.kit.processes import listens_on
 
 if TYPE_CHECKING:
@@ -66,3 +68,17 @@ def test_two_sockets_take_turns_and_each_gets_its_count_of_operations(
         assert target["errors"] == {}
         assert 0 < target["latency_us"]["p50"] <= target["latency_us"]["p99"] <= target["latency_us"]["max"]
     assert report["targets"]["slow"]["latency_us"]["p50"] >= 350
+
+
+def test_the_floor_and_the_shortest_bridge_carry_calls_with_tls_and_without(
+    short_dir: Path, loadgen: Command, serve: Callable[..., None]
+) -> None:
+    vendor = short_dir / "v.sock"
+    serve(vendor)
+
+    for number, authority in enumerate((None, Authority(short_dir))):
+        for way in (relays, shortest):
+            with way(short_dir / f"{way.__name__}{number}", vendor, authority) as (socket, _):
+                report = _run(loadgen, "--callers=16", "--count=200", f"--socket=it=unix://{socket}")
+            assert report["targets"]["it"]["errors"] == {}
+            assert report["targets"]["it"]["operations"]["count"] == 200
