@@ -58,7 +58,7 @@ _PAUSE = "10ms"
 _SYNCS = 30
 _PAGE_BYTES = 4_096
 
-_SPLIT, _ONE = Form.SPLIT.value, Form.ONE_PROCESS.value
+_SPLIT = Form.SPLIT.value
 _TLS = ", mTLS"
 _LOCAL = "bridge with local placement"
 _FLOOR, _SHORTEST = "floor", "shortest"
@@ -131,6 +131,7 @@ _LOCAL_ADDED = 4.0
 def calls(directory: Path, loadgen: Command) -> list[Figure]:
     """Measure what the bridge adds to a call, its share of the direct rate, and its CPU time."""
     found: dict[Load, Rounds] = {}
+    path = lines()
     with _bed(directory / "instant", loadgen) as bed:
         found |= {load: _rounds(bed, load) for load in _INSTANT}
     with _bed(directory / "slower", loadgen, f"--delay={_DELAY}") as bed:
@@ -142,7 +143,7 @@ def calls(directory: Path, loadgen: Command) -> list[Figure]:
             continue
         for name in (form.value, form.value + _TLS):
             figures += _rows(found, name, _TARGETS[form])
-    return [*figures, _local(found[_PAIR]), lines()]
+    return [*figures, _local(found[_PAIR]), path]
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
