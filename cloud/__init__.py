@@ -13,7 +13,7 @@ The hub:
 * `trust`, `trust_part`, `join_part`: judges peers by certificates and denials; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `stream_turns`: an agent's streams over two links, one after another.
-* `passage`: one call on its way through the hub, and which calls may pass.
+* `call`: one call on its way through the hub, which calls may pass, and the record of their outcome.
 * `class_parameters`: takes the bridge's own parameters of a StorageClass out of a call.
 * `mount_guard`: holds a detach back while its node may have the volume mounted.
 * `mounts`, `absences`, `fences`: the volumes that nodes use, the nodes that are away, and those that an operator takes
@@ -27,7 +27,7 @@ The hub:
 * `hub_parts`, `hub_process`: puts a hub together; opens its files and listeners, and runs it.
 * `leadership`, `hub_lease`: when one of several hubs may work; the Lease that says so.
 * `standby`: the listeners and links of a hub that waits for it.
-* `edge_nodes`, `visit`, `node_call`: every known edge node; one link of it; a call on its way to it.
+* `edge_nodes`, `visit`, `question`: every known edge node; one link of it; a call of the hub's own to it.
 * `node_records`: what the hub still knows of a node after a restart.
 * `node_rights`: what the hub believes a node of its drivers, and which volumes it may get.
 * `node_calls`: counts of each node's calls, for people.

@@ -20,16 +20,17 @@ _WITH_PARAMETERS: Final[Mapping[str, type[_Request]]] = {
 }
 """By method: the request with the parameters of a StorageClass."""
 
-_OWN: Final = PARAMETER.encode()
+OWN: Final = PARAMETER.encode()
+"""Only a request with these bytes can have such a parameter."""
 
 
 def without_own(method: str, request: bytes) -> bytes:
     """A request without the parameters that are the bridge's own. Every other field stays, unknown ones included.
 
-    A request without them is not parsed. One that does not parse stays as it is: no driver reads it.
+    A request without `OWN` is not parsed. One that does not parse stays as it is: no driver reads it.
     """
     kind = _WITH_PARAMETERS.get(method)
-    if kind is None or _OWN not in request:
+    if kind is None or OWN not in request:
         return request
     try:
         asked = kind.FromString(request)

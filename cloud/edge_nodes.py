@@ -2,7 +2,7 @@
 
 Rules:
 
-* `call(node, call, caller)` is the only way to a node, so that a node of another hub can be reached the same way.
+* `reach` finds the link for a call, and says why there is none.
 * One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
   the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
   the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
@@ -22,7 +22,7 @@ Rules:
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,8 +30,8 @@ from itertools import islice
 from typing import Any
 
 from cloud.election import Seat
-from cloud.node_call import Call, Caller, NodeCall
 from cloud.node_records import SHOWN_CHARS, StoredNode, read_node, record_of
+from cloud.question import Question, ask
 from cloud.records.records import Change, Kind, Records, stored_bytes
 from cloud.report_judge import Refused, ReportJudge, told_topology, topology_of
 from cloud.visit import Visit
@@ -65,6 +65,7 @@ from common.reports import (
     report_to_json,
     vendor_version,
 )
+from common.status import Status
 from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
@@ -201,7 +202,7 @@ class Nodes:
             return None
         if old is not None:
             self._replace(node, old, hello)
-        node.visit = Visit(link, time.monotonic())
+        node.visit = Visit(hello.name, link, time.monotonic())
         node.conflict = ""
         self._connected += 1
         self._put(
@@ -534,32 +535,21 @@ class Nodes:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, call: Call, caller: Caller) -> NodeCall:
-        """Send a call to a node. The caller gets the answer.
+    async def ask_node(self, name: str, question: Question) -> tuple[Status, bytes]:
+        """Ask a node (`cloud.question.ask`)."""
+        return await ask(self.reach(name, question.driver), question)
 
-        Raises:
-            NodeUnknown, NodeOffline, Draining, ReportRefused, DriverMissing: as `check`; nothing was sent.
-            Overloaded: too many calls are under way there; nothing was sent.
-        """
-        visit = self._reach(name, call.driver)
-        own, together, most = visit.calls[call.driver], visit.calls.total(), visit.link.peer.max_streams
-        if together < most and not has_room(own, together, most, sharers=len(self._nodes[name].stored.reports)):
-            raise Overloaded(f"driver {call.driver} on edge node {name}", own, "--max-calls")
-        return NodeCall(name, visit, call, caller)
-
-    def check(self, name: str, driver: str) -> None:
-        """Raise an error if a call of a driver could not be sent to a node now.
+    def reach(self, name: str, driver: str) -> Visit:
+        """The link over which a call of a driver goes to a node.
 
         Raises:
             NodeUnknown: no such node has ever connected.
             NodeOffline: it is away.
-            Draining: its agent is shutting down.
+            Draining: its agent is shutting down, or this hub.
             ReportRefused: the hub refuses its report of the driver.
             DriverMissing: its agent has no such driver.
+            Overloaded: too many calls are under way there.
         """
-        self._reach(name, driver)
-
-    def _reach(self, name: str, driver: str) -> Visit:
         if not self.leads():
             raise Draining("hub")
         node = self._nodes.get(name)
@@ -573,7 +563,11 @@ class Nodes:
             raise ReportRefused(driver, name, node.refused[driver].why)
         if name not in self._by_driver.get(driver, ()):
             raise DriverMissing(driver, name)
-        return node.visit
+        visit = node.visit
+        own, together, most = visit.calls[driver], sum(visit.calls.values()), visit.link.peer.max_streams
+        if together < most and not has_room(own, together, most, sharers=len(node.stored.reports)):
+            raise Overloaded(f"driver {driver} on edge node {name}", own, "--max-calls")
+        return visit
 
     def _check_room(self, name: str) -> None:
         if len(self._nodes) >= self.max_nodes:
@@ -621,7 +615,7 @@ class Nodes:
         """
         name, earliest = node.stored.name, node.earlier
         node.earlier = live
-        node.visit = replace(live, link=link, calls=Counter())
+        node.visit = replace(live, link=link, calls=defaultdict(int))
         node.conflict = ""
         line, address = "edge %s at %s shows its next certificate on a second link", link.peer_identity.address
         log.info(line, name, address, extra=of_peer(f"edge {name}"))

@@ -2,6 +2,7 @@
 
 from cloud.abandon.abandonment import Abandonment
 from cloud.absences import Absences
+from cloud.call import Calls
 from cloud.edge_nodes import Nodes
 from cloud.fences import Fences
 from cloud.hub_pages import HubPages
@@ -12,7 +13,6 @@ from cloud.leaks.leak_audit import LeakAudit
 from cloud.mount_guard import MountGuard
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
-from cloud.passage import Passages
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claims import Claims
@@ -104,7 +104,7 @@ class HubParts:
 
         self.hub = Hub(
             self.nodes,
-            Passages(self.placement, calls, metrics, guard),
+            Calls(self.nodes, self.placement, calls, metrics, guard.check),
             self.reports,
             self.orders,
             sync.sync,

@@ -34,9 +34,6 @@ from common.csi.csi_pb2 import ControllerUnpublishVolumeRequest, NodeGetInfoResp
 from common.errors import VolumeHeld
 from common.reports import NODE_GET_INFO
 
-UNPUBLISH = "/csi.v1.Controller/ControllerUnpublishVolume"
-"""The one method that the guard sees."""
-
 _SHOWN_CHARS = 200
 """Of an id in a message."""
 

@@ -6,7 +6,7 @@ Rules:
 
 * Peers connect and disconnect in any order. The hub opens no connection to a peer.
 * Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open, beside calls: these
-  need no task (`passage`).
+  need no task (`call`).
 * A hub that has lost its Lease sends nothing more: a call or an acknowledgement that has waited would come late.
 * A pong renews an agent's lease, from when its ping was sent. Before it, the hub asks who holds its own Lease: its
   clocks may have stood still with its machine. So each lease of an agent ends within its length from the next hub's
@@ -24,10 +24,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from cloud.admission import Admitted, Role, admit, certified
+from cloud.call import Call, Calls
 from cloud.edge_nodes import Nodes
 from cloud.incarnation import Incarnation
 from cloud.orders import Orders
-from cloud.passage import Passage, Passages
 from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
@@ -72,7 +72,7 @@ class Hub:
     def __init__(
         self,
         nodes: Nodes,
-        calls: Passages,
+        calls: Calls,
         reports: ReportStreams,
         orders: Orders,
         sync: Sync,
@@ -280,7 +280,7 @@ class Hub:
         log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 
     def draining(self, link: Link, message: str) -> None:
-        """Log that a peer shuts down. If it is an agent, `Nodes.call` refuses new calls to its node."""
+        """Log that a peer shuts down. If it is an agent, `Nodes.reach` refuses new calls to its node."""
         log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
 
     async def drain(self, *, at_once: bool = False) -> None:
@@ -289,7 +289,7 @@ class Hub:
         With `at_once`, end them: another hub takes over.
         """
         self._draining = True
-        self._calls.drain()
+        self._calls.is_draining = True
         links = list(self._links)
         for link in links:
             if at_once:
@@ -338,9 +338,9 @@ class Hub:
         if role is Role.OPERATOR:
             called = {"method": frame.method, "driver": frame.subject, "node": frame.node}
             audit.add(Event.ORDER, who="operator", address=link.peer_identity.address, order="call", **called)
-        passage = Passage(self._calls, link, frame, deadline)
-        passage.took(request)
-        return passage
+        call = Call(self._calls, link, frame, deadline)
+        call.begin(request)
+        return call
 
     async def serve(self, stream: Stream) -> None:
         """Serve a stream of any kind that the peer's role may open, apart from calls.

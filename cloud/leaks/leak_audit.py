@@ -177,12 +177,12 @@ class _OneAudit:
     async def _list_one(self, driver: str, member: Member, kind: str, tally: Tally, *, ends_at: float) -> None:
         node = member.node
         try:
-            self._nodes.check(node, driver)
+            self._nodes.reach(node, driver)
             if LISTED_BY[kind] not in member.lists:
                 self._lack(driver, node, kind, f"its driver cannot list {kind}s")
                 return
             async with asyncio.timeout_at(ends_at):
-                await each_page(self._nodes.call, driver, node, kind, partial(tally.take, driver, node))
+                await each_page(self._nodes.ask_node, driver, node, kind, partial(tally.take, driver, node))
         except TimeoutError:
             self._lack(driver, node, kind, "there was no time left")
         except (CallError, Unlisted) as error:

@@ -9,12 +9,10 @@ Read in this order:
 * `book`, `claim`: the claims of one driver in memory: one row a name, with one state. Pure.
 * `claims`, `claim_records`: all books, written through; their records.
 * `ledger`, `recent`: what the leak audit reads; what pinned creates have made lately.
-* `placed_call`, `outcome`: the call on its way, and the meaning of its end.
+* `outcome`: the meaning of a call's end.
 * `elections`: the nodes that serve drivers whose storage every node reaches.
-* `fan_out`: a call that the hub answers itself, after calls of its own to nodes.
 * `capacity`: GetCapacity of several nodes.
 * `pages`, `page_tokens`: ListVolumes and its like, node by node; the tokens between two pages.
-* `question`: one call of the hub's own to a node.
 * `inventory`: reads all that a node's driver lists, for the book and the leak audit.
 * `capabilities`, `offers`: the answers that sidecars get about a driver, by the votes of its nodes.
 * `foreign_ids`: answers to creates that name another node's thing.

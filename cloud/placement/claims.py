@@ -149,21 +149,25 @@ class Claims:
             raise NameElsewhere(driver, name, claim.node, node)
         return book.begin(name, node, self.now(), lease_s=lease_s, machine=machine)
 
-    async def claim(self, driver: str, attempt: Attempt) -> None:
-        """Let the records show that the call is open, before it is sent.
+    def claim(self, driver: str, attempt: Attempt) -> "asyncio.Future[None] | None":
+        """Let the records show that the call is open. Returns the end of the write, for `confirm`; None: they do."""
+        claim = attempt.claim
+        claim.is_kept = True
+        return None if claim.is_confirmed else self._write(driver, [claim])
+
+    def confirm(self, driver: str, attempt: Attempt, end: "asyncio.Future[None]") -> None:
+        """Note that the write of a claim has ended. The call may be sent then.
 
         Raises:
-            PlacementNotKept: they do not show it.
+            PlacementNotKept: the records do not show that the call is open.
             NoPlace: the name is no longer the node's.
         """
         claim = attempt.claim
-        claim.is_kept = True
-        if not claim.is_confirmed:
-            await self._write(driver, [claim])
-            if self.book(driver).claims.get(claim.name) is not claim:
-                why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
-                raise NoPlace(driver, claim.name, why)
-            claim.is_confirmed = True
+        self.check(end)
+        if self.book(driver).claims.get(claim.name) is not claim:
+            why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
+            raise NoPlace(driver, claim.name, why)
+        claim.is_confirmed = True
 
     def end(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
         """Count the end of a call (`Book.end`). The records learn of a new doubt, or that the name is free."""
@@ -185,18 +189,29 @@ class Claims:
                 book.index(claim)
                 self._put(driver, claim)
 
-    def written(self, driver: str, names: Iterable[str]) -> Coroutine[Any, Any, None]:
-        """Wait until the records have some names as memory has them now. Raises PlacementNotKept."""
-        return _written(self._records.write([self._row(driver, name) for name in names]))
+    def written(self, driver: str, names: Iterable[str]) -> "asyncio.Future[None]":
+        """Write some names as memory has them now. Returns the end of the write, for `check`."""
+        return self._records.write([self._row(driver, name) for name in names])
+
+    def check(self, end: "asyncio.Future[None]", driver: str = "", claim: Claim | None = None) -> None:
+        """Check the end of a write, which may be that of a `made` under a claim.
+
+        Raises:
+            PlacementNotKept: it has failed. The records have the claim as open, and things as they were.
+        """
+        error = end.exception()
+        if error is None:
+            return
+        if claim is not None and (present := self.book(driver).claims.get(claim.name)) not in (None, claim):
+            self._put(driver, present)  # the node was forgotten meanwhile, and with it the open row
+        if isinstance(error, WriteFailed):
+            raise PlacementNotKept(str(error.place), error.why) from error
+        raise error
 
     # ---- things ------------------------------------------------------------------------------------------------------
 
-    def made(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> Coroutine[Any, Any, None]:
-        """End a call that has made things, and record these at once. The rest waits for the disk.
-
-        Raises:
-            PlacementNotKept: the records lack them, and have the name as open.
-        """
+    def made(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> "asyncio.Future[None]":
+        """End a call that has made things, and record these. Returns the end of the write, for `check`."""
         book, claim, touched = self._own(driver), attempt.claim, list[Claim]()
         for thing in things:
             old = book.ids.get(thing, {}).get(node)
@@ -210,16 +225,7 @@ class Claims:
             book.index(it)
         # The claims that have lost a thing come first: until the last write, the name is open at the node.
         own = [it for it in touched if it.name == claim.name]
-        return self._after_made(driver, claim, self._write(driver, [*(it for it in touched if it not in own), *own]))
-
-    async def _after_made(self, driver: str, claim: Claim, writing: Coroutine[Any, Any, None]) -> None:
-        try:
-            await writing
-        except PlacementNotKept:
-            present = self.book(driver).claims.get(claim.name)
-            if present not in (None, claim):  # the node was forgotten meanwhile, and with it the open row
-                self._put(driver, present)
-            raise
+        return self._write(driver, [*(it for it in touched if it not in own), *own])
 
     def note_new(self, driver: str, node: str, things: Iterable[Thing]) -> None:
         """Note things that were made now, and that the book does not keep, for the leak audit."""
@@ -253,17 +259,14 @@ class Claims:
             book.index(claim)
             self._put(driver, claim)
 
-    def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> Coroutine[Any, Any, None]:
-        """Record at once that a node has deleted things. The rest waits for the disk.
+    def deleted(self, driver: str, node: str, things: Iterable[Thing], *, settles: bool) -> "asyncio.Future[None]":
+        """Record that a node has deleted things. Returns the end of the write, for `check`.
 
         An operator's deletion `settles` a conflict: an id that other nodes have as well, and this node according to its
         list only, or not even to its list, is theirs alone from now on.
 
         An id that the node was not known to have leaves nothing if it is long, or if the driver had `MOST_GONE`
         deletions within the last hour: callers can invent any number of those.
-
-        Raises:
-            PlacementNotKept: the records have the things still.
         """
         book, now, touched, is_unlisted = self._own(driver), self.now(), list[Claim](), False
         for thing in things:
@@ -384,8 +387,8 @@ class Claims:
         claim = self.book(driver).claims.get(name)
         return changed_claim(driver, name, claim.row() if claim is not None else None)
 
-    def _write(self, driver: str, claims: Collection[Claim]) -> Coroutine[Any, Any, None]:
-        """Write claims now, in this order. Returns the wait for the disk."""
+    def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
+        """Write claims now, in this order. Returns the end of the write."""
         for claim in claims:
             claim.has_row = True
         return self.written(driver, dict.fromkeys(claim.name for claim in claims))

@@ -157,7 +157,7 @@ class Send(NamedTuple):
 
 
 class AskAll(NamedTuple):
-    """Ask nodes, and answer from their answers (`fan_out`).
+    """Ask nodes, and answer from their answers (`Placement.answer`).
 
     Attributes:
         sends: the nodes; for a list that of the page, and the next ones. None: no node has anything of it.

@@ -17,12 +17,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from cloud.node_call import Call
 from cloud.placement.book import LISTED_BYTES, MOST_LISTED_BYTES
 from cloud.placement.claims import Claims, ListsTooLarge
-from cloud.placement.question import CallNode, ask
 from cloud.placement.requests import LONGEST_CHARS
 from cloud.placement.rules import LISTINGS, SNAPSHOT, VOLUME, Thing
+from cloud.question import AskNode, Question
 from common.csi.methods import METHODS
 from common.errors import CallError
 
@@ -81,11 +80,11 @@ class Listed(NamedTuple):
     size_bytes: int
 
 
-async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
+async def each_page(ask: AskNode, driver: str, node: str, kind: str, keep: Callable[[list[Listed]], None]) -> None:
     """Hand on everything of a kind that the driver has on a node. Only the return says that nothing is missing.
 
     Args:
-        call: sends a call to a node.
+        ask: asks a node.
         driver: the driver's name.
         node: the node.
         kind: one of `LISTED_BY`.
@@ -98,7 +97,7 @@ async def each_page(call: CallNode, driver: str, node: str, kind: str, keep: Cal
     path, token, size_bytes = _METHODS[kind], "", 0
     for _ in range(MOST_PAGES):
         request = METHODS[path].request(max_entries=_PAGE, starting_token=token).SerializeToString()
-        status, body = await ask(call, node, Call(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
+        status, body = await ask(node, Question(driver, path, request, f"inventory-{node}", _PAGE_LIMIT_S))
         if not status.ok:
             raise Unlisted(status.message)
         page, next_token = await in_thread(body, partial(_read, kind))
@@ -154,9 +153,9 @@ class Inventories:
     """Asks the nodes of every driver for all their things of a kind, for the book."""
 
     def __init__(
-        self, call: CallNode, claims: Claims, *, now: Callable[[], float], monotonic: Callable[[], float]
+        self, ask: AskNode, claims: Claims, *, now: Callable[[], float], monotonic: Callable[[], float]
     ) -> None:
-        self._call, self._claims, self._now, self._monotonic = call, claims, now, monotonic
+        self._ask_node, self._claims, self._now, self._monotonic = ask, claims, now, monotonic
         self._asked: dict[_Key, float] = {}
         """When a node was asked last, in seconds of the monotonic clock."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
@@ -224,7 +223,9 @@ class Inventories:
             async with self._slots:
                 began, at = self._now(), self._monotonic()
                 async with asyncio.timeout(_LIST_LIMIT_S):
-                    await each_page(self._call, driver, node, kind, lambda page: things.extend(it.thing for it in page))
+                    await each_page(
+                        self._ask_node, driver, node, kind, lambda page: things.extend(it.thing for it in page)
+                    )
             await self._claims.listed(driver, node, kind, things, began=began, at=at)
         except (CallError, Unlisted, ListsTooLarge, TimeoutError) as error:
             why = str(error) or f"its pages take longer than {_LIST_LIMIT_S:g} s"

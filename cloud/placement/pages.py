@@ -20,16 +20,14 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from cloud.node_call import Call
 from cloud.placement import page_tokens
 from cloud.placement.book import Book
 from cloud.placement.decisions import Send
-from cloud.placement.fan_out import Answer
 from cloud.placement.inventory import MOST_PAGES, Unlisted, endless, in_thread, parse
 from cloud.placement.page_tokens import PageToken
-from cloud.placement.question import CallNode, ask
 from cloud.placement.rules import LISTINGS, Thing
 from cloud.placement.segment import placed_answer
+from cloud.question import Answer, AskNode, Question
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
 from common.errors import CallError, NotListed, TokenUnknown, timestamp
@@ -94,14 +92,14 @@ class Pages:
 
     def __init__(
         self,
-        call: CallNode,
+        ask: AskNode,
         *,
         book: Callable[[str], Book],
         elsewhere: Callable[[str, Thing, str], str],
         now: Callable[[], float],
     ) -> None:
         """`elsewhere` returns another node that a thing's PersistentVolume is for, if it is not for the given one."""
-        self._call, self._book, self._elsewhere, self._now = call, book, elsewhere, now
+        self._ask, self._book, self._elsewhere, self._now = ask, book, elsewhere, now
         self._ahead: dict[bytes, dict[str, asyncio.Task[_Page | None]]] = {}
         """By digest of the list, and by node: the first pages that are asked ahead."""
         self._lasts: dict[tuple[str, str, bytes], _Last] = {}
@@ -110,7 +108,7 @@ class Pages:
         self._notes: dict[tuple[str, str, str], str] = {}
         """By node, driver and method: a sentence for people."""
 
-    async def page(self, call: Call, sends: Sequence[Send]) -> Answer:
+    async def page(self, call: Question, sends: Sequence[Send]) -> Answer:
         """The page that a call asks for.
 
         Args:
@@ -146,7 +144,7 @@ class Pages:
             page.answer.next_token = str(PageToken(sends[1].node))
         return _OK, page.answer.SerializeToString()
 
-    async def of_elected(self, call: Call, send: Send) -> Answer:
+    async def of_elected(self, call: Question, send: Send) -> Answer:
         """The page of an elected node, as its driver answers but for the token.
 
         Raises:
@@ -154,7 +152,7 @@ class Pages:
         """
         at = page_tokens.read(_token(call))
         question = _at_token(call, at.own) if at is not None else call
-        status, body = await ask(self._call, send.node, question._replace(epoch=send.epoch))
+        status, body = await self._ask(send.node, question._replace(epoch=send.epoch))
         if not status.ok:
             return status, None
         try:
@@ -184,7 +182,7 @@ class Pages:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _of_node(self, call: Call, sends: Sequence[Send], at: PageToken, *, is_new: bool) -> _Page:
+    async def _of_node(self, call: Question, sends: Sequence[Send], at: PageToken, *, is_new: bool) -> _Page:
         """The page of the first of these nodes. Asks the others ahead."""
         first = _at_token(call, "")
         ahead = self._asked_ahead(_digest(first), is_new=is_new)
@@ -207,11 +205,11 @@ class Pages:
                 task.cancel()
         return self._ahead.setdefault(digest, {})
 
-    async def _first_ahead(self, call: Call, send: Send) -> _Page | None:
+    async def _first_ahead(self, call: Question, send: Send) -> _Page | None:
         page = await self._first(call, send)
         return page if page.answer.ByteSize() <= _AHEAD_BYTES else None
 
-    async def _first(self, call: Call, send: Send) -> _Page:
+    async def _first(self, call: Question, send: Send) -> _Page:
         """A node's first page, or its last list."""
         needed, member = LISTINGS[call.method].capability, send.member
         if member is not None and member.ballot is not None and needed not in member.lists:
@@ -232,10 +230,10 @@ class Pages:
         note = f"{_short(call)} has this node's entries from {timestamp(last.began)}, as there are no newer ones: {why}"
         return _Page(await _read(call.method, send, last.body), note)
 
-    async def _live(self, call: Call, send: Send) -> _Page:
+    async def _live(self, call: Question, send: Send) -> _Page:
         """A page that the driver gives now."""
         began = self._now()
-        status, body = await ask(self._call, send.node, call)
+        status, body = await self._ask(send.node, call)
         if status.code == Code.ABORTED and _token(call):
             raise TokenUnknown(call.method)
         if not status.ok:
@@ -257,7 +255,7 @@ class Pages:
         if key in self._lasts:
             self._lasts_bytes -= len(self._lasts.pop(key).body)
 
-    async def _leave_out(self, call: Call, node: str, answer: Any) -> str:
+    async def _leave_out(self, call: Question, node: str, answer: Any) -> str:
         """Remove the entries that are another node's. Returns a sentence about them; empty if there are none."""
         kind, id_of = LISTINGS[call.method].kind, LISTINGS[call.method].id_of
         entries, own, foreign = list(answer.entries), [], list[str]()
@@ -279,7 +277,7 @@ class Pages:
         what = f"its answer to {_short(call)} has ids of other nodes, such as {foreign[0][:_SHOWN_CHARS]}"
         return f"{what}; {len(foreign)} entries are left out"
 
-    def _note(self, call: Call, node: str, note: str) -> None:
+    def _note(self, call: Question, node: str, note: str) -> None:
         """Keep a sentence about a node's part in a list; empty: nothing is wrong."""
         before = self._notes.pop((node, call.driver, call.method), "")
         if note:
@@ -292,21 +290,21 @@ async def _read(method: str, send: Send, body: bytes) -> Any:
     return await in_thread(body, lambda body: parse(method, placed_answer(method, send, body)))
 
 
-def _token(call: Call) -> str:
+def _token(call: Question) -> str:
     request: Any = METHODS[call.method].request.FromString(call.request)
     return str(request.starting_token)
 
 
-def _at_token(call: Call, own: str) -> Call:
+def _at_token(call: Question, own: str) -> Question:
     request: Any = METHODS[call.method].request.FromString(call.request)
     request.starting_token = own
     return call._replace(request=request.SerializeToString(deterministic=True))
 
 
-def _digest(first: Call) -> bytes:
+def _digest(first: Question) -> bytes:
     """The digest of a list: of the request for its first page. It may have secrets."""
     return hashlib.sha256(b"\0".join((first.driver.encode(), first.method.encode(), first.request))).digest()
 
 
-def _short(call: Call) -> str:
+def _short(call: Question) -> str:
     return f"{call.method.rpartition('/')[2]} of driver {call.driver}"

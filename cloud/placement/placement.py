@@ -1,6 +1,6 @@
-"""Placement: sends each CSI call to its edge node. `route` decides, `claims` records, and `placed_call` carries.
+"""Placement: finds the edge node of each CSI call. `route` decides, `claims` records, and `cloud.call` carries.
 
-A list or a capacity of several nodes takes another way: the hub asks nodes, and answers itself (`fan_out`).
+A list or a capacity of several nodes takes another way: the hub asks nodes, and answers itself (`answer`).
 
 Rules:
 
@@ -14,28 +14,24 @@ Rules:
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 
 from cloud.edge_nodes import Nodes
 from cloud.election import ElectionRules
-from cloud.node_call import Call, Caller, Reply
 from cloud.placement.affinity import Affinity
 from cloud.placement.capabilities import with_topology
 from cloud.placement.capacity import largest
 from cloud.placement.claims import Claims
 from cloud.placement.decisions import Ask, AskAll, Mode, Send, View
 from cloud.placement.elections import Elections
-from cloud.placement.fan_out import FanOut
 from cloud.placement.find import ListsNeeded, can_list, elsewhere, only_node
 from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.inventory import Inventories
 from cloud.placement.offers import Offers
 from cloud.placement.pages import Pages
-from cloud.placement.placed_call import PlacedCall, Way
 from cloud.placement.route import ask_for, is_local, route
 from cloud.placement.rules import LISTINGS, Thing
-from common.errors import CapabilityMissing, NameElsewhere
+from cloud.question import Answer, Question
 from common.metrics import Metrics
 from common.reports import DriverReport
 
@@ -43,10 +39,11 @@ log = logging.getLogger("csi_bridge.hub.placement")
 
 
 class Placement:
-    """Routes the calls of every driver to the nodes that have its volumes.
+    """Finds the nodes that have each driver's volumes.
 
     Attributes:
         claims: names and ids.
+        foreign: refuses ids of other nodes, and remembers them.
         affinity: the PersistentVolumes; None: this hub follows none.
         inventories: asks nodes for all that they have.
         elections: elect the nodes that serve drivers whose storage every node reaches.
@@ -73,13 +70,12 @@ class Placement:
         `labels` returns None until the hub has read the Nodes.
         """
         self.claims, self.affinity = claims, affinity
-        self.inventories = Inventories(nodes.call, claims, now=claims.now, monotonic=monotonic)
-        self._pages = Pages(nodes.call, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
+        self.inventories = Inventories(nodes.ask_node, claims, now=claims.now, monotonic=monotonic)
+        self._pages = Pages(nodes.ask_node, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
         self._nodes, self._loss, self._owners = nodes, loss, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
-        self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
-        self._way = Way(claims, self._foreign, nodes)
+        self.foreign = ForeignIds(metrics, self._elsewhere, self._others)
         self._most_open = most_open
         self.elections = Elections(
             nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, monotonic=monotonic
@@ -117,7 +113,7 @@ class Placement:
 
     def conflicts(self, node: str) -> list[str]:
         """The node's answers that were not passed on, or that are missing in a list, a sentence each."""
-        return [*self._foreign.told_by(node), *self._pages.problems(node)]
+        return [*self.foreign.told_by(node), *self._pages.problems(node)]
 
     def fleet(self, driver: str) -> Fleet:
         """The nodes that run a driver."""
@@ -125,30 +121,48 @@ class Placement:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, call: Call, caller: Caller, *, wanted: str, mode: str, goes_to: Callable[[str], None]) -> Reply:
-        """Send a call to its node, at once or when the records show it.
+    def decide(self, driver: str, method: str, request: bytes, *, wanted: str, mode: str) -> tuple[Ask, Send | AskAll]:
+        """Decide where a call goes. If only the nodes' lists can tell that, ask for these.
 
         Args:
-            call: the call.
-            caller: gets the answer, or the error of a call that waits for the records.
+            driver: the driver.
+            method: the gRPC path.
+            request: the request.
             wanted: the node that the caller names, or empty.
             mode: a `Mode` of the proxy driver's; empty: an operator asks by hand, and it is auto.
-            goes_to: called with the node, before the hub knows whether it can reach it.
 
         Raises:
-            CallError: it was not sent.
+            CallError: nowhere.
         """
-        ask = self._ask(call, wanted, mode)
-        send = self._route(ask, goes_to)
-        if isinstance(send, AskAll):
-            return self._ask_all(call, caller, ask, send)
-        if ask.name:
-            self._nodes.check(send.node, ask.driver)
-        elif send.passes:
-            return self._nodes.call(send.node, call._replace(epoch=send.epoch) if send.epoch else call, caller)
-        placed = PlacedCall(call, caller, ask, send, self._way)
-        placed.start()
-        return placed
+        if mode == Mode.SHARED or self._is_elected(driver, mode):
+            self.elections.want(driver)
+            mode = Mode.SHARED
+        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=self._fleets.of(driver))
+        view, ends = self._view(driver), ask.asked.ends
+        if ask.is_shared:
+            view = view._replace(election=self.elections.of(driver))
+        elif ends:
+            view = view._replace(listed=self.inventories.listed(driver, ends[0]))
+        try:
+            found = route(ask, view)
+        except ListsNeeded as needed:
+            nodes = [it.node for it in view.fleet if can_list(it, needed.kind, view)]
+            self.inventories.ask(driver, needed.kind, nodes, ends=ends)
+            raise needed.error from None
+        if ends and isinstance(found, Send):
+            self.inventories.sent(driver, ends)
+            if found.is_placed and not found.ends:
+                what = ", ".join(map(str, ends))
+                log.warning("no edge node of driver %s has %s: node %s answers its deletion", driver, what, found.node)
+        return ask, found
+
+    async def answer(self, question: Question, ask: Ask, ask_all: AskAll) -> Answer:
+        """Ask nodes, and answer a call from their answers."""
+        if question.method not in LISTINGS:
+            return await largest(self._nodes.ask_node, question, ask_all.sends)
+        if ask.is_shared:
+            return await self._pages.of_elected(question, ask_all.sends[0])
+        return await self._pages.page(question, ask_all.sends)
 
     async def forget(self, node: str, driver: str = "", *, is_given_up: bool = False) -> None:
         """Remove everything of a node that is gone for good, or of a driver that it no longer runs.
@@ -162,7 +176,7 @@ class Placement:
             PlacementNotKept: the records still have some of it (`Claims.forget`).
         """
         self.inventories.forget(node, driver)
-        self._foreign.forget(node, driver)
+        self.foreign.forget(node, driver)
         self._pages.forget(node, driver)
         await self.claims.forget(node, driver, is_given_up=is_given_up)
 
@@ -191,53 +205,11 @@ class Placement:
         owners = [next(iter(self._owners(term) - {node}), "") for term in terms]
         return owners[0] if owners and all(owners) else ""
 
-    def _ask(self, call: Call, wanted: str, mode: str) -> Ask:
-        fleet = self._fleets.of(call.driver)
-        if mode == Mode.SHARED or self._is_elected(call.driver, mode):
-            self.elections.want(call.driver)
-            mode = Mode.SHARED
-        return ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
-
     def _is_elected(self, driver: str, mode: str) -> bool:
         """Whether a call of another placement, or of an operator, must not run beside calls of an elected node."""
         if not mode:
             return self.elections.had(driver)
         return mode != Mode.LOCAL and self.elections.of(driver) is not None
-
-    def _route(self, ask: Ask, goes_to: Callable[[str], None]) -> Send | AskAll:
-        view, ends = self._view(ask.driver), ask.asked.ends
-        if ask.is_shared:
-            view = view._replace(election=self.elections.of(ask.driver))
-        elif ends:
-            view = view._replace(listed=self.inventories.listed(ask.driver, ends[0]))
-        try:
-            found = route(ask, view)
-        except ListsNeeded as needed:
-            nodes = [it.node for it in view.fleet if can_list(it, needed.kind, view)]
-            self.inventories.ask(ask.driver, needed.kind, nodes, ends=ends)
-            raise needed.error from None
-        except (CapabilityMissing, NameElsewhere) as error:
-            goes_to(error.wanted if isinstance(error, NameElsewhere) else error.node)
-            raise
-        if isinstance(found, AskAll):
-            if len(found.sends) == 1:
-                goes_to(found.sends[0].node)
-            return found
-        goes_to(found.node)
-        self.inventories.sent(ask.driver, ends)
-        if found.is_placed and ends and not found.ends:
-            what = ", ".join(map(str, ends))
-            log.warning("no edge node of driver %s has %s: node %s answers its deletion", ask.driver, what, found.node)
-        return found
-
-    def _ask_all(self, call: Call, caller: Caller, ask: Ask, ask_all: AskAll) -> Reply:
-        if call.method not in LISTINGS:
-            work = partial(largest, self._nodes.call, call, ask_all.sends)
-        elif ask.is_shared:
-            work = partial(self._pages.of_elected, call, ask_all.sends[0])
-        else:
-            work = partial(self._pages.page, call, ask_all.sends)
-        return FanOut(work, caller, name=f"call {call.call_id}")
 
 
 class _Connected:

@@ -8,8 +8,10 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from cloud.admission import Admitted, Role
+from cloud.call import Call, Calls
 from cloud.election import ElectionRules, Seat
-from cloud.node_call import Call
+from cloud.node_calls import NodeCalls
 from cloud.placement.affinity import Affinity
 from cloud.placement.claims import Claims
 from cloud.placement.decisions import MOST_OPEN, Mode
@@ -17,11 +19,24 @@ from cloud.placement.fleet import Fleet, Fleets
 from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.rules import VOLUME, Thing
+from cloud.question import Question, ask
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.sources.source import Item, Source
+from cloud.visit import Visit
 from common.csi import csi_pb2 as csi
-from common.errors import CallError, DriverMissing, NodeOffline, NodeUnknown, ReportRefused
+from common.errors import (
+    CallError,
+    CallTimeout,
+    DriverMissing,
+    LinkLost,
+    NodeOffline,
+    NodeUnknown,
+    ReportRefused,
+    TunnelClosed,
+)
+from common.messages import Kind as StreamKind
+from common.messages import Open, Priority
 from common.metrics import Metrics
 from common.objects import Ref, Stamp
 from common.reports import (
@@ -34,6 +49,7 @@ from common.reports import (
 )
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
+from common.version import introduce
 from tests.kit.memory_records import MemoryRecords
 from tests.kit.state_db import records_in
 
@@ -41,8 +57,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cloud.node_call import Caller, Reply
     from cloud.placement.book import Book
+    from cloud.placement.claim import Attempt, Claim
+    from common.receiver import Receiver
 
 DRIVER = "d.example"
 LEASE_S = 60
@@ -50,7 +67,7 @@ CONTROLLER = "/csi.v1.Controller/"
 OK = Status(Code.OK)
 RPC = csi.ControllerServiceCapability.RPC
 
-Vendor = Callable[[Call], "Awaitable[tuple[bytes | None, Status]] | tuple[bytes | None, Status]"]
+Vendor = Callable[[Question], "Awaitable[tuple[bytes | None, Status]] | tuple[bytes | None, Status]"]
 
 
 def plugin(*kinds: int) -> bytes:
@@ -94,57 +111,135 @@ def report(
     return DriverReport(DRIVER, node, {method: Answer(0, body=body) for method, body in bodies.items()})
 
 
-class _Reply:
-    """One vendor's answer, which it is asked for in the loop's next turn."""
+class _NodeLink:
+    """The link of a node: its vendor is asked in the loop's next turn (`common.link.Link`)."""
 
-    def __init__(self, vendor: Vendor, call: Call, caller: Caller) -> None:
-        self._vendor, self._call, self._caller = vendor, call, caller
-        self._answering = asyncio.ensure_future(self._answer())
+    over = False
 
-    is_sent = True
+    def __init__(self, world: Placed, node: str) -> None:
+        self._world, self._node = world, node
+        self._answering: list[asyncio.Task[None]] = []
 
-    async def _answer(self) -> None:
+    def start(self, receiver: Receiver, _kind: StreamKind, request: bytes, **how: Any) -> int:
+        question = Question(how["subject"], how["method"], request, how["call"], how["timeout_s"], how["epoch"])
+        self._world.calls.append((self._node, question.method, request))
+        self._world.epochs.append(question.epoch)
+        vendor = self._world.vendors.get(self._node, lambda _: (b"", OK))
+        self._answering.append(asyncio.ensure_future(self._answer(receiver, vendor, question)))
+        return len(self._answering)
+
+    async def _answer(self, receiver: Receiver, vendor: Vendor, question: Question) -> None:
         try:
-            said = self._vendor(self._call)
+            said = vendor(question)
             body, status = await said if isinstance(said, Awaitable) else said
+        except CallTimeout:
+            receiver.failed(CallTimeout())
         except CallError as error:
-            self._caller.failed(error)
+            receiver.failed(TunnelClosed(sent=isinstance(error, LinkLost), why=str(error)))
         else:
-            self._caller.ended(status, body)
+            receiver.ended(status, body)
 
-    def passed_on(self) -> None:
+    def unsent(self, _number: int) -> int:
+        return 0
+
+    def consumed(self, number: int, size: int) -> None:
         pass
 
-    def acknowledge(self, *, delivered: bool) -> None:
+    def acknowledge(self, number: int, *, delivered: bool) -> None:
         pass
 
-    def cancel(self) -> None:
-        if asyncio.current_task() is not self._answering:
-            self._answering.cancel()
+    def cancel(self, number: int) -> None:
+        if asyncio.current_task() is not self._answering[number - 1]:
+            self._answering[number - 1].cancel()
 
 
-class Told:
-    """A caller that keeps what it is told (`cloud.node_call.Caller`).
+class _CallerLink:
+    """The link of a caller (`common.link.Link`)."""
+
+    def __init__(self, driver: str, mode: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context = Admitted(Role.DRIVER if mode else Role.OPERATOR, 0.0, mode)
+        self.peer = introduce("driver", driver, instance="p")
+        self.sent: list[bytes] = []
+        self.ended: asyncio.Future[tuple[Status, bytes]] = self.loop.create_future()
+
+    def consumed(self, number: int, size: int) -> None:
+        pass
+
+    def unsent(self, _number: int) -> int:
+        return 0
+
+    def send(self, _number: int, message: bytes) -> None:
+        self.sent.append(message)
+
+    def end(self, _number: int, status: Status, message: bytes | None = None) -> None:
+        self.ended.set_result((status, message or b""))
+
+
+class Told(Call):
+    """A call whose caller learns the error itself.
 
     Attributes:
         end: the status and the message, once the call has ended.
+        error: why it failed, if it did.
+        messages: the answer's messages before its last one.
     """
 
-    def __init__(self) -> None:
-        self.end: asyncio.Future[tuple[Status, bytes]] = asyncio.get_running_loop().create_future()
-        self.end.add_done_callback(lambda end: end.cancelled() or end.exception())  # some tests do not wait for it
+    def __init__(self, calls: Calls, frame: Open, mode: str, deadline: float | None) -> None:
+        link = _CallerLink(frame.subject, mode)
+        super().__init__(calls, link, frame, deadline)  # type: ignore[arg-type]  # the part of a link that a call uses
+        self.end, self.messages = link.ended, link.sent
+        self.error: Exception | None = None
 
-    def sent(self) -> None:
-        pass
+    def _fail(self, error: Exception) -> None:
+        self.error = self.error or error
+        super()._fail(error)
 
-    def answered(self, message: bytes) -> None:
-        raise AssertionError("these answers have one message")
+    async def result(self) -> tuple[Status, bytes]:
+        """Wait for the end. Raises the error."""
+        said = await asyncio.shield(self.end)
+        if self.error is not None:
+            raise self.error
+        return said
 
-    def ended(self, status: Status, message: bytes | None) -> None:
-        self.end.set_result((status, message or b""))
+    def cancel(self) -> None:
+        """The caller leaves."""
+        self.left()
+        self.released(False)
 
-    def failed(self, error: Exception) -> None:
-        self.end.set_exception(error)
+
+def told_by(
+    calls: Calls,
+    driver: str,
+    method: str,
+    request: bytes,
+    *,
+    mode: str = Mode.LOCAL,
+    wanted: str = "",
+    call_id: str = "c",
+    timeout_s: float | None = None,
+) -> Told:
+    """Begin a call. It has this mode; empty: an operator's."""
+    frame = Open(1, StreamKind.CALL, Priority.CALL, driver, method, wanted, call_id, 0)
+    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    told = Told(calls, frame, mode, deadline)
+    told.begin(request)
+    return told
+
+
+async def claimed(claims: Claims, driver: str, attempt: Attempt) -> None:
+    """Let the records show that a call is open. Raises PlacementNotKept, NoPlace."""
+    end = claims.claim(driver, attempt)
+    if end is not None:
+        await asyncio.wait([end])
+        claims.confirm(driver, attempt, end)
+
+
+async def kept(claims: Claims, end: asyncio.Future[None] | None, claim: Claim | None = None) -> None:
+    """Wait for a write of claims. Raises PlacementNotKept."""
+    if end is not None:
+        await asyncio.wait([end])
+        claims.check(end, DRIVER, claim)
 
 
 class Disk:
@@ -243,7 +338,7 @@ class Placed:
         self.records = SqliteRecords(self.directory, retry_s=self._retry_s)
         self.store = Claims(self.records, now=lambda: self.now)
         metrics = Metrics()
-        return Placement(
+        placement = Placement(
             self,
             self.store,
             offers=Offers(self.offers, metrics),
@@ -256,6 +351,9 @@ class Placed:
             labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,
             monotonic=lambda: self.monotonic,
         )
+        counts = NodeCalls(knows=self.reports.__contains__)
+        self.hub_calls = Calls(self, placement, counts, metrics, lambda _driver, _request, _node: None)  # type: ignore[arg-type]  # as in `Placement`
+        return placement
 
     async def restart(self) -> None:
         """The hub ends and starts again."""
@@ -299,7 +397,7 @@ class Placed:
         left, is_gone = self.left_at.get(name, 0.0), name in self.away or machine not in ("", self.machine(name))
         return (left, self.now - self.monotonic + left) if is_gone else None
 
-    def check(self, name: str, driver: str) -> None:
+    def reach(self, name: str, driver: str) -> Visit:
         if name not in self.reports:
             raise NodeUnknown(name)
         if name in self.refused:
@@ -308,12 +406,10 @@ class Placed:
             raise NodeOffline(name, self.since.get(name, 0.0))
         if driver != DRIVER:
             raise DriverMissing(driver, name)
+        return Visit(name, _NodeLink(self, name), 0.0)  # type: ignore[arg-type]  # the part of a link that a call uses
 
-    def call(self, name: str, call: Call, caller: Caller) -> _Reply:
-        self.check(name, call.driver)
-        self.calls.append((name, call.method, call.request))
-        self.epochs.append(call.epoch)
-        return _Reply(self.vendors.get(name, lambda _: (b"", OK)), call, caller)
+    async def ask_node(self, name: str, question: Question) -> tuple[Status, bytes]:
+        return await ask(self.reach(name, question.driver), question)
 
     # what a test does
 
@@ -333,30 +429,31 @@ class Placed:
         """
         asking = asyncio.current_task()
         assert asking is not None
-        nodes: list[str] = []
-        body = request if isinstance(request, bytes) else request.SerializeToString()
-        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, asking.get_name(), timeout_s)
-        told = Told()
-        reply = self.send(call, told, mode=mode, wanted=wanted, goes_to=nodes.append)
+        told = self.send(method, request, mode=mode, wanted=wanted, call_id=asking.get_name(), timeout_s=timeout_s)
         try:
-            status, message = await told.end
+            status, message = await told.result()
         except BaseException:
-            reply.cancel()
+            told.cancel()
             raise
-        reply.acknowledge(delivered=delivered)
-        return Asked(nodes[-1] if nodes else "", status, message)
+        told.released(delivered)
+        return Asked(told.account.node, status, message)
 
     def send(
         self,
-        call: Call,
-        told: Told,
+        method: str,
+        request: Any = b"",
         *,
         mode: str = Mode.LOCAL,
         wanted: str = "",
-        goes_to: Callable[[str], None] = lambda _: None,
-    ) -> Reply:
+        call_id: str = "c",
+        timeout_s: float | None = None,
+    ) -> Told:
         """Send a call."""
-        return self.placement.call(call, told, wanted=wanted, mode=mode, goes_to=goes_to)
+        body = request if isinstance(request, bytes) else request.SerializeToString()
+        path = method if "/" in method else CONTROLLER + method
+        return told_by(
+            self.hub_calls, DRIVER, path, body, mode=mode, wanted=wanted, call_id=call_id, timeout_s=timeout_s
+        )
 
     @property
     def book(self) -> Book:

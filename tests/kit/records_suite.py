@@ -15,6 +15,7 @@ from cloud.placement.claims import Claims
 from cloud.placement.rules import GROUP, VOLUME, Thing
 from cloud.records.records import Change, Kind
 from common.errors import SettingsError
+from tests.kit.placed_nodes import claimed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,7 +51,7 @@ class RecordsSuite:
     async def test_the_claims_and_elections_of_a_hub_come_back_as_they_were(self, reopen: Reopen) -> None:
         claims = Claims(await reopen(), now=lambda: 100.0)
         volume, other, group = Thing(VOLUME, "vol-1"), Thing(VOLUME, "vol-2"), Thing(GROUP, 'quoted "g"')
-        await claims.claim("d", claims.begin("d", "CreateVolume open", "n1", lease_s=60, machine="m"))
+        await claimed(claims, "d", claims.begin("d", "CreateVolume open", "n1", lease_s=60, machine="m"))
         made = claims.begin("d", "CreateVolumeGroupSnapshot g", "n2")
         await claims.made("d", made, "n2", [volume, group])
         await claims.deleted("d", "n2", [volume], settles=False)

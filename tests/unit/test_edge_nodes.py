@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.call import Calls
 from cloud.edge_nodes import Nodes
-from cloud.node_call import Call, Reply
+from cloud.node_calls import NodeCalls
 from cloud.node_records import read_node
+from cloud.placement.decisions import Ask, Send
 from cloud.records.records import Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
@@ -36,7 +38,7 @@ from common.version import introduce
 from tests.kit import spoken_node
 from tests.kit.linked import Peer, cut, link_pair
 from tests.kit.memory_records import MemoryRecords
-from tests.kit.placed_nodes import Told
+from tests.kit.placed_nodes import told_by
 from tests.kit.shown_peer import ShownPeer
 from tests.kit.waiting import settle, until
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from cloud.records.records import Records
     from common.link import Link, Stream
     from common.pages.hub import NodeStatus
+    from tests.kit.placed_nodes import Told
 
 DRIVER = "d.example"
 HOST = "topology.d.example/host"
@@ -70,21 +73,11 @@ RENEWED = "k-2"
 """The key of a certificate of n1 that begins later than the others."""
 
 
-class Asked(Told):
-    """A call to a node, and what its caller is told.
+class AsWanted:
+    """A placement that sends each call to the node that its caller names."""
 
-    Attributes:
-        reply: the hub's side of it.
-        messages: the answer's messages before its last one.
-    """
-
-    def __init__(self, nodes: Nodes, node: str, asked: Call) -> None:
-        super().__init__()
-        self.messages: list[bytes] = []
-        self.reply: Reply = nodes.call(node, asked, self)
-
-    def answered(self, message: bytes) -> None:
-        self.messages.append(message)
+    def decide(self, driver: str, method: str, _request: bytes, *, wanted: str, mode: str) -> tuple[Ask, Send]:
+        return Ask(driver, method, wanted=wanted, mode=mode), Send(wanted, None)
 
 
 class Known:
@@ -97,6 +90,8 @@ class Known:
         judge = ReportJudge(UniqueSegments(self.records, UniqueKeys((HOST,))), Metrics())
         self.nodes = Nodes(self.records, judge, max_nodes=max_nodes)
         self.nodes.subscribe(lambda driver, _node: self.changes.append(driver))
+        counts = NodeCalls(knows=self.nodes.knows)
+        self.calls = Calls(self.nodes, AsWanted(), counts, Metrics(), lambda *_: None)  # type: ignore[arg-type]  # all of it that these calls need
         self._ends: list[Link] = []
         self._closed = False
 
@@ -171,9 +166,12 @@ class Known:
         """Since when n1 is as it is, to the fraction of a second."""
         return self.nodes._nodes["n1"].stored.since
 
-    def ask(self, node: str = "n1", *, timeout_s: float | None = None, driver: str = DRIVER) -> Asked:
-        """Send a call to a node."""
-        return Asked(self.nodes, node, Call(driver, CREATE, b"request", "c-1", timeout_s))
+    def ask(self, node: str = "n1", *, timeout_s: float | None = None, driver: str = DRIVER) -> Told:
+        """Send a call to a node. Raises the error if it is not sent."""
+        told = told_by(self.calls, driver, CREATE, b"request", wanted=node, call_id="c-1", timeout_s=timeout_s)
+        if told.error is not None:
+            raise told.error
+        return told
 
     def described(self, name: str = "n1") -> NodeStatus:
         return next(node for node in self.nodes.describe() if node.node == name)
@@ -350,7 +348,7 @@ async def test_a_second_link_beside_the_first_takes_the_new_calls_and_those_unde
     assert not first.over
     gate.set()
     assert (await under_way.end)[0] == Status(Code.OK, "over the first")
-    under_way.reply.acknowledge(delivered=True)
+    under_way.released(True)
     await settle()
     assert first.over
     assert not world.nodes.disconnect("n1", first)
@@ -715,8 +713,8 @@ async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_th
     asked = [world.ask() for _ in range(6)]
     with pytest.raises(Overloaded, match=r"the driver \S+ on edge node n1 has 6 calls under way"):
         world.ask()
-    world.ask(driver="other.example").reply.cancel()
-    asked[0].reply.cancel()
+    world.ask(driver="other.example").cancel()
+    asked[0].cancel()
     world.ask()
 
 
@@ -735,7 +733,7 @@ async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_
     now[0] = 3_000.0
     await world.come(hello())
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await asked.end
+        await asked.result()
 
 
 async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
@@ -751,4 +749,4 @@ async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_t
     now[0] = 3_000.0
     world.nodes.disconnect("n1", newer)
     with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
-        await asked.end
+        await asked.result()

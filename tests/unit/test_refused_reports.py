@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.edge_nodes import Nodes
-from cloud.node_call import Call
 from cloud.records.records import Change, Kind
 from cloud.records.sqlite import SqliteRecords
 from cloud.report_judge import ReportJudge
@@ -22,7 +21,6 @@ from common.reports import DriverReport
 from common.topology import NODE_SEGMENT
 from common.version import introduce
 from tests.kit.linked import Peer, cut, link_pair
-from tests.kit.placed_nodes import Told
 from tests.kit.spoken_node import report
 from tests.kit.waiting import settle
 
@@ -99,10 +97,6 @@ async def hub(tmp_path: Path) -> AsyncIterator[ReportedNodes]:
     await hub.close()
 
 
-def call(driver: str = DRIVER) -> Call:
-    return Call(driver, "/csi.v1.Controller/CreateVolume", b"", "c-1", None)
-
-
 def belongs_to(node: str, segment: str) -> str:
     return f"its topology says {segment}, which belongs to edge node {node}"
 
@@ -116,7 +110,7 @@ async def test_a_plugin_that_calls_itself_by_another_name_does_not_count(hub: Re
     assert (hub.described("n1").drivers, list(hub.nodes.with_driver(DRIVER))) == ([OTHER], [])
     assert hub.changes == [OTHER]
     with pytest.raises(ReportRefused, match=r"edge node n1 gets no call of driver d.example, because the hub refuses"):
-        hub.nodes.call("n1", call(), Told())
+        hub.nodes.reach("n1", DRIVER)
 
 
 async def test_a_report_of_a_drivers_name_alone_counts(hub: ReportedNodes) -> None:
@@ -142,7 +136,7 @@ async def test_a_driver_that_the_certificate_does_not_name_is_refused(hub: Repor
     assert hub.described("n1").rights == [DRIVER, "f.example"]
     assert hub.conflicts("rights") == 1
     with pytest.raises(ReportRefused):
-        hub.nodes.check("n1", OTHER)
+        hub.nodes.reach("n1", OTHER)
 
 
 async def test_a_node_has_only_its_own_node_segment_even_if_no_other_node_is_known(hub: ReportedNodes) -> None:
@@ -232,9 +226,9 @@ async def test_a_refused_driver_that_counted_before_is_a_candidate_without_calls
     assert hub.nodes.why_refused(DRIVER, "n2") == belongs_to("n1", f"{HOST}=h1")
     assert hub.changes == [DRIVER]
     with pytest.raises(ReportRefused):
-        hub.nodes.check("n2", DRIVER)
+        hub.nodes.reach("n2", DRIVER)
     await hub.nodes.report("n2", [report(DRIVER, "n2", segments=H2)])
-    hub.nodes.check("n2", DRIVER)
+    hub.nodes.reach("n2", DRIVER)
     assert hub.changes == [DRIVER, DRIVER]
 
 
@@ -293,7 +287,7 @@ async def test_a_refused_driver_can_be_forgotten_while_its_agent_reports_it(hub:
     hub.nodes.forget("n1", DRIVER)
     assert not hub.nodes.with_driver(DRIVER)
     with pytest.raises(ReportRefused):
-        hub.nodes.check("n1", DRIVER)
+        hub.nodes.reach("n1", DRIVER)
 
 
 # -------------------- a key that becomes unique later --------------------
@@ -358,4 +352,4 @@ async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(h
     assert len(hub.refused("n1")) == 21
     assert DRIVER in hub.refused("n1")
     with pytest.raises(DriverMissing):
-        hub.nodes.check("n1", "d99.example")
+        hub.nodes.reach("n1", "d99.example")

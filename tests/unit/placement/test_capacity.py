@@ -19,7 +19,7 @@ from common.status import Code, Status
 from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, on, report
 
 if TYPE_CHECKING:
-    from cloud.node_call import Call
+    from cloud.question import Question
     from tests.kit.placed_nodes import Vendor
 
 GIB = 1 << 30
@@ -103,7 +103,7 @@ async def test_a_node_that_is_away_has_no_capacity_until_it_is_back(world: Place
 
 
 async def test_a_node_that_leaves_while_it_is_asked_is_an_error(world: Placed) -> None:
-    def leave(_: Call) -> tuple[bytes, Status]:
+    def leave(_: Question) -> tuple[bytes, Status]:
         raise NodeOffline("n1", 0.0)
 
     world.vendors["n1"] = leave

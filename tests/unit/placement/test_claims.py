@@ -24,7 +24,7 @@ from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept, SettingsError
 from tests.kit.examples import examples
 from tests.kit.memory_records import MemoryRecords
-from tests.kit.placed_nodes import Disk, record
+from tests.kit.placed_nodes import Disk, claimed, kept, record
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -115,13 +115,14 @@ class Overlap:
             return
         attempt = self.claims.begin(D, name, node)
         try:
-            await self.claims.claim(D, attempt)
+            await claimed(self.claims, D, attempt)
         except BaseException:
             self.claims.end(D, attempt, in_doubt=None)
             raise
         attempt.send()
         if how in ("made", "nothing"):
-            await self.claims.made(D, attempt, node, [thing] if how == "made" else [])
+            made = self.claims.made(D, attempt, node, [thing] if how == "made" else [])
+            await kept(self.claims, made, attempt.claim)
         else:
             self.claims.end(D, attempt, in_doubt=how == "doubt")
 
@@ -136,7 +137,7 @@ class Overlap:
         self.claims.end(D, attempt, in_doubt=how == "doubt")
 
     def delete(self, node: str, thing: Thing) -> None:
-        self.begin(self.claims.deleted(D, node, [thing], settles=False))
+        self.begin(kept(self.claims, self.claims.deleted(D, node, [thing], settles=False)))
 
     def record(self, node: str, thing: Thing, name: str) -> None:
         record(self.claims, D, node, thing, name)
@@ -262,7 +263,7 @@ async def make(claims: Claims, node: str, *things: Thing, name: str = NAME) -> N
 
 async def doubt(claims: Claims, node: str) -> None:
     """A create has been sent, and has no answer."""
-    await claims.claim(D, attempt := claims.begin(D, NAME, node))
+    await claimed(claims, D, attempt := claims.begin(D, NAME, node))
     attempt.send()
     claims.end(D, attempt, in_doubt=True)
 
@@ -296,11 +297,11 @@ async def test_a_success_that_a_full_disk_did_not_take_leaves_no_doubt_once_anot
 ) -> None:
     first, second, disk = claims.begin(D, NAME, "n1"), claims.begin(D, NAME, "n1"), Disk(tmp_path)
     for attempt in (first, second):
-        await claims.claim(D, attempt)
+        await claimed(claims, D, attempt)
         attempt.send()
     disk.fill()
     with pytest.raises(PlacementNotKept):
-        await claims.made(D, first, "n1", [VOL])
+        await kept(claims, claims.made(D, first, "n1", [VOL]), first.claim)
     disk.empty()
     await claims.made(D, second, "n1", [VOL])
     await close(claims)
@@ -315,10 +316,10 @@ async def test_a_thing_that_was_made_again_is_not_deleted_by_an_older_row_that_a
 ) -> None:
     await delete(claims, "n1", VOL)  # a create of an earlier hub made it
     attempt, disk = claims.begin(D, NAME, "n1"), Disk(tmp_path)
-    await claims.claim(D, attempt)
+    await claimed(claims, D, attempt)
     disk.fill()
     with pytest.raises(PlacementNotKept):
-        await claims.made(D, attempt, "n1", [VOL])
+        await kept(claims, claims.made(D, attempt, "n1", [VOL]), attempt.claim)
     disk.empty()
     await make(claims, "n1", VOL)
     await close(claims)
@@ -344,9 +345,9 @@ async def test_no_call_is_sent_that_waited_while_its_node_was_forgotten_or_anoth
 ) -> None:
     await doubt(claims, "n1")
     with Disk(tmp_path).slow():
-        waiting = asyncio.create_task(claims.claim(D, claims.begin(D, "CreateVolume new", "n1")))
+        waiting = asyncio.create_task(claimed(claims, D, claims.begin(D, "CreateVolume new", "n1")))
         over = claims.begin(D, "CreateVolume other", "n1")
-        taking_over = asyncio.create_task(claims.claim(D, over))
+        taking_over = asyncio.create_task(claimed(claims, D, over))
         await settle()
         claims.begin(D, "CreateVolume other", "n2", over={"n1"})
         forgetting = asyncio.create_task(claims.forget("n1"))
@@ -487,7 +488,7 @@ async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(claims:
     book = claims.book
     await make(claims, "n1", VOL, name="CreateVolume made")
     await make(claims, "n2", VOL, name="CreateVolume kept")
-    await claims.claim(D, claims.begin(D, NAME, "n1"))
+    await claimed(claims, D, claims.begin(D, NAME, "n1"))
     await claims.listed(D, "n1", VOLUME, [OTHER], began=0.0, at=0.0)
     assert claims.knows("n1", D)
     assert not claims.knows("n1", "other.example")
@@ -537,11 +538,11 @@ async def test_an_entry_keeps_its_age_until_it_ends(tmp_path: Path) -> None:
     await make(claims, "n1", VOL)
     record(claims, D, "n1", OTHER, NAME)
     attempt = claims.begin(D, NAME, "n1")
-    await claims.claim(D, attempt)
+    await claimed(claims, D, attempt)
     clock[0] = 200.0
     attempt.send()
     claims.end(D, attempt, in_doubt=True)
-    await claims.claim(D, again := claims.begin(D, NAME, "n1"))
+    await claimed(claims, D, again := claims.begin(D, NAME, "n1"))
     claims.end(D, again, in_doubt=None)
     record(claims, D, "n1", OTHER, NAME)
     await claims.listed(D, "n1", VOLUME, [VOL, OTHER, Thing(VOLUME, "new")], began=200.0, at=0.0)
@@ -565,7 +566,7 @@ async def test_the_ledger_is_read_in_parts_and_a_create_that_ends_meanwhile_is_n
     attempt = claims.begin(D, "CreateVolume new", "n1")
     reading = asyncio.create_task(claims.ledger())
     await asyncio.sleep(0)
-    ending = asyncio.create_task(claims.made(D, attempt, "n1", [Thing(VOLUME, "new")]))
+    ending = claims.made(D, attempt, "n1", [Thing(VOLUME, "new")])
     await asyncio.sleep(0)
     assert not reading.done()
     ledger = await reading

@@ -19,7 +19,7 @@ from tests.kit.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cloud.node_call import Call
+    from cloud.question import Question
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
 
@@ -90,7 +90,7 @@ async def test_a_node_is_asked_for_its_list_once_a_minute(world: Placed) -> None
 
 
 async def test_a_list_of_several_pages_is_read_to_its_end(world: Placed) -> None:
-    def pages(call: Call) -> tuple[bytes, Status]:
+    def pages(call: Question) -> tuple[bytes, Status]:
         token = csi.ListVolumesRequest.FromString(call.request).starting_token
         return (listing("b") if token else listing("a", token="1")), OK
 
@@ -108,7 +108,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(
     if kind == "late":
         monkeypatch.setattr("cloud.placement.inventory._LIST_LIMIT_S", 0.0)
 
-    def page(call: Call) -> tuple[bytes | None, Status]:
+    def page(call: Question) -> tuple[bytes | None, Status]:
         number = next(count)
         answers: dict[str, Callable[[], tuple[bytes | None, Status]]] = {
             "same": lambda: (listing("b", token="t"), OK),
@@ -190,7 +190,7 @@ async def test_not_all_nodes_list_at_once(placed: Placing) -> None:
     world = placed(*(report(f"n{number:02}", capabilities=CAN) for number in range(50)))
     under_way, most = 0, 0
 
-    async def slow(_: Call) -> tuple[bytes, Status]:
+    async def slow(_: Question) -> tuple[bytes, Status]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)

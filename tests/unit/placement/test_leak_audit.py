@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from cloud.node_call import Call
+    from cloud.question import Question
     from tests.kit.placed_nodes import Vendor
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT, RPC.LIST_VOLUMES, RPC.LIST_SNAPSHOTS)
@@ -48,7 +48,7 @@ def content(handle: str) -> tuple[Any, Reference]:
 def lists(*volumes: str, snapshots: Iterable[str] = (), size_bytes: int = 0) -> Vendor:
     """A vendor that has these."""
 
-    def answer(call: Call) -> tuple[bytes, Status]:
+    def answer(call: Question) -> tuple[bytes, Status]:
         if call.method.endswith("ListVolumes"):
             entries = [
                 csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=id_, capacity_bytes=size_bytes))
@@ -412,7 +412,7 @@ async def test_a_create_that_runs_is_no_doubt_and_what_its_node_lists_is_not_jud
 ) -> None:
     runs, gate = asyncio.Event(), asyncio.Event()
 
-    async def slow(call: Call) -> tuple[bytes | None, Status]:
+    async def slow(call: Question) -> tuple[bytes | None, Status]:
         if call.method.endswith("CreateVolume"):
             runs.set()
             await gate.wait()
@@ -485,7 +485,7 @@ async def test_ten_thousand_volumes_on_a_hundred_nodes_leave_the_loop_its_turns_
     def vendor(node: str) -> Vendor:
         listing = lists(*(f"{node}-{i}" for i in range(100)))
 
-        async def answer(call: Call) -> tuple[bytes | None, Status]:
+        async def answer(call: Question) -> tuple[bytes | None, Status]:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)

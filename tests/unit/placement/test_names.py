@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.node_call import Call
 from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import (
@@ -20,14 +19,14 @@ from common.errors import (
     PlacementNotKept,
 )
 from common.status import Code, Origin, Status
-from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, Placed, Placing, Told, create, delete, on, report
+from tests.kit.placed_nodes import OK, Placed, Placing, create, delete, on, report
 from tests.kit.waiting import settle, until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cloud.node_call import Reply
-    from tests.kit.placed_nodes import Asked
+    from cloud.question import Question
+    from tests.kit.placed_nodes import Asked, Told
 
 GROUPS = "/csi.v1.GroupController/"
 
@@ -75,7 +74,7 @@ async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_the_vendor
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-def unsent(_: Call) -> tuple[bytes | None, Status]:
+def unsent(_: Question) -> tuple[bytes | None, Status]:
     """The call does not leave the hub."""
     raise NodeOffline("n1", 0.0)
 
@@ -97,10 +96,10 @@ async def test_a_name_is_free_after_the_vendors_final_word(world: Placed, code: 
 async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a bug, after the call was sent or before")
 
-    monkeypatch.setattr(world, "call", broken)
+    monkeypatch.setattr("tests.kit.placed_nodes._NodeLink.start", broken)
     with pytest.raises(RuntimeError):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
     monkeypatch.undo()
@@ -211,8 +210,7 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
 
 
 async def test_a_caller_who_leaves_in_the_turn_in_which_the_call_came_frees_the_name(world: Placed) -> None:
-    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1", on("n1")).SerializeToString(), "c", None)
-    world.send(call, Told()).cancel()
+    world.send("CreateVolume", create("pvc-1", on("n1"))).cancel()
     assert not world.holder()
     await settle()
     assert (world.calls, world.book.claims) == ([], {})
@@ -221,16 +219,16 @@ async def test_a_caller_who_leaves_in_the_turn_in_which_the_call_came_frees_the_
 async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(
     world: Placed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim, is_written = world.store.claim, asyncio.Event()
+    claim, written = world.store.claim, list[Any]()
 
-    async def claim_and_wait(*args: Any) -> None:
-        await claim(*args)
-        is_written.set()
-        await asyncio.Event().wait()
+    def not_told(*args: Any) -> asyncio.Future[None]:
+        written.append(claim(*args))
+        return asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(world.store, "claim", claim_and_wait)
+    monkeypatch.setattr(world.store, "claim", not_told)
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    await is_written.wait()
+    await settle()
+    await written[0]
     assert world.holder() == "n1"
     asking.cancel()
     await asyncio.wait([asking])
@@ -392,10 +390,10 @@ async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retr
     world.make("n1")
     first = await begun(world)
     if not overlap:
-        first.acknowledge(delivered=False)
+        first.released(False)
     await ended(world, Code.INTERNAL, mode=Mode.PINNED, wanted="n1")
     if overlap:
-        first.acknowledge(delivered=False)
+        first.released(False)
     assert (world.places(), world.holder()) == (["n1"], "n1")
 
 
@@ -411,7 +409,7 @@ async def test_what_was_deleted_or_forgotten_before_a_success_was_given_up_does_
         await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
     else:
         await world.placement.forget("n1")
-    first.acknowledge(delivered=False)
+    first.released(False)
     assert (world.places(), world.holder()) == ([], "")
 
 
@@ -423,17 +421,15 @@ async def test_of_two_pinned_successes_of_one_name_that_were_taken_nothing_is_ke
     replies = [await begun(world), await begun(world)]
     assert (world.places(), world.holder()) == (["n1"], "n1")
     for reply in reversed(replies) if later_first else replies:
-        reply.acknowledge(delivered=True)
+        reply.released(True)
     assert (world.places(), world.holder()) == ([], "")
 
 
-async def begun(world: Placed) -> Reply:
+async def begun(world: Placed) -> Told:
     """A pinned create that has succeeded, and whose answer nobody has taken yet."""
-    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    told = Told()
-    reply = world.send(call, told, mode=Mode.PINNED, wanted="n1")
-    assert (await told.end)[1]
-    return reply
+    told = world.send("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    assert (await told.result())[1]
+    return told
 
 
 async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: Placed) -> None:
@@ -453,8 +449,7 @@ async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_d
 
 
 async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: Placed) -> None:
-    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    reply = world.send(call, Told(), mode=Mode.PINNED, wanted="n1")
+    reply = world.send("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
     assert world.holder() == "n1"
     reply.cancel()
     await world.restart()
@@ -537,7 +532,7 @@ async def test_nothing_is_sent_before_the_name_is_on_the_disk(world: Placed) -> 
 async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_its_node(world: Placed) -> None:
     with ExitStack() as stack:
 
-        def answer(_: Call) -> tuple[bytes | None, Status]:
+        def answer(_: Question) -> tuple[bytes | None, Status]:
             stack.enter_context(world.full_disk())
             return csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString(), OK
 
@@ -581,7 +576,7 @@ async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_
 async def test_a_name_that_the_disk_believes_to_be_taken_is_given_away_all_the_same(world: Placed) -> None:
     world.make("n1")
 
-    def refuse(_: Call) -> tuple[bytes | None, Status]:
+    def refuse(_: Question) -> tuple[bytes | None, Status]:
         stack.enter_context(world.full_disk())
         return None, Status(Code.INTERNAL)
 
@@ -623,18 +618,17 @@ async def test_a_fault_of_the_store_is_logged_although_the_caller_has_left(
     world: Placed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.has_made("n1")
-    gate = asyncio.Event()
+    end = asyncio.get_running_loop().create_future()
 
-    async def deleted(*_: object, **__: object) -> None:
-        await gate.wait()
-        raise RuntimeError("the store has a bug")
+    def deleted(*_: object, **__: object) -> asyncio.Future[None]:
+        return end
 
     monkeypatch.setattr(world.store, "deleted", deleted)
     deleting = asyncio.create_task(world.ask("DeleteVolume", delete()))
     await settle()
     deleting.cancel()
     await asyncio.wait([deleting])
-    gate.set()
+    end.set_exception(RuntimeError("the store has a bug"))
     await settle()
     (message,) = caplog.messages
     assert message.startswith("the outcome of /csi.v1.Controller/DeleteVolume was not recorded")

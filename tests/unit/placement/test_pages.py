@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from cloud.node_call import Call
 from cloud.placement import inventory, pages
 from cloud.placement.page_tokens import PageToken, read
 from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, NotListed, TokenUnknown
 from common.status import Code, Status
-from tests.kit.placed_nodes import CONTROLLER, DRIVER, OK, RPC, Placed, Placing, Told, affinity, on, report
+from tests.kit.placed_nodes import DRIVER, OK, RPC, Placed, Placing, affinity, on, report
 from tests.kit.waiting import settle
 
 NODES = ("n1", "n2", "n3")
@@ -385,7 +384,7 @@ async def test_a_forgotten_node_is_in_no_list_and_its_last_one_is_gone(three: Pl
 
 
 async def test_a_caller_that_leaves_in_the_turn_in_which_the_call_came_asks_nobody(three: Placed) -> None:
-    three.send(Call(DRIVER, CONTROLLER + "ListVolumes", b"", "c", None), Told()).cancel()
+    three.send("ListVolumes").cancel()
     await settle()
     assert three.calls == []
 

@@ -59,7 +59,7 @@ from tests.kit.state_db import records_in
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
-    from cloud.node_call import Call
+    from cloud.question import Question
     from common.reports import DriverReport
 
 NODES = ("n1", "n2")
@@ -150,7 +150,7 @@ class Play:
     # ---- the nodes
 
     def vendor(self, node: Node) -> Any:
-        async def answer(call: Call) -> Answer:
+        async def answer(call: Question) -> Answer:
             if node.unsent:
                 node.unsent = False
                 raise NodeOffline(node.name, 0.0)

@@ -25,7 +25,7 @@ from tests.kit.placed_nodes import DRIVER, LEASE_S, OK, Placed, Placing, create,
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from cloud.node_call import Call
+    from cloud.question import Question
     from tests.kit.placed_nodes import Asked
 
 FIRST = 1_000_000
@@ -57,7 +57,7 @@ def unpublish(volume: str = "vol-1", node_id: str = "a") -> csi.ControllerUnpubl
     return csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node_id)
 
 
-def loses(call: Call) -> tuple[bytes | None, Status]:
+def loses(call: Question) -> tuple[bytes | None, Status]:
     """The link is lost with the call under way."""
     raise LinkLost("edge node n1")
 
@@ -73,7 +73,7 @@ def answers(code: int, origin: str = Origin.VENDOR) -> Any:
     return lambda _: (None, Status(code, "no", origin))
 
 
-def makes(_call: Call) -> tuple[bytes | None, Status]:
+def makes(_call: Question) -> tuple[bytes | None, Status]:
     return CREATED, OK
 
 
@@ -143,7 +143,7 @@ async def test_an_operators_call_after_a_restart_of_the_hub_knows_what_is_open(w
         await ask(world, "DeleteVolume", delete(), mode="", wanted="n2")
 
 
-def lists(call: Call) -> tuple[bytes | None, Status]:
+def lists(call: Question) -> tuple[bytes | None, Status]:
     """A driver with two pages of volumes."""
     token = csi.ListVolumesRequest.FromString(call.request).starting_token
     entry = csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=f"page {token or 'first'}"))
@@ -282,7 +282,7 @@ async def test_an_election_that_cannot_be_recorded_does_not_count(world: Placed)
 async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer(world: Placed) -> None:
     at_vendor: list[list[str]] = []
 
-    def vendor(_call: Call) -> tuple[bytes | None, Status]:
+    def vendor(_call: Question) -> tuple[bytes | None, Status]:
         at_vendor.append(held(world, "DeleteVolume vol-1"))
         return b"", OK
 
@@ -296,7 +296,7 @@ async def test_a_call_is_claimed_before_it_is_sent_and_free_after_a_final_answer
 async def test_a_final_answer_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_key(
     world: Placed, status: Status
 ) -> None:
-    def vendor(_call: Call) -> tuple[bytes | None, Status]:
+    def vendor(_call: Question) -> tuple[bytes | None, Status]:
         world.disk.fill()
         return b"" if status.ok else None, status
 
@@ -452,7 +452,7 @@ async def test_if_the_agent_says_that_it_runs_nothing_of_it_a_create_is_free_and
 async def test_a_call_of_which_the_agent_has_sent_nothing_leaves_its_key_as_it_was(world: Placed, code: Code) -> None:
     world.vendors["n1"] = answers(code, Origin.UNSENT)
     told = await ask(world, "DeleteVolume", delete())
-    assert told.status == Status(code, "no", Origin.UNSENT)
+    assert told.status == Status(code, "no", Origin.EDGE)
     assert held(world, "DeleteVolume vol-1") == []
     await lost(world, "DeleteVolume", delete())
     world.vendors["n1"] = answers(code, Origin.UNSENT)

@@ -85,10 +85,11 @@ def in_flight(world: Hub) -> tuple[int, int]:
 # -------------------- the ordinary call --------------------
 
 
+@pytest.mark.parametrize("mode", [Mode.PINNED, Mode.LOCAL])
 @pytest.mark.parametrize("method", [CREATE, DELETE, PUBLISH])
-async def test_an_ordinary_call_needs_no_task_in_the_hub(world: Hub, method: str) -> None:
+async def test_a_call_needs_no_task_in_the_hub(world: Hub, method: str, mode: str) -> None:
     await with_driver(world)
-    link = await proxy(world)
+    link = await proxy(world, mode)
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[object]]()
 
     def noted(_: object, work: Coroutine[Any, Any, Any], **more: Any) -> asyncio.Task[object]:
@@ -244,21 +245,14 @@ def placed(name: str = "pvc-1") -> bytes:
     return request.SerializeToString()
 
 
-async def claiming(world: Hub, monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, asyncio.Event]:
-    """A create that waits for its claim, and the event that lets the claim go on."""
-    go, asked = asyncio.Event(), asyncio.Event()
-    claim = world.placement.claims.claim
-
-    async def slow(*what: object) -> object:
-        asked.set()
-        await go.wait()
-        return await claim(*what)  # type: ignore[arg-type]  # as it was given
-
-    monkeypatch.setattr(world.placement.claims, "claim", slow)
+async def claiming(world: Hub) -> Stream:
+    """A create that waits for its claim."""
     await with_driver(world, forever)
-    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
-    await asked.wait()
-    return stream, go
+    link = await proxy(world, Mode.LOCAL)
+    world.records.held = []
+    stream = ask(link, CREATE, placed())
+    await until(lambda: world.records.held)
+    return stream
 
 
 async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_its_record(world: Hub) -> None:
@@ -268,61 +262,39 @@ async def test_an_answer_that_comes_at_once_after_the_claim_is_passed_on_after_i
     assert await kept(world) == [("vol-1", "n1")]
 
 
-async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(
-    world: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, go = await claiming(world, monkeypatch)
+async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(world: Hub) -> None:
+    stream = await claiming(world)
     stream.cancel()
     await settle()
-    go.set()
+    world.records.end_writes()
     await settle()
     assert world.links[0].session.open_streams == 1  # the agent's reports
     assert in_flight(world) == (0, 0)
     assert holder(world) == []
 
 
-async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_is_free(
-    world: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, go = await claiming(world, monkeypatch)
+async def test_a_node_that_is_lost_during_the_claim_is_a_node_away_and_the_name_is_free(world: Hub) -> None:
+    stream = await claiming(world)
     cut(world.links[0])
-    go.set()
+    world.records.end_writes()
     _, status = await answer(stream)
     assert status.message.startswith("edge node n1 is offline since ")
     await until(lambda: holder(world) == [])
     assert in_flight(world) == (0, 0)
 
 
-async def test_a_hub_that_stops_during_the_claim_says_that_a_retry_is_safe(
-    world: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream, _go = await claiming(world, monkeypatch)
-    (task,) = (task for task in asyncio.all_tasks() if task.get_name() == "call c-1")
-    task.cancel()
-    stopped = Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Origin.HUB)
-    assert await answer(stream) == ([], stopped)
-    assert in_flight(world) == (0, 0)
-
-
-async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop_it(
-    world: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recording, go = asyncio.Event(), asyncio.Event()
-    made = world.placement.claims.made
-
-    async def slow(*what: object) -> object:
-        recording.set()
-        await go.wait()
-        return await made(*what)  # type: ignore[arg-type]  # as it was given
-
-    monkeypatch.setattr(world.placement.claims, "made", slow)
+async def test_a_caller_that_leaves_during_the_record_of_a_success_does_not_stop_it(world: Hub) -> None:
     await with_driver(world, creates)
-    stream = ask(await proxy(world, Mode.LOCAL), CREATE, placed())
-    await recording.wait()
+    link = await proxy(world, Mode.LOCAL)
+    world.records.held = []
+    stream = ask(link, CREATE, placed())
+    await until(lambda: world.records.held)
+    world.records.end_writes()
+    await until(lambda: world.records.held)
     stream.cancel()
     await settle()
-    go.set()
-    await until(world.placement.claims.existing)
+    world.records.end_writes()
+    await settle()
     assert await kept(world) == [("vol-1", "n1")]
     assert in_flight(world) == (0, 0)
 
@@ -363,7 +335,7 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
     await with_driver(world, creates)
     link = await proxy(world)
     with monkeypatch.context() as patched:
-        patched.setattr("cloud.placement.placed_call.placed_answer", fail)
+        patched.setattr("cloud.call.placed_answer", fail)
         assert await answer(ask(link)) == ([], BUG)
     assert "a bug" in caplog.text
     assert not any(each.over for each in world.links)
@@ -371,12 +343,10 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
     assert in_flight(world) == (0, 0)
 
 
-async def test_a_bug_while_a_task_waits_for_the_claim_ends_the_call_alone(
-    world: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bug_after_the_claim_ends_the_call_alone(world: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     await with_driver(world)
     link = await proxy(world, Mode.LOCAL)
-    monkeypatch.setattr(world.placement.claims, "claim", fail)
+    monkeypatch.setattr(world.placement.claims, "confirm", fail)
     assert await answer(ask(link, CREATE, placed())) == ([], BUG)
     assert not any(each.over for each in world.links)
     assert in_flight(world) == (0, 0)

@@ -148,7 +148,7 @@ class Traffic:
             self.world.metrics.calls_in_flight,
             hub.counts._under_way,
             [claim for claim in book.claims.values() if claim.running],
-            *(node.visit.calls for node in self.world.nodes._nodes.values() if node.visit is not None),
+            *(sum(node.visit.calls.values()) for node in self.world.nodes._nodes.values() if node.visit is not None),
             *(session._streams for session in sessions),
             *(WINDOW - session._inbox.granted - session._inbox.owed for session in sessions),
         ]
