@@ -530,7 +530,7 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
             [
                 ("cloud.csi_proxy_driver.ProxyDriver._link_for", "CreateVolume", "proxy driver"),
                 ("cloud.identity_cache.IdentityCache.answer", "GetPluginInfo", "proxy driver"),
-                ("cloud.edge_nodes.Nodes.call", "CreateVolume", "hub"),
+                ("cloud.edge_nodes.Nodes.reach", "CreateVolume", "hub"),
                 ("cloud.placement.placement.route", "CreateVolume", "hub"),
                 ("edge.drivers.Driver.start", "ListVolumes", "edge agent"),
                 ("edge.driver_call.parsed", "CreateVolume", "edge agent"),
