@@ -5,11 +5,7 @@ No `VendorConnectionError` may reach a sidecar as a final code, because the call
 """
 
 
-class FramingError(Exception):
-    """The bytes are not an acceptable length-prefixed message of gRPC."""
-
-
-class MessageTooLarge(FramingError):
+class MessageTooLarge(Exception):
     """A length prefix announces more than the limit.
 
     Attributes:
@@ -23,7 +19,7 @@ class MessageTooLarge(FramingError):
         super().__init__(f"a message of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")
 
 
-class MessageCompressed(FramingError):
+class MessageCompressed(Exception):
     """A message's flag says that it is compressed.
 
     The relay offers no encoding, so no peer may compress (gRPC over HTTP/2, "Compression").

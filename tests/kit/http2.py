@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from common.relay.client_call import ClientCall, UnaryReceiver
 from common.relay.client_connection import ClientConnection
+from common.relay.errors import VendorUnreachable
 from common.relay.frames import PREFACE
 from common.relay.server import Server, ServerCall
 from common.relay.server_connection import ServerConnection, ServerSettings
@@ -182,7 +183,10 @@ class Calling:
         self.wire = Wire(self.connection)
 
     def open(self, call: ClientCall) -> None:
-        self.connection.begin(call)
+        if self.connection.usable:
+            self.connection.begin(call)
+        else:
+            call.fail(VendorUnreachable(self.path, "the connection is over"))
 
     def call(self, receiver: CallReceiver | UnaryReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
         call = ClientCall(self, receiver, method, request, timeout_s=None)
