@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Self
 
-from common.relay.client_call import CallReceiver, ClientCall, Opener, UnaryReceiver
+from common.relay.client_call import ClientCall, Opener, UnaryReceiver
 from common.relay.errors import VendorConnectionError
 from common.status import Status
 
@@ -97,13 +97,13 @@ class AwaitedCall:
     async def __aexit__(self, *_exc: object) -> None:
         self.cancel()
 
-    def _start(self, receiver: CallReceiver | UnaryReceiver) -> None:
+    def _start(self, receiver: Self | UnaryReceiver) -> None:
         self._call = ClientCall(
             self._opener, receiver, self._method, self._request, timeout_s=self._timeout_s, to=self._to
         )
         self._opener.open(self._call)
 
-    # The call's side (`client_call.CallReceiver`).
+    # The call's side.
 
     def took(self, _call: ClientCall, message: bytes) -> None:
         """Keep the message for its reader."""

@@ -36,6 +36,7 @@ from common.relay.metadata import CONTENT_TYPE, is_grpc, status_of
 from common.status import Status
 
 if TYPE_CHECKING:
+    from common.relay.awaited_call import AwaitedCall
     from common.relay.client_connection import ClientConnection
 
 log = logging.getLogger("csi_bridge.relay")
@@ -48,19 +49,6 @@ yet that other streams have ended."""
 
 _OPENINGS = 3
 """A driver may close the connection just before a call begins, but not three times in a row."""
-
-
-class CallReceiver(Protocol):
-    """Takes what comes of one call, at once: no method waits."""
-
-    def took(self, call: "ClientCall", message: bytes) -> None:
-        """A whole message of the answer came. Call `call.consumed()` when its memory is free again."""
-
-    def ended(self, status: Status) -> None:
-        """The call is over, with the vendor's status, unchanged."""
-
-    def failed(self, error: VendorConnectionError) -> None:
-        """The call is over without a status of the vendor's."""
 
 
 class UnaryReceiver:
@@ -108,7 +96,7 @@ class ClientCall(Stream):
     def __init__(
         self,
         opener: Opener,
-        receiver: CallReceiver | UnaryReceiver,
+        receiver: "AwaitedCall | UnaryReceiver",
         method: str,
         request: bytes,
         *,

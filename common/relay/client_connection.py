@@ -58,7 +58,11 @@ class ClientConnection(Connection[ClientCall]):
         self._leaving = False
         self._on_closed = on_closed
         self._queue: dict[ClientCall, None] = {}
-        self._pings = _Pings()
+        self._pings = 0
+        self._ponged: asyncio.Future[bool] | None = None
+        """Hears whether the PING that is under way was answered. There is one at a time."""
+        self._next_ponged: asyncio.Future[bool] | None = None
+        """The same for the PING after it, for the statuses that came after that one left."""
 
     @property
     def usable(self) -> bool:
@@ -123,7 +127,7 @@ class ClientConnection(Connection[ClientCall]):
                 call.open_again()
 
     def _close_if_idle(self) -> None:
-        if self.retired and not self.streams and not self._pings.waiting and self.transport is not None:
+        if self.retired and not self.streams and self._ponged is None and self.transport is not None:
             self.transport.close()
 
     # For its calls (`client_call.ClientCall`).
@@ -174,9 +178,21 @@ class ClientConnection(Connection[ClientCall]):
         """The answer to the next PING; None if the connection is over."""
         if not self.open:
             return None
-        answer = self._pings.join(self._loop)
+        answer = self._next_ponged = self._next_ponged or self._loop.create_future()
         self._ping_if_due()
         return answer
+
+    def _ping_if_due(self) -> None:
+        """Send a PING if a status waits for one and none is under way.
+
+        grpc-go's server counts pings without a frame of its own between them, and sends GOAWAY at the third (keepalive
+        enforcement).
+        """
+        if self._next_ponged is not None and self._ponged is None and self.open:
+            self._ponged, self._next_ponged = self._next_ponged, None
+            self._pings += 1
+            self.out.append(ping(self._pings.to_bytes(8, "big")))
+            self.flush_soon()
 
     async def _believe(self, call: ClientCall, status: Status, answer: asyncio.Future[bool] | None) -> None:
         if answer is not None and await self._lives(answer):
@@ -197,11 +213,6 @@ class ClientConnection(Connection[ClientCall]):
             await asyncio.sleep(LAST_WORDS_S)
         return answered and not self._leaving
 
-    def _ping_if_due(self) -> None:
-        if (data := self._pings.take()) is not None and self.open:
-            self.out.append(ping(data))
-            self.flush_soon()
-
     # HTTP/2's side.
 
     def settings_received(self) -> None:
@@ -216,7 +227,9 @@ class ClientConnection(Connection[ClientCall]):
 
     def ping_acknowledged(self, data: bytes) -> None:
         """Wake the waiters for this PING: the driver is alive."""
-        self._pings.acknowledged(data)
+        if self._ponged is not None and data == self._pings.to_bytes(8, "big"):
+            self._ponged.set_result(True)
+            self._ponged = None
         self._ping_if_due()
         self._close_if_idle()
 
@@ -240,7 +253,10 @@ class ClientConnection(Connection[ClientCall]):
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
         calls = list(self.streams.values())
         self.streams.clear()
-        self._pings.lost()
+        for ponged in (self._ponged, self._next_ponged):
+            if ponged is not None:
+                ponged.set_result(False)
+        self._ponged = self._next_ponged = None
         self.gone.set()
         self._on_closed(self)
         self._admit()
@@ -260,48 +276,6 @@ class ClientConnection(Connection[ClientCall]):
 def _doubted(status: Status, why: str) -> VendorConnectionError:
     """The end of a call whose status tells nothing about it."""
     return VendorConnectionError(f"{why}: {status.message}" if status.message else why, sent=True)
-
-
-class _Pings:
-    """The waiters for the answer to a PING.
-
-    One PING is under way at a time. A new one leaves only for a status that came after the last PING: grpc-go's server
-    counts pings without a frame of its own between them, and sends GOAWAY at the third (keepalive enforcement).
-    """
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._pending: asyncio.Future[bool] | None = None
-        self._next: asyncio.Future[bool] | None = None
-
-    @property
-    def waiting(self) -> bool:
-        return self._pending is not None or self._next is not None
-
-    def join(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool]:
-        """Wait for the next ping that is sent."""
-        if self._next is None:
-            self._next = loop.create_future()
-        return self._next
-
-    def take(self) -> bytes | None:
-        """The data of the ping to send now, if one is due and none is under way."""
-        if self._next is None or self._pending is not None:
-            return None
-        self._pending, self._next = self._next, None
-        self._number += 1
-        return self._number.to_bytes(8, "big")
-
-    def acknowledged(self, data: bytes) -> None:
-        if self._pending is not None and data == self._number.to_bytes(8, "big"):
-            self._pending.set_result(True)
-            self._pending = None
-
-    def lost(self) -> None:
-        for future in (self._pending, self._next):
-            if future is not None:
-                future.set_result(False)
-        self._pending = self._next = None
 
 
 def _before_settings(why: Exception | None) -> str:

@@ -16,7 +16,7 @@ from common.status import Code, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.relay.client_call import CallReceiver
+    from common.relay.awaited_call import AwaitedCall
     from common.relay.errors import VendorConnectionError
     from common.relay.server import Callee
 
@@ -188,7 +188,7 @@ class Calling:
         else:
             call.fail(VendorUnreachable(self.path, "the connection is over"))
 
-    def call(self, receiver: CallReceiver | UnaryReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
+    def call(self, receiver: AwaitedCall | UnaryReceiver, request: bytes = b"", method: str = "/a/B") -> ClientCall:
         call = ClientCall(self, receiver, method, request, timeout_s=None)
         self.open(call)
         return call
