@@ -18,7 +18,6 @@ import contextlib
 import logging
 import random
 import secrets
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import NamedTuple, NoReturn
@@ -94,18 +93,17 @@ class ProxyDriver(ServedByTasks):
             probed = ProbeResponse(ready={"value": self._cache.known})
             call.answer(Status(Code.OK, origin=self.origin), probed.SerializeToString())
             return None
-        return self._forward(call)
-
-    def _forward(self, call: ServerCall) -> ForwardedCall:
         call_id = f"{random.getrandbits(64):016x}"  # a name for logs
-        account = self._accounts.begin(self._driver, call.method, call_id, node=self._node, timeout_s=call.timeout_s)
-        account.request_bytes = len(call.request)
+        forwarded = ForwardedCall(
+            self._accounts, self._driver, call.method, call_id, self._node, timeout_s=call.timeout_s
+        )
+        forwarded.request_bytes = len(call.request)
         try:
-            link = self._link_for(call.method)
-            return ForwardedCall(call, account, link, node=self._node, unreachable=self._unreachable)
+            forwarded.send(self._link_for(call.method), call)
         except BaseException as error:
-            account.fail(error)
+            forwarded.fail(error)
             raise
+        return forwarded
 
     def _link_for(self, method: str) -> Link:
         """The link to the hub, for a call of a method."""
@@ -119,9 +117,6 @@ class ProxyDriver(ServedByTasks):
         if link.draining:
             raise Draining("hub")
         return link
-
-    def _unreachable(self, why: str) -> HubUnreachable:
-        return HubUnreachable(why, time.time())
 
     def on_error(self, error: BaseException | None) -> Status:
         """The status for a handler that failed, and for calls that a stopping server refuses."""

@@ -1,8 +1,5 @@
 """A forwarded call: one CSI call of a sidecar, on its way to the hub and back. It needs no task.
 
-It has two ends: the server's call (`common.relay.server_call.Callee`), and a stream of the link to the hub
-(`common.receiver.Receiver`).
-
 Rules:
 
 * The credit of a message goes back when the caller's socket has taken it: a slow caller slows the vendor.
@@ -10,11 +7,11 @@ Rules:
   answer for the retry.
 """
 
-from collections.abc import Callable
+import time
 
 from common.accounting import Account
 from common.csi.methods import UNARY
-from common.errors import CallError, CallTimeout, LinkLost, MessageTooLarge, TunnelClosed
+from common.errors import CallError, CallTimeout, HubUnreachable, LinkLost, MessageTooLarge, TunnelClosed
 from common.link import Link
 from common.messages import Kind
 from common.receiver import Receiver
@@ -25,86 +22,93 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 """The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
-class ForwardedCall(Receiver):
-    """One call under way."""
+class ForwardedCall(Account, Receiver):
+    """One call under way. It is its own account.
 
-    __slots__ = ("_account", "_call", "_link", "_number", "_size", "_unreachable")
+    It has two ends: the server's call (`common.relay.server_call.Callee`), and a stream of the link to the hub
+    (`common.receiver.Receiver`).
+    """
 
-    def __init__(
-        self, call: ServerCall, account: Account, link: Link, *, node: str, unreachable: Callable[[str], CallError]
-    ) -> None:
-        """Send a call to the hub, for a node if `node` is not empty.
+    __slots__ = ("_call", "_link", "_number", "_owed")
 
-        `unreachable` makes the error for a call of which nothing was sent, because the link has ended for this reason.
+    def send(self, link: Link, call: ServerCall) -> None:
+        """Send the sidecar's call to the hub.
 
         Raises:
             CallError: nothing was sent.
         """
-        self._call, self._account, self._link, self._unreachable = call, account, link, unreachable
-        self._size = 0
+        self._link, self._call = link, call
+        self._owed = -1
+        """The size of the answer's last message, whose credit goes back with the status; -1: there is none."""
         try:
             self._number = link.start(
                 self,
                 Kind.CALL,
                 call.request,
-                subject=account.driver,
-                method=call.method,
-                node=node,
-                call=account.call_id,
-                timeout_s=call.timeout_s,
-                is_unary=call.method in UNARY,
+                subject=self.driver,
+                method=self.method,
+                node=self.node,
+                call=self.call_id,
+                timeout_s=self.timeout_s,
+                is_unary=self.method in UNARY,
             )
         except TunnelClosed as error:
-            raise unreachable(error.why) from error
+            raise HubUnreachable(error.why, time.time()) from error
 
     # ---- the hub's side (`common.receiver.Receiver`)
 
     def took(self, message: bytes) -> None:
-        """Give the sidecar a message of the answer."""
+        """Give the sidecar a message of the answer, which is not the last one of a unary answer."""
         link, number, size = self._link, self._number, len(message)
-        self._account.response_bytes += size
+        self.response_bytes += size
         if size > SIDECAR_MESSAGE_BYTES:
-            link.consumed(number, size)
-            link.cancel(number)
-            self._fail(MessageTooLarge(size, SIDECAR_MESSAGE_BYTES, "an answer", "no stock sidecar takes a larger one"))
+            self._refuse(size)
         else:
             self._call.put(message, lambda _taken: link.consumed(number, size))
 
     def ended(self, status: Status, message: bytes | None) -> None:
         """Give the sidecar the status, and the answer's last message."""
         if message is not None:
+            self.response_bytes += len(message)
             if len(message) > SIDECAR_MESSAGE_BYTES:
-                self.took(message)
-            else:
-                self._size = len(message)
-                self._account.response_bytes += self._size
-        self._account.status = status
+                self._refuse(len(message))
+                return
+            self._owed = len(message)
+        self.status = status
         self._call.answer(status, message, self._taken)
 
     def failed(self, error: TunnelClosed | CallTimeout) -> None:
         """Tell the sidecar that the link ended first, or that its time is up."""
         if isinstance(error, CallTimeout):
-            self._fail(CallTimeout(f"driver {self._account.driver}"))
+            self._end_with(CallTimeout(f"driver {self.driver}"))
         else:
-            self._fail(LinkLost("the hub") if error.sent else self._unreachable(error.why))
+            self._end_with(LinkLost("the hub") if error.sent else HubUnreachable(error.why, time.time()))
 
     # ---- the sidecar's side (`common.relay.server_call.Callee`)
 
     def cancelled(self) -> None:
         """Cancel the call at the hub: the sidecar does not wait any longer, or the server closes."""
         self._link.cancel(self._number)
-        self._account.leave()
+        self.leave()
         self._call.fail(None)
 
-    def _fail(self, error: CallError) -> None:
-        self._account.fail(error)
-        self._call.fail(error)
-
     def _taken(self, delivered: bool) -> None:  # noqa: FBT001  # as `common.relay.connection.Taken`
-        if self._size:
-            self._link.consumed(self._number, self._size)
+        if self._owed >= 0:
+            self._link.consumed(self._number, self._owed)
         self._link.acknowledge(self._number, delivered=delivered)
-        if delivered and self._account.status is not None:
-            self._account.end(self._account.status)
+        if delivered and self.status is not None:
+            self.end(self.status)
         else:
-            self._account.leave()
+            self.leave()
+
+    # ---- inside
+
+    def _refuse(self, size: int) -> None:
+        """End the call, because a message of the answer is too large."""
+        self._link.consumed(self._number, size)
+        self._link.cancel(self._number)
+        self._end_with(MessageTooLarge(size, SIDECAR_MESSAGE_BYTES, "an answer", "no stock sidecar takes a larger one"))
+
+    def _end_with(self, error: CallError) -> None:
+        self.fail(error)
+        self._call.fail(error)
