@@ -27,10 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
-from google.protobuf.message import Message
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -45,15 +44,15 @@ from common.link import Link, LinkHandler, Stream  # noqa: E402
 from common.messages import Hello, Kind, Open  # noqa: E402
 from common.metrics import Metrics  # noqa: E402
 from common.receiver import Receiver  # noqa: E402
+from common.relay.client_call import UnaryReceiver  # noqa: E402
 from common.reports import encode_reports  # noqa: E402
 from common.standing import Standing  # noqa: E402
 from common.status import Code, Origin, Status  # noqa: E402
 from common.uplink import Uplink  # noqa: E402
 from common.version import introduce  # noqa: E402
 from edge.controller_lease import ControllerLease  # noqa: E402
-from edge.driver_call import Outcome, Result  # noqa: E402
 from edge.hub_call import HubCall  # noqa: E402
-from edge.operations import Operations, Told  # noqa: E402
+from edge.operations import Operations  # noqa: E402
 from tests.kit.placed_nodes import RPC, report  # noqa: E402
 
 log = logging.getLogger("csi_bridge.bench")
@@ -103,35 +102,45 @@ class _Vendor:
     def __init__(self, edge: "ServingEdge", tally: Tally) -> None:
         self._edge, self._tally = edge, tally
 
-    def start(self, method: str, request: bytes, told: Told, **_limits: object) -> asyncio.TimerHandle:
+        self.channel = self
+
+    def start(self, receiver: UnaryReceiver, method: str, request: bytes, **_limits: object) -> "_VendorCall":
         """Make a change at once, and answer after the vendor's time."""
         after_s = _SLOW_S if next(self._turns) % _SLOW_EVERY == 0 else _QUICK_S
-        outcome: Outcome
+        status, answer = Status(Code.OK), csi.CreateVolumeResponse().SerializeToString()
         match method.rpartition("/")[2]:
             case "CreateVolume":
                 asked = csi.CreateVolumeRequest.FromString(request)
                 volume = csi.Volume(volume_id=f"{self._edge.node}-{secrets.token_hex(8)}", capacity_bytes=1)
                 self._tally.made[asked.name].append(volume.volume_id)
-                outcome = _ok(csi.CreateVolumeResponse(volume=volume))
+                answer = csi.CreateVolumeResponse(volume=volume).SerializeToString()
             case "DeleteVolume":
                 self._tally.deleted[csi.DeleteVolumeRequest.FromString(request).volume_id] += 1
-                outcome = _ok(csi.DeleteVolumeResponse())
             case "GetCapacity":  # the answer tells which leader the edge follows
-                after_s, outcome = 0.0, _ok(csi.GetCapacityResponse(available_capacity=self._edge.epoch))
+                after_s = 0.0
+                answer = csi.GetCapacityResponse(available_capacity=self._edge.epoch).SerializeToString()
             case name:
-                after_s, outcome = 0.0, NotCarried(name, "a vendor of this bench does not serve it")
-        return asyncio.get_running_loop().call_later(after_s, told, outcome)
+                after_s, status = 0.0, Status(Code.UNIMPLEMENTED, f"a vendor of this bench does not serve {name}")
+        body = answer if status.ok else None
+        return _VendorCall(asyncio.get_running_loop().call_later(after_s, receiver.answered, status, body))
 
 
-def _ok(message: Message) -> Result:
-    return Result(Status(Code.OK, origin=Origin.VENDOR), message.SerializeToString(), message)
+class _VendorCall(NamedTuple):
+    """A call at the vendor."""
+
+    timer: asyncio.TimerHandle
+    over: bool = False
+
+    def cancel(self) -> None:
+        """Stop it."""
+        self.timer.cancel()
 
 
 class ServingEdge:
     """An agent as its hubs see it (`common.link.LinkHandler`, `edge.hub_call.Callee`)."""
 
     origin = Origin.EDGE
-    _accounts = Accounts(Metrics(), log, origin=origin)
+    accounts = Accounts(Metrics(), log, origin=origin)
 
     def __init__(self, node: str, tally: Tally) -> None:
         self.node, self.epoch = node, 0
@@ -156,9 +165,8 @@ class ServingEdge:
         """Serve a call as an agent does."""
         self._tally.stale += link.peer.epoch < self.epoch
         timeout_s = None if deadline is None else deadline - link.loop.time()
-        account = self._accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
-        call = HubCall(self, link, frame, deadline, account)
-        call.took(request)
+        call = HubCall(self, link, frame, timeout_s, request)
+        call.go_on()
         return call
 
     def draining(self, link: Link, _message: str) -> None:

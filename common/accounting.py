@@ -2,10 +2,8 @@
 
 Rules:
 
-* An account needs no task and no `with` block: `Accounts.begin` opens it, and `end`, `fail` or `leave` closes it. Only
-  the first of these counts.
-* A task that serves one call only may use the account as a context manager. Then the call's fields are in each log line
-  of the task, and the end of the block closes the account.
+* `Accounts.begin` opens it, and `end`, `fail` or `leave` closes it. Only the first of these counts.
+* The call of a hop can be its account: it builds on this class.
 * Closing is cheap: it adds to plain numbers, and leaves the formatting and writing of the line to a thread
   (`common.line_writer`). An account is not changed after that.
 """
@@ -15,7 +13,6 @@ import logging
 import time
 from bisect import bisect_left
 from dataclasses import replace
-from typing import Self
 
 from common import logs
 from common.errors import status_of
@@ -63,7 +60,7 @@ class Account:
         call_id: the same at every hop.
         node: the edge node, once it is known.
         timeout_s: the caller's time from `began` on; None: it has no end.
-        status: how the call ended here. A `with` block may set it; otherwise the block's end tells.
+        status: how the call ended here; None before.
         request_bytes: the request's size.
         response_bytes: the size of all answers.
         began: when the call arrived, on the monotonic clock.
@@ -120,18 +117,3 @@ class Account:
             self.end(Status(Code.DEADLINE_EXCEEDED, "the caller's time was up", self.accounts.origin))
         else:
             self.end(Status(Code.CANCELLED, "the caller did not wait", self.accounts.origin))
-
-    def log_fields(self) -> dict[str, str]:
-        """The fields of each log line of the call (`common.logs.About`)."""
-        fields = {"node": self.node, "driver": self.driver, "method": self.method, "call_id": self.call_id}
-        return fields if self.node and self.driver else {name: value for name, value in fields.items() if value}
-
-    def __enter__(self) -> Self:
-        logs.bind(self)
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if self.status is not None:
-            self.end(self.status)
-        else:
-            self.fail(error)

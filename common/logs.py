@@ -3,7 +3,6 @@
 Rules:
 * Loggers are named `csi_bridge.<part>` (`csi_bridge.hub`, `.driver`, `.edge`). Other libraries write from WARNING on.
 * INFO is start, stop, link up and down with the reason, and one line per finished call (`calls`).
-* `bind` adds node, driver, method and call id to every line of a call's task.
 * A line holds names, codes, sizes and times, but no payload and no secret.
 * A thread writes the lines (`common.line_writer`), and formats those of finished calls. Nobody waits for it. At the end
   of the process `logging` flushes the handler: only a killed process loses lines, of 50 ms.
@@ -40,24 +39,11 @@ LONGEST_MESSAGE_CHARS: Final = 2000
 """A vendor's status message may be as long as a gRPC trailer: too long for a log line."""
 
 
-class About(Protocol):
-    """The subject of a task's log lines. Each line asks again, because some fields become known on the way."""
-
-    def log_fields(self) -> dict[str, str]:
-        """The fields for each line: short names and ids."""
-
-
 Fields = Mapping[str, str | int | float]
 """The fields of a line, after its message."""
 
 _NO_FIELDS: Final[dict[str, str | int | float]] = {}
-_about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 _peer: ContextVar[str | None] = ContextVar("csi_bridge_peer", default=None)
-
-
-def bind(about: About) -> None:
-    """Add the fields of `about` to every further line of this task and of the tasks that it starts."""
-    _about.set(about)
 
 
 def of_peer(peer: str) -> dict[str, str]:
@@ -161,10 +147,6 @@ class LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand on one line. Count it instead if its peer has had its share."""
-        # Read here: this is the thread and task of the log call.
-        about = _about.get()
-        if about is not None:
-            record.about = about.log_fields()
         peer = getattr(record, "peer", None) or _peer.get()
         now = self._clock()
         if self._limit.holds and now >= self._counts_due:
@@ -208,7 +190,7 @@ class LineHandler(logging.Handler):
     def _add(self, record: logging.LogRecord) -> None:
         # Formatted here, because the record's arguments may change.
         try:
-            fields = getattr(record, "about", _NO_FIELDS) | getattr(record, "fields", _NO_FIELDS)
+            fields = getattr(record, "fields", _NO_FIELDS)
             text = self._form.line(
                 record.created,
                 self._form.head(record.levelname, record.name, record.getMessage(), fields),
@@ -248,7 +230,7 @@ _FORMATTER: Final = logging.Formatter()
 
 
 class JsonLines:
-    """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the bound fields, the line's own, `exc`."""
+    """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the line's fields, `exc`."""
 
     def head(self, level: str, logger: str, message: str, fields: Fields) -> str:
         """Format the part after the time."""

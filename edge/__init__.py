@@ -8,7 +8,7 @@ Read in this order. Calls:
 * `problems`: what people must solve on this node, for them and the hub.
 * `hub_mark`: the mark of the hub's records, for a hub that loses them.
 * `hub_call`: one call of the hub's, from its request to its delivered answer.
-* `operations`, `time_limit`: joins retries to running calls; ends calls that take too long.
+* `operations`: joins retries to running calls; ends calls that take too long.
 * `controller_lease`: what an agent without its hub may still do with storage that every node reaches.
 * `drivers`, `driver_call`: one vendor's driver on its socket; one call to it.
 

@@ -65,6 +65,7 @@ class Agent:
         operations: runs the calls that change something at a vendor.
         lease: the permission to run operations of shared drivers.
         metrics: the agent's metrics.
+        accounts: note every call.
     """
 
     origin: Origin = Origin.EDGE
@@ -85,9 +86,12 @@ class Agent:
         self.operations = operations
         self.lease = lease
         self.metrics = metrics
-        self._accounts = Accounts(metrics, log, origin=self.origin)
+        self.accounts = Accounts(metrics, log, origin=self.origin)
         self._drivers, self._problems = drivers, problems
         self._streams, self._mark = streams, mark
+        self._serving: dict[tuple[str, str], Driver] = {}
+        """The driver that serves a method of csi.proto, by its name and the method, as far as a call has asked since
+        the last change."""
         self._epochs: dict[str, int] = {}
         self._news = asyncio.Event()
         self._link: Link | None = None
@@ -124,7 +128,8 @@ class Agent:
             self._streams.down()
 
     def changed(self) -> None:
-        """Report a driver's changed answers, or the node's changed problems."""
+        """Report drivers' changed answers, or the node's changed problems."""
+        self._serving.clear()
         self._news.set()
 
     async def _tell(self, stream: Stream) -> None:
@@ -154,8 +159,8 @@ class Agent:
         if method is None or method.streaming:
             return link.served(frame, deadline, self._serve_call, request)
         timeout_s = None if deadline is None else deadline - link.loop.time()
-        call = HubCall(self, link, frame, deadline, self._account(frame, timeout_s))
-        call.took(request)
+        call = HubCall(self, link, frame, timeout_s, request)
+        call.go_on()
         return call
 
     def opened(self, link: Link, frame: Open, deadline: float | None) -> Receiver:
@@ -171,14 +176,19 @@ class Agent:
         """Pass on one call that may have any number of answers, message by message."""
         frame = stream.opened
         assert frame is not None
-        with self._account(frame, stream.remaining_s()) as account:
+        timeout_s = stream.remaining_s()
+        account = self.accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
+        try:
             request = await stream.receive() or b""
             account.request_bytes = len(request)
             if frame.epoch:
                 if frame.method not in METHODS:  # it may change something, as far as is known
                     await self.lease.held()
                 self.heed(frame)
-            account.status = await self._pass_through(stream, self.driver_for(frame), frame, request, account)
+            account.end(await self._pass_through(stream, self.driver_for(frame), frame, request, account))
+        except BaseException as error:
+            account.fail(error)
+            raise
 
     def driver_for(self, frame: Open) -> Driver:
         """Return the driver that a call goes to.
@@ -188,10 +198,17 @@ class Agent:
             DriverMissing: no socket of the driver serves it.
             DriverAmbiguous: several do.
         """
-        if not is_controller_side(frame.method):
+        name, method = asked = frame.subject, frame.method
+        found = self._serving.get(asked)
+        if found is not None:
+            return found
+        if not is_controller_side(method):
             why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
-            raise NotCarried(frame.method, why)
-        return find_driver(self._drivers(), frame.subject, self.node, frame.method)
+            raise NotCarried(method, why)
+        found = find_driver(self._drivers(), name, self.node, method)
+        if method in METHODS:
+            self._serving[asked] = found
+        return found
 
     def heed(self, frame: Open) -> None:
         """Note the epoch of a call that has one. Another node may have served the driver since an earlier epoch.
@@ -205,9 +222,6 @@ class Agent:
         if frame.epoch > seen and any(driver.name == frame.subject for driver in self._drivers()):
             self._epochs[frame.subject] = frame.epoch
             self.operations.forget_results(frame.subject)
-
-    def _account(self, frame: Open, timeout_s: float | None) -> Account:
-        return self._accounts.begin(frame.subject, frame.method, frame.call, node=self.node, timeout_s=timeout_s)
 
     async def _pass_through(
         self, stream: Stream, driver: Driver, frame: Open, request: bytes, account: Account

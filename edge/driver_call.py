@@ -1,4 +1,4 @@
-"""A driver call: one call with one answer to a vendor's driver, with the check of the answer.
+"""A driver call: the end of a call with one answer at a vendor's driver, with the check of the answer.
 
 Rules:
 
@@ -8,16 +8,19 @@ Rules:
 * A large answer is parsed in a thread.
 """
 
+# mypy: disable-error-code="misc"
+# Only subclasses have slots: of two bases, one alone may have some.
+
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
 from common.errors import CallError, LeaseOver, MessageTooLarge, VendorBroken
 from common.relay.client import Channel
-from common.relay.client_call import UnaryReceiver
+from common.relay.client_call import ClientCall, UnaryReceiver
 from common.relay.errors import VendorAnswerTooLarge, VendorCallWithheld, VendorConnectionError
 from common.status import Status
 
@@ -42,39 +45,30 @@ class Result(NamedTuple):
 Outcome = Result | Exception
 """The end of a call: the vendor's, or an error, mostly a `CallError`."""
 
-
-class Cancellable(Protocol):
-    """A call that can be stopped."""
-
-    def cancel(self) -> object:
-        """Stop it, unless it is over. Its end is not told any more."""
-
-
-class Called(Protocol):
-    """The driver, as its calls see it."""
-
-    node: str
-
-    @property
-    def name(self) -> str:
-        """Its name, for messages."""
+AtDriver = ClientCall | asyncio.Task[None] | None
+"""What can be stopped of a call: the call at the driver, or the parsing of a large message; None: nothing."""
 
 
 class DriverCall(UnaryReceiver):
-    """One call. It has two ends: the driver's answer (`UnaryReceiver`), and `told`.
+    """The driver's end of one call. A subclass has the fields in its slots, and says what becomes of the outcome.
 
-    `told` hears the end once, maybe before `start` returns; after `cancel` it hears no more.
+    Attributes:
+        driver: the driver's name, for messages.
+        node: the edge node, for messages.
+        method: the gRPC path.
+        at_driver: what `cancel` stops.
     """
 
-    __slots__ = ("_call", "_driver", "_method", "_parsing", "_to", "_told")
+    __slots__ = ()
 
-    def __init__(self, driver: Called, method: str, to: str, told: Callable[[Outcome], None]) -> None:
-        self._driver = driver
-        self._method = method
-        self._to = to
-        self._told = told
-        self._call: Cancellable | None = None
-        self._parsing: asyncio.Task[None] | None = None
+    driver: str
+    node: str
+    method: str
+    at_driver: AtDriver
+
+    def told(self, outcome: Outcome) -> None:
+        """The call is over. It is told once, maybe before `start` returns; after `cancel` no more."""
+        raise NotImplementedError
 
     def start(
         self,
@@ -82,51 +76,50 @@ class DriverCall(UnaryReceiver):
         request: bytes,
         *,
         timeout_s: float | None,
+        to: str,
         may_begin: Callable[[], bool] | None = None,
     ) -> None:
         """Send the request, if `may_begin` allows it when the request is about to leave."""
-        call = channel.start(self, self._method, request, timeout_s=timeout_s, to=self._to, may_begin=may_begin)
+        call = channel.start(self, self.method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
         if not call.over:
-            self._call = call
+            self.at_driver = call
 
     def cancel(self) -> None:
-        """Cancel it at the driver, unless it is over."""
-        call, self._call = self._call, None
+        """Cancel the call at the driver, unless it is over."""
+        call, self.at_driver = self.at_driver, None
         if call is not None:
             call.cancel()
-        if self._parsing is not None:
-            self._parsing.cancel()
 
     def answered(self, status: Status, message: bytes | None) -> None:
         """Parse the answer, a large one in a thread, and tell it."""
-        self._call = None  # the two would keep each other, with request and answer
+        self.at_driver = None  # the two would keep each other, with request and answer
         if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
             loop = asyncio.get_running_loop()
-            self._parsing = loop.create_task(self._parse(status, message), name=f"parse {self._method}")
+            self.at_driver = loop.create_task(self._parse(status, message), name=f"parse {self.method}")
             return
         try:
-            result = Result(status, message, parsed(self._driver, self._method, message))
+            result = Result(status, message, parsed(self.driver, self.node, self.method, message))
         except Exception as error:  # noqa: BLE001  # also a bug ends the call: nobody else would
-            self._told(error)  # here, because a variable would keep the error, and its traceback this frame
+            self.told(error)  # here, because a variable would keep the error, and its traceback this frame
         else:
-            self._told(result)
+            self.told(result)
 
-    def failed(self, error: VendorConnectionError) -> None:
+    def failed(self, error: Exception) -> None:
         """Tell the error as the agent's."""
-        self._call = None
-        self._told(blame(self._driver, self._to, error))
+        assert isinstance(error, VendorConnectionError)
+        self.at_driver = None
+        self.told(blame(self.driver, self.node, error))
 
     async def _parse(self, status: Status, message: bytes) -> None:
         try:
-            outcome: Outcome = Result(
-                status, message, await asyncio.to_thread(parsed, self._driver, self._method, message)
-            )
+            known = await asyncio.to_thread(parsed, self.driver, self.node, self.method, message)
+            outcome: Outcome = Result(status, message, known)
         except Exception as error:  # noqa: BLE001  # as above
             outcome = error
-        self._told(outcome)
+        self.told(outcome)
 
 
-def parsed(driver: Called, method: str, body: bytes | None) -> Message | None:
+def parsed(driver: str, node: str, method: str, body: bytes | None) -> Message | None:
     """Return an answer's message; None if it is empty, or if csi.proto lacks the method.
 
     Raises:
@@ -138,26 +131,19 @@ def parsed(driver: Called, method: str, body: bytes | None) -> Message | None:
     try:
         return known.response.FromString(body)
     except DecodeError as error:
-        raise VendorBroken(driver.name, driver.node, f"its answer to {method} does not parse") from error
+        raise VendorBroken(driver, node, f"its answer to {method} does not parse") from error
 
 
-def blame(driver: Called, to: str, error: VendorConnectionError) -> CallError:
-    """Return the error of a call that has no answer from the vendor.
-
-    Args:
-        driver: the driver.
-        to: the name for which the call was; empty for any.
-        error: the connection's error.
-    """
-    name = to or driver.name
+def blame(driver: str, node: str, error: VendorConnectionError) -> CallError:
+    """Return the error of a call that has no answer from the vendor."""
     blamed: CallError
     if isinstance(error, VendorAnswerTooLarge):
-        what = f"driver {name} on edge node {driver.node}: an answer"
+        what = f"driver {driver} on edge node {node}: an answer"
         blamed = MessageTooLarge(error.size_bytes, error.limit_bytes, what)
     elif isinstance(error, VendorCallWithheld):
-        blamed = LeaseOver(name, driver.node)
+        blamed = LeaseOver(driver, node)
     else:
-        blamed = VendorBroken(name, driver.node, str(error))
+        blamed = VendorBroken(driver, node, str(error))
     blamed.__cause__ = error
     blamed.is_unsent = not error.sent
     return blamed

@@ -18,7 +18,6 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.csi.methods import METHODS
 from common.errors import CallError, VendorBroken
 from common.parsers import LONGEST_NAME_CHARS
 from common.relay.client import Ask, Channel
@@ -32,10 +31,10 @@ from common.reports import (
     Answer,
     DriverReport,
 )
-from common.sockets import file_id
+from common.sockets import FileId, file_id
 from common.status import Code, Status, code_name
 from common.topology import has_topology, told_node_info
-from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, blame, parsed
+from edge.driver_call import PARSE_OFF_LOOP_BYTES, blame, parsed
 
 log = logging.getLogger("csi_bridge.edge.drivers")
 
@@ -69,7 +68,7 @@ class Driver:
         changed: Callable[[], None],
         channel: Channel | None = None,
     ) -> None:
-        """`changed` is called when `report` has changed, and after the first try to ask the driver."""
+        """`changed` is called when `report` or the socket's file has changed, and after the first try to ask."""
         self.socket = socket
         self.path = str(socket)
         self.node = node
@@ -84,12 +83,14 @@ class Driver:
         """Why the driver could not be asked last time; empty if it could."""
         self.away = ""
         """Why no connection to it could be made last time; empty if one could."""
+        self._file: FileId = None
+        """The socket's file when it was asked last time."""
         self.asked = False
         """Whether it was asked since the agent's start, with or without an answer."""
         self.ask_every_s = ASK_AGAIN_S
         """The interval in seconds at which it is asked again while it runs."""
         self._changed = changed
-        self._channel = channel or Channel(socket, max_message_bytes=max_message_bytes, who=_name)
+        self.channel = channel or Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
     @property
     def name(self) -> str:
@@ -103,25 +104,6 @@ class Driver:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        method: str,
-        request: bytes,
-        told: Callable[[Outcome], None],
-        *,
-        timeout_s: float | None,
-        to: str = "",
-        may_begin: Callable[[], bool] | None = None,
-    ) -> DriverCall:
-        """Start a call with one answer, to the driver named `to`, or to any driver at the socket.
-
-        `may_begin` is asked when the request is about to leave. If it says no, the call ends with `LeaseOver`. `told`
-        hears the end once, maybe before this returns: the vendor's `Result`, or a `CallError`.
-        """
-        call = DriverCall(self, method, to, told)
-        call.start(self._channel, request, timeout_s=timeout_s, may_begin=may_begin)
-        return call
-
     async def unary(
         self,
         method: str,
@@ -131,30 +113,22 @@ class Driver:
         to: str = "",
         may_begin: Callable[[], bool] | None = None,
     ) -> tuple[Status, bytes | None]:
-        """Make a call as in `start`, and wait for its answer. Cancelling cancels the call.
+        """Make a call with one answer, to the driver named `to`, or to any driver at the socket. Cancelling cancels it.
+
+        `may_begin` is asked when the request is about to leave.
 
         Raises:
             LeaseOver: it may not begin.
             VendorBroken: there is no answer from the vendor.
             MessageTooLarge: the answer is larger than the agent accepts.
         """
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-        def told(outcome: Outcome) -> None:
-            if answer.done():  # the waiting task was cancelled in this turn of the loop
-                return
-            if isinstance(outcome, Result):
-                answer.set_result(outcome)
-            else:
-                answer.set_exception(outcome)
-
-        call = self.start(method, request, told, timeout_s=timeout_s, to=to, may_begin=may_begin)
         try:
-            result = await answer
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        return result.status, result.body
+            call = self.channel.call(method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
+            status, body = await call.unary()
+        except VendorConnectionError as error:
+            raise blame(to or self.name, self.node, error) from error
+        await self._check(method, body)
+        return status, body
 
     async def node_info(
         self, request: bytes, *, timeout_s: float | None, to: str, announced: Callable[[], bool]
@@ -192,32 +166,29 @@ class Driver:
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
-        """Make a call of any method: yields the answer's messages, then the vendor's status. Closing cancels it.
+        """Make a call with any number of answers: yields them, then the vendor's status. Closing cancels it.
 
         Raises:
             VendorBroken: there is no status from the vendor.
             MessageTooLarge: a message is larger than the agent accepts.
         """
-        known = METHODS.get(method)
-        if known is not None and not known.streaming:
-            status, body = await self.unary(method, request, timeout_s=timeout_s, to=to)
-            if body is not None:
-                yield body
-            yield status
-            return
-        call = self._channel.call(method, request, timeout_s=timeout_s, to=to)
+        call = self.channel.call(method, request, timeout_s=timeout_s, to=to)
         try:
             async for message in call:
-                if len(message) > PARSE_OFF_LOOP_BYTES:
-                    await asyncio.to_thread(parsed, self, method, message)
-                else:
-                    parsed(self, method, message)
+                await self._check(method, message)
                 yield message
             yield call.status
         except VendorConnectionError as error:
-            raise blame(self, to, error) from error
+            raise blame(to or self.name, self.node, error) from error
         finally:
             call.cancel()
+
+    async def _check(self, method: str, message: bytes | None) -> None:
+        """Check that an answer parses, a large one in a thread. Raises `VendorBroken` if it does not."""
+        if message is not None and len(message) > PARSE_OFF_LOOP_BYTES:
+            await asyncio.to_thread(parsed, self.name, self.node, method, message)
+        else:
+            parsed(self.name, self.node, method, message)
 
     # ---- answers about itself ----------------------------------------------------------------------------------------
 
@@ -226,16 +197,16 @@ class Driver:
         while True:
             seen = file_id(str(self.socket))
             await self._ask()
-            waited_s, had_connection = 0.0, self._channel.connected
+            waited_s, had_connection = 0.0, self.channel.connected
             while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
-                if had_connection and not self._channel.connected:  # a killed driver leaves its file
+                if had_connection and not self.channel.connected:  # a killed driver leaves its file
                     break
 
     async def close(self) -> None:
         """Close its connection."""
-        await self._channel.close()
+        await self.channel.close()
 
     def _ask_again_s(self) -> float:
         if self.trouble or self.report is None:
@@ -243,7 +214,8 @@ class Driver:
         return self.ask_every_s if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
 
     async def _ask(self) -> None:
-        before = self.asked, self.report, self.away
+        before = self.asked, self.report, self.away, self._file
+        self._file = file_id(str(self.socket))
         try:
             self._answered(await self._identify())
         except (CallError, TimeoutError) as error:
@@ -251,7 +223,7 @@ class Driver:
             self.trouble = why or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
             self.away = self.trouble if isinstance(error.__cause__, VendorUnreachable) else ""
         self.asked = True
-        if (self.asked, self.report, self.away) != before:
+        if (self.asked, self.report, self.away, self._file) != before:
             self._changed()
 
     def _answered(self, report: DriverReport) -> None:

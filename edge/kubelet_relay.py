@@ -34,7 +34,7 @@ from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
 from common.topology import is_tied
-from edge.driver_call import Outcome, Result
+from edge.driver_call import AtDriver, DriverCall, Outcome, Result
 from edge.drivers import Driver
 from edge.registry.driver_services import find_driver, has_topology, lacks_topology
 from edge.registry.registration import Offer, check_name
@@ -48,32 +48,34 @@ _SOCKET_MODE = 0o600
 """A kubelet runs as root."""
 
 
-class _OrdinaryCall:
+class _OrdinaryCall(DriverCall):
     """A call with one answer that passes unread. It has two ends: the kubelet's call (`Callee`), and the driver's."""
 
-    __slots__ = ("_at_driver", "_call", "_timer")
+    __slots__ = ("_call", "_timer", "at_driver", "driver", "method", "node")
 
     def __init__(self, call: ServerCall, driver: Driver, name: str) -> None:
         self._call = call
         self._timer: asyncio.TimerHandle | None = None
-        self._at_driver = driver.start(call.method, call.request, self._told, timeout_s=call.timeout_s, to=name)
+        self.driver, self.node, self.method = name, driver.node, call.method
+        self.at_driver: AtDriver = None
+        self.start(driver.channel, call.request, timeout_s=call.timeout_s, to=name)
         limit_s = before_the_caller(call.timeout_s)
         if limit_s is not None and not call.finished:
-            self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, name, driver.node, limit_s)
+            self._timer = asyncio.get_running_loop().call_later(limit_s, self._expire, limit_s)
 
     def cancelled(self) -> None:
-        self._at_driver.cancel()
+        self.cancel()
         self._fail(None)
 
-    def _expire(self, name: str, node: str, limit_s: float) -> None:
-        self._at_driver.cancel()
-        self._fail(VendorBroken(name, node, f"it did not answer {self._call.method} within {limit_s:.3g} s"))
+    def _expire(self, limit_s: float) -> None:
+        self.cancel()
+        self._fail(VendorBroken(self.driver, self.node, f"it did not answer {self.method} within {limit_s:.3g} s"))
 
     def _fail(self, why: BaseException | None) -> None:
         self._stop_timer()
         self._call.fail(why)
 
-    def _told(self, outcome: Outcome) -> None:
+    def told(self, outcome: Outcome) -> None:
         if not isinstance(outcome, Result):
             self._fail(outcome)
             return

@@ -6,6 +6,8 @@ Rules:
   (docs/csi-contract.md#a-timeout-is-not-a-cancel).
 * A call with the key and the arguments of a running operation joins it; the same key with other arguments is ABORTED
   (docs/csi-contract.md#when-two-calls-are-one-operation).
+* Arguments are compared only when a second call with the key comes. For that a call keeps its request; a large one,
+  and one whose caller is gone, keeps a digest of it. So the hub's credit for requests bounds their memory.
 * A create's success that no caller has acknowledged is kept for the retry. It is kept until it was delivered, until
   another operation touches the created object, or until it is too old. No other result is kept: the vendor handles the
   retry, and knows better what happened meanwhile.
@@ -24,18 +26,17 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import CallError, LeaseOver, OperationBusy, OperationConflict, OperationLimit, Overloaded
+from common.errors import OperationBusy, OperationConflict, Overloaded
 from common.limits import has_room
 from common.redact import digest
 from edge.controller_lease import ControllerLease
-from edge.driver_call import Cancellable, Outcome, Result
-from edge.time_limit import TimeLimit
+from edge.driver_call import Outcome, Result
 
 log = logging.getLogger("csi_bridge.edge.operations")
 
@@ -48,20 +49,27 @@ MOST_KEPT_BYTES = 16 * 1_048_576
 _KEPT_S = 900.0
 """A success is kept as long as the sidecars' resync of 15 minutes: later nobody asks for it."""
 
+_LARGE_BYTES = 16_384
+"""Of a larger request only the digest is compared. A sidecar's request has 1 KiB."""
 
-@dataclass(frozen=True, slots=True)
+Key = tuple[Any, ...]
+"""Driver, method and idempotency key: two calls with one key are one operation."""
+
+
 class _Rule:
     """The fields that make two calls of a method the same operation.
 
     Attributes:
-        key: the request's idempotency key, as dotted paths of fields.
-        about: the field of the key that names the object which the operation changes; empty for a create.
-        makes: the response's field that names the created object; empty if there is none. Only creates are kept.
+        key: the request's idempotency key, as dotted paths of fields. The first one names the object that is changed.
+        makes: of a create, which changes none yet, the response's field that names the created object; else empty.
+        values: returns the key's values: one alone, or a tuple.
+        made: returns the value of `makes`.
     """
 
-    key: tuple[str, ...]
-    about: str = ""
-    makes: str = ""
+    def __init__(self, *key: str, makes: str = "") -> None:
+        self.key, self.makes = key, makes
+        self.values: Callable[[Any], Any] = attrgetter(*key)
+        self.made: Callable[[Any], str] = attrgetter(makes or "DESCRIPTOR.name")
 
 
 _CONTROLLER = "/csi.v1.Controller/"
@@ -75,91 +83,129 @@ _DELETES = frozenset(
 _OF_A_NODE = frozenset({_CONTROLLER + "ControllerPublishVolume", _CONTROLLER + "ControllerUnpublishVolume"})
 
 _RULES: dict[str, _Rule] = {
-    _CONTROLLER + "CreateVolume": _Rule(("name",), makes="volume.volume_id"),
-    _CONTROLLER + "DeleteVolume": _Rule(("volume_id",), about="volume_id"),
-    _CONTROLLER + "ControllerPublishVolume": _Rule(("volume_id", "node_id"), about="volume_id"),
-    _CONTROLLER + "ControllerUnpublishVolume": _Rule(("volume_id", "node_id"), about="volume_id"),
-    _CONTROLLER + "ControllerExpandVolume": _Rule(("volume_id", "capacity_range.required_bytes"), about="volume_id"),
-    _CONTROLLER + "ControllerModifyVolume": _Rule(("volume_id", "mutable_parameters"), about="volume_id"),
-    _CONTROLLER + "CreateSnapshot": _Rule(("name",), makes="snapshot.snapshot_id"),
-    _CONTROLLER + "DeleteSnapshot": _Rule(("snapshot_id",), about="snapshot_id"),
-    _GROUP + "CreateVolumeGroupSnapshot": _Rule(("name",), makes="group_snapshot.group_snapshot_id"),
-    _GROUP + "DeleteVolumeGroupSnapshot": _Rule(("group_snapshot_id",), about="group_snapshot_id"),
-    _NODE + "NodeStageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
-    _NODE + "NodeUnstageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
-    _NODE + "NodePublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
-    _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
-    _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id"),
+    _CONTROLLER + "CreateVolume": _Rule("name", makes="volume.volume_id"),
+    _CONTROLLER + "DeleteVolume": _Rule("volume_id"),
+    _CONTROLLER + "ControllerPublishVolume": _Rule("volume_id", "node_id"),
+    _CONTROLLER + "ControllerUnpublishVolume": _Rule("volume_id", "node_id"),
+    _CONTROLLER + "ControllerExpandVolume": _Rule("volume_id", "capacity_range.required_bytes"),
+    _CONTROLLER + "ControllerModifyVolume": _Rule("volume_id", "mutable_parameters"),
+    _CONTROLLER + "CreateSnapshot": _Rule("name", makes="snapshot.snapshot_id"),
+    _CONTROLLER + "DeleteSnapshot": _Rule("snapshot_id"),
+    _GROUP + "CreateVolumeGroupSnapshot": _Rule("name", makes="group_snapshot.group_snapshot_id"),
+    _GROUP + "DeleteVolumeGroupSnapshot": _Rule("group_snapshot_id"),
+    _NODE + "NodeStageVolume": _Rule("volume_id", "staging_target_path"),
+    _NODE + "NodeUnstageVolume": _Rule("volume_id", "staging_target_path"),
+    _NODE + "NodePublishVolume": _Rule("volume_id", "target_path"),
+    _NODE + "NodeUnpublishVolume": _Rule("volume_id", "target_path"),
+    _NODE + "NodeExpandVolume": _Rule("volume_id", "volume_path"),
 }
 """The methods of docs/csi-contract.md#when-two-calls-are-one-operation, and Node calls that an operator can make by
 hand. None of them may be cut off while it runs.
 """
 
 
-@dataclass(slots=True)
-class Operation:
-    """The identity of an operation.
+class Arguments:
+    """The arguments of an operation: the request, or its digest without secrets, which a retry may have rotated."""
+
+    __slots__ = ("_digest", "_method", "request")
+
+    def __init__(self, method: str, request: bytes, message: Message | None = None) -> None:
+        """`message` is the parsed request."""
+        self._method = method
+        self.request: bytes | None = request
+        self._digest = b""
+        if message is not None and len(request) > _LARGE_BYTES:
+            self.request, self._digest = None, digest(message)
+
+    def are(self, other: "Arguments") -> bool:
+        """Whether they are the same."""
+        return (self.request is not None and self.request == other.request) or self.digest() == other.digest()
+
+    def digest(self) -> bytes:
+        """Return the digest. It is made when it is needed first."""
+        if not self._digest and self.request is not None:
+            self._digest = digest(METHODS[self._method].request.FromString(self.request))
+        return self._digest
+
+    def shrink(self) -> None:
+        """Keep no more than the digest."""
+        self.digest()
+        self.request = None
+
+
+Asked = tuple[Key, str, Arguments]
+"""What a call asks for: the operation's key, the id of the object that it changes, or empty, and its arguments."""
+
+PLAIN: Asked = ((), "", Arguments("", b""))
+"""A plain call is no operation."""
+
+
+def identify(driver: str, method: str, request: bytes) -> Asked:
+    """Return what a call asks for.
+
+    A request that does not parse, or whose key is empty, is a plain call: the vendor refuses it.
+    """
+    rule = _RULES.get(method)
+    if rule is None:
+        return PLAIN
+    try:
+        message = METHODS[method].request.FromString(request)
+    except DecodeError:
+        return PLAIN
+    values = rule.values(message)
+    first, *others = values if len(rule.key) > 1 else (values,)
+    if not first:
+        return PLAIN
+    if others and hasattr(others[0], "items"):  # parameters: a hash, because the key is logged
+        others = [hashlib.sha256(repr(sorted(others[0].items())).encode()).hexdigest()[:12] if others[0] else ""]
+    return (driver, method, first, *others), "" if rule.makes else first, Arguments(method, request, message)
+
+
+def in_words(key: Key) -> str:
+    """Return a text such as `CreateVolume pvc-1`, for messages."""
+    return " ".join([key[1].rpartition("/")[2], *(str(part) for part in key[2:] if part)])
+
+
+class Caller(Protocol):
+    """A call as its operation sees it (`edge.hub_call`).
 
     Attributes:
-        key: driver, method and idempotency key: two calls with one key are one operation.
-        arguments: a hash of the whole request without its secrets.
+        method: the gRPC path.
+        key: the operation's key.
         about: the id of the object that it changes, or empty.
+        arguments: its arguments.
+        body: the answer that it was told; None before.
+        step: when it began, if it began the operation.
+        joined: the calls that joined it.
+        lease: the controller lease that it runs under, or None.
     """
 
-    key: tuple[str, ...]
-    arguments: bytes
+    method: str
+    key: Key
     about: str
+    arguments: Arguments
+    body: bytes | None
+    step: int
+    joined: "tuple[Caller, ...]"
+    lease: ControllerLease | None
 
-    def __str__(self) -> str:
-        """Return a text such as `CreateVolume pvc-1`, for messages."""
-        _, method, *key = self.key
-        return " ".join([method.rpartition("/")[2], *(part for part in key if part)])
+    def send(self) -> None:
+        """Send the request to the driver. `Operations.ended` follows, maybe before this returns."""
 
-
-Told = Callable[[Outcome], None]
-"""Hears the outcome of an operation, once. It handles its own faults."""
-
-Start = Callable[[Told], Cancellable]
-"""Starts an operation's call to the driver; the call's end is told, maybe before this returns."""
-
-
-class _Running:
-    """A running operation. It is the `Told` of its call to the driver."""
-
-    __slots__ = ("_operations", "began", "call", "callers", "lease", "operation")
-
-    def __init__(self, operations: "Operations", operation: Operation, began: int, told: Told) -> None:
-        self.operation = operation
-        self.began = began
-        self.call: Cancellable | None = None
-        self.callers = [told]
-        self.lease: ControllerLease | None = None
-        self._operations = operations
-
-    def __call__(self, outcome: Outcome) -> None:
-        self._operations.ended(self, outcome)
-
-    def put_under(self, lease: ControllerLease) -> None:
-        """Let it end with the lease. It may be under it already."""
-        self.lease = lease
-        lease.begin(self)
+    def tell(self, outcome: Outcome) -> None:
+        """Hear the outcome, once. It handles its own faults."""
 
     def expire(self) -> None:
-        limit_s = self._operations.limit_s
-        self._stop(OperationLimit(self.operation.key[0], self._operations.node, limit_s))
+        """Its time is up: stop, and call `Operations.ended`."""
 
     def lose(self) -> None:
-        self._stop(LeaseOver(self.operation.key[0], self._operations.node))
-
-    def _stop(self, error: CallError) -> None:
-        if self.call is not None:
-            self.call.cancel()
-        self._operations.ended(self, error)
+        """The controller lease has ended: the same."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    operation: Operation
+class _Kept(NamedTuple):
+    """A create's success."""
+
+    arguments: Arguments
     result: Result
     made: str
     until: float
@@ -169,108 +215,108 @@ class Operations:
     """The running operations and kept results of one agent, in memory.
 
     Attributes:
-        limit: the longest time of one operation, and of any other call to a driver.
+        limit_s: the longest time of one operation, and of any other call to a driver.
         node: this node's name, for messages.
     """
 
-    def __init__(
-        self,
-        limit_s: float,
-        node: str,
-        *,
-        most: int = 1_024,
-        drivers: Callable[[], int] = lambda: 1,
-    ) -> None:
+    def __init__(self, limit_s: float, node: str, *, most: int = 1_024, drivers: Callable[[], int] = lambda: 1) -> None:
         """At most `most` operations run at once, each for at most `limit_s`. `drivers` counts the node's drivers."""
-        self.limit = TimeLimit(limit_s)
+        self.limit_s = limit_s
         self.node = node
         self._most = most
         self._drivers = drivers
-        self._running: OrderedDict[tuple[str, ...], _Running] = OrderedDict()  # in the order in which they began
-        self._own: dict[str, int] = {}  # by driver: how many run
+        self._running: dict[Key, Caller] = {}  # the call that began each, in the order in which they began
+        self._until: dict[Caller, float] = {}  # when each call to a driver ends, in the order in which they began
+        self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
-        self._kept: OrderedDict[tuple[str, ...], _Kept] = OrderedDict()
+        self._kept: dict[Key, _Kept] = {}
         self._kept_bytes = 0
         self._steps = 0
         self._touched: OrderedDict[str, int] = OrderedDict()  # by object: step of the last begin or end on it, in order
 
     @property
-    def limit_s(self) -> float:
-        """The longest time of one operation."""
-        return self.limit.limit_s
-
-    @property
     def under_way(self) -> list[str]:
         """The running operations in words, for the status."""
-        return [str(running.operation) for running in self._running.values()]
+        return [in_words(key) for key in self._running]
 
-    def perform(self, operation: Operation, start: Start, told: Told, *, lease: ControllerLease | None = None) -> bool:
-        """Tell a caller the result of an operation: kept, joined, or by starting it.
+    def begin(self, call: Caller, lease: ControllerLease | None = None) -> None:
+        """Give a call the result of its operation: kept, joined, or by sending it.
+
+        It hears the vendor's `Result`, or the error: of the driver's call, of its time, or of the lease. It hears a
+        kept result, or the end of a call that ends at once, before this returns.
 
         Args:
-            operation: the operation.
-            start: starts the call to the driver, if the operation has to begin. What it raises is raised here.
-            told: hears the vendor's `Result`, or the error: of the driver's call, or `OperationLimit`. It hears a kept
-                result, or the end of a call that ends at once, before this returns.
+            call: the call.
             lease: the lease that the operation needs, if it needs one.
-
-        Returns:
-            Whether the caller joined an operation of another caller, and may `leave` it.
 
         Raises:
             OperationConflict: it runs with other arguments.
             OperationBusy: it needs a lease, and another one that it settles runs; nothing was sent.
             Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
         """
-        running = self._running.get(operation.key)
-        if running is not None:
-            if running.operation.arguments != operation.arguments:
-                raise OperationConflict(operation.key[0], self.node, str(operation))
-            log.debug("a retry joins %s", operation)
-            running.callers.append(told)
-            if lease is not None:
-                running.put_under(lease)
-            return True
-        kept = self._find_kept(operation)
-        if kept is not None:
-            log.debug("a retry gets the kept result of %s", operation)
-            told(kept)
-            return False
+        key = call.key
+        if (running := self._running.get(key)) is not None:
+            self._join(running, call, lease)
+            return
+        if self._kept and (kept := self._find_kept(call)) is not None:
+            log.debug("a retry gets the kept result of %s", in_words(key))
+            call.tell(kept)
+            return
         if lease is not None:
-            self._check_settled(operation)
-        self._check_room(operation.key[0])
-        self._begin(operation, start, told, lease)
-        return False
+            self._check_settled(call)
+        if self._most - len(self._running) <= self._most // 4:  # else there is room, whoever asks
+            self._check_room(key[0])
+        self._running[key] = call
+        self._steps += 1
+        call.step = self._steps
+        if call.about:
+            self._touch(call.about)
+        self.watch(call)
+        if lease is not None:
+            call.lease = lease
+            lease.begin(call)
+        try:
+            call.send()
+        except Exception:  # no call was started, so nobody would ever end it
+            self._remove(call)
+            raise
 
-    def leave(self, operation: Operation, told: Told) -> None:
-        """Tell a caller that joined nothing more. The operation goes on."""
-        running = self._running.get(operation.key)
-        if running is not None and told in running.callers:
-            running.callers.remove(told)
+    def leave(self, call: Caller) -> bool:
+        """Let a call leave its operation, which goes on. Returns whether it may: the one that began it stays."""
+        running = self._running.get(call.key)
+        if running is call:
+            return False
+        if running is not None:
+            running.joined = tuple(it for it in running.joined if it is not call)
+        return True
 
-    def delivered(self, operation: Operation, result: Result) -> None:
+    def delivered(self, call: Caller) -> None:
         """Drop a kept result that has reached a caller. A later result of the same key stays."""
-        kept = self._kept.get(operation.key)
-        if kept is not None and kept.result.body is result.body:
-            self._forget(operation.key)
+        kept = self._kept.get(call.key)
+        if kept is not None and kept.result.body is call.body:
+            self._forget(call.key)
 
     def forget_results(self, driver: str) -> None:
         """Drop the kept results of a driver: another node may have changed its objects meanwhile."""
         for key in [key for key in self._kept if key[0] == driver]:
             self._forget(key)
 
-    def ended(self, running: _Running, outcome: Outcome) -> None:
-        """Take an operation out of the table, and tell its callers the outcome (for `_Running`)."""
-        self._remove(running)
-        for told in running.callers:
-            told(outcome)
-        if isinstance(outcome, Result) and outcome.status.ok:
-            self._keep(running, outcome)
-        else:
-            self._touch(running.operation.about)  # also after an error: the object may have changed
-        oldest = next(iter(self._running.values())).began if self._running else self._steps
-        while self._touched and next(iter(self._touched.values())) <= oldest:
-            self._touched.popitem(last=False)
+    def ended(self, call: Caller, outcome: Outcome) -> None:
+        """Take an operation out of the table, and tell its calls the outcome."""
+        self._remove(call)
+        joined, call.joined = call.joined, ()
+        call.tell(outcome)
+        for it in joined:
+            it.tell(outcome)
+        self._steps += 1
+        if isinstance(outcome, Result) and not outcome.status.code:
+            self._keep(call, outcome)
+        elif call.about:
+            self._touch(call.about)  # also after an error: the object may have changed
+        if self._touched:
+            oldest = next(iter(self._running.values())).step if self._running else self._steps + 1
+            while self._touched and next(iter(self._touched.values())) < oldest:
+                self._touched.popitem(last=False)
 
     async def drain(self) -> None:
         """Return when no operation runs."""
@@ -278,132 +324,111 @@ class Operations:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def _check_settled(self, operation: Operation) -> None:
-        if not operation.about:
-            return
+    # ---- the time limit
+
+    def watch(self, call: Caller) -> None:
+        """Call `call.expire()` after `limit_s`, unless `done` comes first. One timer serves all calls."""
+        loop = asyncio.get_running_loop()
+        until = self._until[call] = loop.time() + self.limit_s
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._look)
+
+    def done(self, call: Caller) -> None:
+        """Watch no more. It may have ended before."""
+        self._until.pop(call, None)
+
+    def _look(self) -> None:
+        """Expire what is due, and come back for the next one."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        while self._until:
+            call, until = next(iter(self._until.items()))
+            if until > loop.time():
+                self._timer = loop.call_at(until, self._look)
+                return
+            del self._until[call]
+            call.expire()
+
+    # ---- inside
+
+    def _join(self, running: Caller, call: Caller, lease: ControllerLease | None) -> None:
+        if not running.arguments.are(call.arguments):
+            raise OperationConflict(call.key[0], self.node, in_words(call.key))
+        log.debug("a retry joins %s", in_words(call.key))
+        running.joined += (call,)
+        if lease is not None:  # it may be under it already
+            running.lease = lease
+            lease.begin(running)
+
+    def _check_settled(self, call: Caller) -> None:
         for other in self._running.values():
-            if _settles(operation, other.operation):
-                raise OperationBusy(operation.key[0], self.node, str(operation), str(other.operation))
+            if call.about and _settles(call, other):
+                raise OperationBusy(call.key[0], self.node, in_words(call.key), in_words(other.key))
 
     def _check_room(self, driver: str) -> None:
-        own, together = self._own.get(driver, 0), len(self._running)
+        own, together = sum(key[0] == driver for key in self._running), len(self._running)
         if together >= self._most:
             raise Overloaded(f"agent of edge node {self.node}", self._most, "--max-operations")
         if not has_room(own, together, self._most, sharers=self._drivers()):
             raise Overloaded(f"driver {driver} on edge node {self.node}", own, "--max-operations")
 
-    def _begin(self, operation: Operation, start: Start, told: Told, lease: ControllerLease | None) -> None:
-        running = self._running[operation.key] = _Running(self, operation, self._steps, told)
-        driver = operation.key[0]
-        self._own[driver] = self._own.get(driver, 0) + 1
-        self.limit.begin(running)
-        if lease is not None:
-            running.put_under(lease)
-        self._touch(operation.about)
-        try:
-            call = start(running)
-            if self._running.get(operation.key) is running:
-                running.call = call
-        except Exception:  # no call was started, so nobody would ever end it
-            self._remove(running)
-            raise
-
-    def _remove(self, running: _Running) -> None:
-        driver = running.operation.key[0]
-        running.call = None  # the two would keep each other, with request and answer
-        del self._running[running.operation.key]
-        self._own[driver] -= 1
-        if not self._own[driver]:
-            del self._own[driver]
-        self.limit.end(running)
-        if running.lease is not None:
-            running.lease.end(running)
+    def _remove(self, call: Caller) -> None:
+        del self._running[call.key]
+        self._until.pop(call, None)
+        if call.lease is not None:
+            call.lease.end(call)
         if not self._running and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     def _touch(self, about: str) -> None:
         """Drop kept results about an object, because an operation on it begins or ends."""
-        self._steps += 1
-        if about:
-            self._touched[about] = self._steps
-            self._touched.move_to_end(about)
-            for key in [key for key, kept in self._kept.items() if kept.made == about]:
-                self._forget(key)
+        self._touched[about] = self._steps
+        self._touched.move_to_end(about)
+        for key in [key for key, kept in self._kept.items() if kept.made == about] if self._kept else ():
+            self._forget(key)
 
-    def _keep(self, running: _Running, result: Result) -> None:
+    def _keep(self, call: Caller, result: Result) -> None:
         """Keep a create's success, unless another operation touched the created object meanwhile."""
-        operation = running.operation
-        made = _made(operation.key[1], result.message)
-        own = running.began + 1  # the step at which it began
+        rule = _RULES[call.method]
+        made = rule.made(result.message) if rule.makes and result.message is not None else ""
         touched = self._touched.get(made, 0)  # an operation on the object that still runs has left its step here
-        doubtful = touched > own or (touched > 0 and any(it.operation.about == made for it in self._running.values()))
-        self._touch(operation.about or made)
+        doubtful = touched > call.step or (touched and any(it.about == made for it in self._running.values()))
+        about = call.about or made
+        if about and (self._running or self._kept):  # else nobody would ever look at it
+            self._touch(about)
         if doubtful or not made:
             return
         now = asyncio.get_running_loop().time()
-        if operation.key in self._kept:  # so that it moves to the end
-            self._forget(operation.key)
-        self._kept[operation.key] = _Kept(operation, Result(result.status, result.body), made, now + _KEPT_S)
-        self._kept_bytes += len(result.body or b"")
-        while self._kept and self._is_too_much(now):
-            self._forget(next(iter(self._kept)))
+        if call.key in self._kept:  # so that it moves to the end
+            self._forget(call.key)
+        body = result.body
+        self._kept[call.key] = _Kept(call.arguments, Result(result.status, body), made, now + _KEPT_S)
+        self._kept_bytes += len(body or b"")
+        while self._kept:
+            oldest, kept = next(iter(self._kept.items()))
+            if len(self._kept) <= MOST_KEPT and self._kept_bytes <= MOST_KEPT_BYTES and kept.until >= now:
+                break
+            self._forget(oldest)
 
-    def _is_too_much(self, now: float) -> bool:
-        oldest = next(iter(self._kept.values()))
-        return len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES or oldest.until < now
-
-    def _forget(self, key: tuple[str, ...]) -> None:
+    def _forget(self, key: Key) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")
 
-    def _find_kept(self, operation: Operation) -> Result | None:
-        kept = self._kept.get(operation.key)
-        if kept is None or kept.operation.arguments != operation.arguments:
+    def _find_kept(self, call: Caller) -> Result | None:
+        kept = self._kept.get(call.key)
+        if kept is None or kept.until < asyncio.get_running_loop().time() or not kept.arguments.are(call.arguments):
             return None
-        return kept.result if kept.until >= asyncio.get_running_loop().time() else None
+        return kept.result
 
 
-def _settles(operation: Operation, other: Operation) -> bool:
+def _settles(call: Caller, other: Caller) -> bool:
     """Whether the hub takes a final answer to an operation as the end of another one, too.
 
     A deletion settles all operations on its object, and a publication to a node and its end settle each other
     (`settled_with` of `cloud.placement.requests`). Any other one settles those of its method, whatever their arguments.
     """
-    (driver, method, *key), (its_driver, its_method, *its_key) = operation.key, other.key
-    if operation.about != other.about or driver != its_driver:
+    (driver, method, *key), (its_driver, its_method, *its_key) = call.key, other.key
+    if call.about != other.about or driver != its_driver:
         return False
     if method in _OF_A_NODE:
         return its_method in _OF_A_NODE and key == its_key
     return method in _DELETES or method == its_method
-
-
-def identify(driver: str, method: str, request: bytes) -> Operation | None:
-    """Return the operation that a call belongs to; None for a plain call.
-
-    A request that does not parse, or whose key is empty, is a plain call: the vendor refuses it.
-    """
-    rule = _RULES.get(method)
-    if rule is None:
-        return None
-    try:
-        message = METHODS[method].request.FromString(request)
-    except DecodeError:
-        return None
-    values = [_value(message, path) for path in rule.key]
-    if not values[0]:
-        return None
-    about = _value(message, rule.about) if rule.about else ""
-    return Operation((driver, method, *values), digest(message), about)
-
-
-def _made(method: str, answer: Message | None) -> str:
-    rule = _RULES[method]
-    return _value(answer, rule.makes) if rule.makes and answer is not None else ""
-
-
-def _value(message: Message, path: str) -> str:
-    value: Any = message
-    for name in path.split("."):
-        value = getattr(value, name)
-    if hasattr(value, "items"):  # parameters: a hash, because the key is logged
-        return hashlib.sha256(repr(sorted(value.items())).encode()).hexdigest()[:12] if value else ""
-    return str(value)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from common.relay.client_call import ClientCall, Opener, UnaryReceiver
@@ -18,13 +18,21 @@ class AwaitedCall:
     """
 
     def __init__(
-        self, opener: Opener, method: str, request: bytes, *, timeout_s: float | None = None, to: str = ""
+        self,
+        opener: Opener,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
     ) -> None:
         self._opener = opener
         self._method = method
         self._request = request
         self._timeout_s = timeout_s
         self._to = to
+        self._may_begin = may_begin
         self._call: ClientCall | None = None
         self._messages: deque[bytes] = deque()
         self._status: Status | None = None
@@ -99,7 +107,13 @@ class AwaitedCall:
 
     def _start(self, receiver: Self | UnaryReceiver) -> None:
         self._call = ClientCall(
-            self._opener, receiver, self._method, self._request, timeout_s=self._timeout_s, to=self._to
+            self._opener,
+            receiver,
+            self._method,
+            self._request,
+            timeout_s=self._timeout_s,
+            to=self._to,
+            may_begin=self._may_begin,
         )
         self._opener.open(self._call)
 

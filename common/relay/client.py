@@ -108,9 +108,17 @@ class Channel:
         self.open(call)
         return call
 
-    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> AwaitedCall:
+    def call(
+        self,
+        method: str,
+        request: bytes,
+        *,
+        timeout_s: float | None = None,
+        to: str = "",
+        may_begin: Callable[[], bool] | None = None,
+    ) -> AwaitedCall:
         """A call for a coroutine, with any number of answers. It starts when its first message is awaited."""
-        return AwaitedCall(self, method, request, timeout_s=timeout_s, to=to)
+        return AwaitedCall(self, method, request, timeout_s=timeout_s, to=to, may_begin=may_begin)
 
     async def close(self) -> None:
         """Close the connections; running calls fail."""

@@ -260,12 +260,16 @@ class DriverRegistry:
 
     def _mark(self) -> None:
         """Set `has_node_plugin` (at another socket) and `had_topology` of each driver."""
+        is_news = False
         for seat in self._sockets:
             driver = seat.driver
             node_plugin = self._store.node_plugins.get(driver.name)
             elsewhere = node_plugin is not None and not self._sockets.is_at(Path(node_plugin), seat)
+            is_news = is_news or driver.has_node_plugin != (driver.named and elsewhere)
             driver.has_node_plugin = driver.named and elsewhere
             driver.had_topology = driver.name in self._store.with_topology
+        if is_news:
+            self._changed()
 
     def _learn(self, seat: Seat) -> None:
         """Take a driver's answers about this node, if it is the one that `find` returns for its name.

@@ -26,7 +26,6 @@ Rules:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
@@ -227,7 +226,6 @@ def _answer(driver: Driver, method: str) -> Answer | None:
     return driver.report.answers.get(method) if driver.report is not None else None
 
 
-@lru_cache(maxsize=256)  # asked for each call
 def _service_of(method: str) -> str:
     """`/csi.v1.Controller/CreateVolume` → `Controller`."""
     return method.removeprefix(PREFIX).partition("/")[0]

@@ -18,7 +18,7 @@ from common.metrics import Metrics
 from common.status import Code, Origin, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Lines = Callable[[], list[dict[str, Any]]]
 
@@ -42,13 +42,6 @@ def lines() -> Lines:
         return [json.loads(line) for line in stream.getvalue().splitlines()]
 
     return written
-
-
-@pytest.fixture(autouse=True)
-def _no_call_afterwards() -> Iterator[None]:
-    """A block without a task binds its call to the test run."""
-    yield
-    logs._about.set(None)
 
 
 def begin(metrics: Metrics, timeout_s: float | None = None) -> Account:
@@ -96,38 +89,15 @@ def test_only_the_first_end_of_a_call_counts(metrics: Metrics, lines: Lines) -> 
     assert len(lines()) == 1
 
 
-def test_a_block_ends_the_call_with_the_status_that_it_set(metrics: Metrics) -> None:
-    with begin(metrics) as account:
-        account.status = Status(Code.OK)
-        assert in_flight(metrics) == 1
-    assert (in_flight(metrics), counted(metrics, "OK")) == (0, 1)
-
-
-async def test_a_line_inside_the_block_has_the_calls_fields_and_one_outside_has_none(
-    metrics: Metrics, lines: Lines
-) -> None:
-    async def serve() -> None:
-        with begin(metrics):
-            log.info("inside")
-
-    await asyncio.create_task(serve())
-    log.info("outside")
-    inside, finished, outside = lines()
-    assert inside["call_id"] == finished["call_id"] == "c-1"
-    assert "call_id" not in outside
-
-
 def leave(account: Account, after_s: float) -> None:
-    """What a caller makes of its call's task when it does not wait any more."""
-    with account:
-        account.began -= after_s
-        raise asyncio.CancelledError
+    """The task of a call is cancelled after so long: its caller does not wait any more."""
+    account.began -= after_s
+    account.fail(asyncio.CancelledError())
 
 
 @pytest.mark.parametrize("timeout_s", [None, 10.0])
 def test_a_caller_that_did_not_wait_is_counted_as_cancelled(metrics: Metrics, timeout_s: float | None) -> None:
-    with pytest.raises(asyncio.CancelledError):
-        leave(begin(metrics, timeout_s), after_s=8.9)
+    leave(begin(metrics, timeout_s), after_s=8.9)
     assert counted(metrics, "Canceled") == 1
     assert in_flight(metrics) == 0
 
@@ -136,8 +106,7 @@ def test_a_caller_that_did_not_wait_is_counted_as_cancelled(metrics: Metrics, ti
 def test_a_caller_whose_time_was_up_is_counted_as_such_not_as_cancelled(
     metrics: Metrics, lines: Lines, after_s: float
 ) -> None:
-    with pytest.raises(asyncio.CancelledError):
-        leave(begin(metrics, timeout_s=10.0), after_s)
+    leave(begin(metrics, timeout_s=10.0), after_s)
     assert counted(metrics, "DeadlineExceeded") == 1
     assert (lines()[0]["origin"], lines()[0]["status"]) == ("hub", "the caller's time was up")
 
@@ -149,24 +118,6 @@ def test_a_caller_whose_time_was_up_is_counted_as_such_not_as_cancelled(
 def test_an_error_that_nobody_caught_is_counted_as_what_its_caller_is_told(
     metrics: Metrics, lines: Lines, error: Exception, code: str
 ) -> None:
-    with pytest.raises(type(error)), begin(metrics, timeout_s=10.0):
-        raise error
+    begin(metrics, timeout_s=10.0).fail(error)
     assert counted(metrics, code) == 1
     assert lines()[0]["status"] == status_of(error, Origin.HUB).message
-
-
-def test_a_call_without_an_answer_is_counted_as_what_its_caller_is_told(metrics: Metrics) -> None:
-    with begin(metrics):
-        pass
-    assert counted(metrics, "Unavailable") == 1
-
-
-def test_an_error_passes_through_and_the_status_set_before_counts(metrics: Metrics) -> None:
-    def fail() -> None:
-        with begin(metrics) as account:
-            account.status = Status(Code.UNAVAILABLE, "gone", Origin.HUB)
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        fail()
-    assert counted(metrics, "Unavailable") == 1

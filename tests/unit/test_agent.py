@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2
-from common.errors import MessageTooLarge, VendorBroken
+from common.errors import MessageTooLarge
 from common.limits import Limits
 from common.link import Stream
 from common.messages import Kind
@@ -19,7 +19,7 @@ from common.reports import CONTROLLER_GET_CAPABILITIES, Answer, DriverReport, de
 from common.status import Code, Origin, Status
 from edge.agent import Agent
 from edge.controller_lease import ControllerLease
-from edge.driver_call import PARSE_OFF_LOOP_BYTES, DriverCall, Outcome, Result, parsed
+from edge.driver_call import PARSE_OFF_LOOP_BYTES
 from edge.drivers import Driver
 from edge.hub_mark import HubMark
 from edge.operations import Operations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from common.link import Link
+    from common.relay.client_call import UnaryReceiver
 
 NAME = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
@@ -44,22 +45,27 @@ def create(name: str = "pvc-1", **fields: Any) -> bytes:
     return csi_pb2.CreateVolumeRequest(name=name, **fields).SerializeToString()
 
 
-class FakeCall(DriverCall):
+class FakeCall:
     """A call that a driver was asked for."""
 
-    def __init__(self, driver: FakeDriver, method: str, request: bytes, told: Callable[[Outcome], None]) -> None:
-        super().__init__(driver, method, NAME, told)
-        self.method, self.request, self.told = method, request, told
-        self.timeout_s: float | None = None
-        self.may_begin: Callable[[], bool] | None = None
-        self.cancelled = False
+    def __init__(
+        self,
+        receiver: UnaryReceiver,
+        method: str,
+        request: bytes,
+        timeout_s: float | None,
+        may_begin: Callable[[], bool] | None,
+    ) -> None:
+        self.method, self.request, self.timeout_s, self.may_begin = method, request, timeout_s, may_begin
+        self.over = self.cancelled = False
+        self.failed = receiver.failed
+        self._receiver = receiver
 
     def cancel(self) -> None:
         self.cancelled = True
 
     def answer(self, body: bytes = b"", code: int = 0) -> None:
-        status = Status(code, "" if not code else "no")
-        self.told(Result(status, None if code else body, parsed(self._driver, self.method, body)))
+        self._receiver.answered(Status(code, "" if not code else "no"), None if code else body)
 
 
 class FakeDriver(Driver):
@@ -67,6 +73,7 @@ class FakeDriver(Driver):
 
     def __init__(self) -> None:
         super().__init__(Path("/d.sock"), "n1", max_message_bytes=1, changed=lambda: None)
+        self.channel = self
         self.report = DriverReport(NAME, "n1", {CONTROLLER_GET_CAPABILITIES: Answer(0)})
         self.asked = True
         self.calls: list[FakeCall] = []
@@ -74,9 +81,9 @@ class FakeDriver(Driver):
 
     def start(
         self,
+        receiver: UnaryReceiver,
         method: str,
         request: bytes,
-        told: Callable[[Outcome], None],
         *,
         timeout_s: float | None,
         to: str = "",
@@ -85,8 +92,7 @@ class FakeDriver(Driver):
         if self.bug is not None:
             raise self.bug
         assert to == NAME
-        self.calls.append(FakeCall(self, method, request, told))
-        self.calls[-1].timeout_s, self.calls[-1].may_begin = timeout_s, may_begin
+        self.calls.append(FakeCall(receiver, method, request, timeout_s, may_begin))
         return self.calls[-1]
 
     async def stream(
@@ -187,11 +193,17 @@ class LinkedAgent:
         await settle()
         return found, stream.status
 
+    def hear(self, report: DriverReport | None) -> DriverReport | None:
+        """Let the driver's report change, and return the one before."""
+        before, self.driver.report = self.driver.report, report
+        self.agent.changed()
+        return before
+
     @property
     def at_rest(self) -> bool:
         """Whether nothing of any call is left in the agent."""
         calls = [stream for stream in self.edge.session._streams.values() if not stream.mine]
-        left = (calls, self.operations._running, self.operations.limit._until, self.lease._running, self.lease._waiting)
+        left = (calls, self.operations._running, self.operations._until, self.lease._running, self.lease._waiting)
         return not any(left) and self.metrics.calls_in_flight == 0
 
 
@@ -267,7 +279,7 @@ async def test_an_answer_larger_than_the_hub_takes_is_unavailable_and_a_create_i
 async def test_an_answer_after_the_answer_changes_nothing(linked: LinkedAgent) -> None:
     stream = await linked.call(CAPACITY)
     linked.driver.calls[0].answer(b"")
-    linked.driver.calls[0].told(VendorBroken(NAME, "n1", "it died"))
+    linked.driver.calls[0].failed(VendorConnectionError("it died", sent=True))
     assert await linked.answered(stream) == ([b""], OK)
     assert linked.ends == [Code.OK]
 
@@ -278,6 +290,16 @@ async def test_the_memory_of_a_request_counts_until_its_call_is_over(linked: Lin
     linked.driver.calls[0].answer(VOLUME)
     await linked.answered(stream)
     assert linked.edge.session._inbox.granted + linked.edge.session._inbox.owed >= held + 100_000
+
+
+async def test_a_call_goes_where_the_drivers_are_since_their_last_change(linked: LinkedAgent) -> None:
+    for report, code in [(linked.driver.report, Code.OK), (None, Code.UNAVAILABLE), (linked.driver.report, Code.OK)]:
+        linked.hear(report)
+        stream = await linked.call(CAPACITY)
+        for call in linked.driver.calls:
+            call.answer()
+        linked.driver.calls.clear()
+        assert (await linked.answered(stream))[1].code == code
 
 
 # -------------------- time --------------------
@@ -295,11 +317,24 @@ async def test_the_driver_is_told_the_callers_time_of_a_plain_call_and_a_little_
 
 
 async def test_a_plain_call_that_hangs_is_cancelled_at_the_limit_of_operations(linked: LinkedAgent) -> None:
-    linked.operations.limit.limit_s = 0.0
+    linked.operations.limit_s = 0.0
     _, status = await linked.answered(await linked.call(CAPACITY))
     assert status.code == Code.DEADLINE_EXCEEDED
     assert "did not finish within --operation-limit" in status.message
     assert linked.driver.calls[0].cancelled
+    assert linked.at_rest
+
+
+@pytest.mark.parametrize("size", [2, PARSE_OFF_LOOP_BYTES + 1])
+@pytest.mark.parametrize("method", [CAPACITY, CREATE])
+async def test_a_bug_in_the_check_of_an_answer_ends_the_call(
+    linked: LinkedAgent, size: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.driver_call.parsed", lambda *_: 1 / 0)
+    stream = await linked.call(method, create())
+    linked.driver.calls[0].answer(b"\xff" * size)
+    _, status = await linked.answered(stream)
+    assert (status.code, status.origin) == (Code.UNAVAILABLE, Origin.EDGE)
     assert linked.at_rest
 
 
@@ -312,6 +347,24 @@ async def test_a_plain_call_whose_caller_leaves_is_cancelled_at_the_driver(linke
     leave(linked, stream, how)
     await settle()
     assert linked.driver.calls[0].cancelled
+    assert (linked.ends, linked.at_rest) == ([Code.CANCELLED], True)
+
+
+async def test_a_plain_call_whose_caller_leaves_while_its_large_answer_is_parsed_ends_at_once(
+    linked: LinkedAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+
+    async def slow(*_args: object) -> None:
+        await gate.wait()
+
+    monkeypatch.setattr("asyncio.to_thread", slow)
+    stream = await linked.call(CAPACITY)
+    linked.driver.calls[0].answer(b"\xff" * (PARSE_OFF_LOOP_BYTES + 1))
+    stream.cancel()
+    await settle()
+    gate.set()
+    await settle()
     assert (linked.ends, linked.at_rest) == ([Code.CANCELLED], True)
 
 
@@ -345,6 +398,30 @@ async def test_a_caller_that_joined_and_leaves_stops_nothing(linked: LinkedAgent
     assert linked.ends == [Code.CANCELLED]
     linked.driver.calls[0].answer(VOLUME)
     assert await linked.answered(first) == ([VOLUME], OK)
+    assert linked.at_rest
+
+
+@pytest.mark.parametrize("ends", ["before the link", "after the link"])
+async def test_an_operation_without_a_caller_keeps_no_request_and_a_retry_with_rotated_secrets_joins_it(
+    linked: LinkedAgent, ends: str
+) -> None:
+    """The memory of a request counts only until its stream is over."""
+    await linked.call(CREATE, create(secrets={"password": "old"}))
+    (call,) = linked.operations._running.values()
+    if ends == "before the link":
+        linked.driver.calls[0].answer(VOLUME)
+    cut(linked.hub, linked.edge)
+    assert call.arguments.request is None
+    linked.hub, linked.edge = link_pair(Peer(), linked.agent)
+    await settle()
+    if ends == "after the link":
+        other = await linked.call(CREATE, create(parameters={"other": "arguments"}))
+        assert (await linked.answered(other))[1].code == Code.ABORTED
+    retry = await linked.call(CREATE, create(secrets={"password": "new"}))
+    if ends == "after the link":
+        linked.driver.calls[0].answer(VOLUME)
+    assert await linked.answered(retry) == ([VOLUME], OK)
+    assert len(linked.driver.calls) == 1
     assert linked.at_rest
 
 
@@ -464,7 +541,7 @@ async def test_an_epoch_that_passes_while_a_call_waits_for_the_lease_ends_it(lin
 
 
 async def test_an_epoch_of_a_driver_that_is_not_here_is_not_remembered(linked: LinkedAgent) -> None:
-    linked.driver.report = None
+    linked.hear(None)
     _, status = await linked.answered(await linked.call(CAPACITY, epoch=7))
     assert status.code == Code.UNAVAILABLE
     assert linked.agent._epochs == {}
@@ -474,10 +551,10 @@ async def test_a_call_of_a_newer_epoch_joins_the_running_operation_even_if_the_d
     linked: LinkedAgent,
 ) -> None:
     first = await linked.call(CREATE, create(), epoch=5)
-    report, linked.driver.report = linked.driver.report, None
+    report = linked.hear(None)
     second = await linked.call(CREATE, create(), epoch=7)
     assert (first.status, second.status) == (None, None)
-    linked.driver.report = report
+    linked.hear(report)
     linked.driver.calls[0].answer(VOLUME)
     assert [(await linked.answered(stream))[1] for stream in (first, second)] == [OK, OK]
     assert len(linked.driver.calls) == 1
@@ -531,7 +608,7 @@ async def test_the_end_of_a_call_with_an_epoch_says_whether_nothing_was_sent(
     linked: LinkedAgent, why: str, epoch: int, origin: Origin
 ) -> None:
     if why == "no driver":
-        linked.driver.report = None
+        linked.hear(None)
     elif why == "conflict":
         await linked.call(CREATE, create(parameters={"a": "b"}), epoch=epoch)
     stream = await linked.call(CREATE, create(), epoch=epoch)

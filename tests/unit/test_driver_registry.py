@@ -65,7 +65,7 @@ class Node:
     """A node whose agent can start anew. The controller is at `c`, and named; the node plugin is at `n`."""
 
     def __init__(self, state: Path, *, own: bool = False) -> None:
-        self.state, self.own, self.now = state, own, 0.0
+        self.state, self.own, self.now, self.changes = state, own, 0.0, 0
         self.c, self.n = str(state / "c"), str(state / "n")
         self.start()
 
@@ -77,6 +77,7 @@ class Node:
             sockets=[Path(self.c)] if named else [],
             own=self.own,
             clock=lambda: self.now,
+            changed=self._changed,
         )
 
     async def restart(self) -> None:
@@ -113,11 +114,28 @@ class Node:
         DriverFile(self.state / "drivers.json").write(kept)
         self.start()
 
+    def _changed(self) -> None:
+        self.changes += 1
+
     def goes_to(self, method: str) -> str:
         return str(find_driver(self.registry.drivers, NAME, "n1", method).socket)
 
 
 # -------------------- who mounts --------------------
+
+
+async def test_that_a_known_socket_is_the_node_plugin_s_is_a_change_and_the_same_once_more_is_none(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    node.hears(node.c, report())
+    node.found(node.n)
+    node.registry.found(f"{node.n} {NAME}", node.n)
+    before = node.changes
+    node.found(node.n, name=NAME)
+    assert node.changes == before + 1
+    node.found(node.n, name=NAME)
+    assert node.changes == before + 1
 
 
 async def test_a_kubelets_calls_wait_for_a_node_plugin_that_was_forgotten_before_its_controller_was_heard(

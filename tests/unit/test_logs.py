@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import io
 import json
 import logging
@@ -16,20 +14,10 @@ import pytest
 from common import line_limit, line_writer, logs
 from common.line_limit import BURST, LINES_A_MINUTE, LineLimit
 from common.line_writer import LineWriter
-from common.logs import bind, configure
+from common.logs import configure
 from common.status import Code, Origin, Status
 
 LOGGER = logging.getLogger("csi_bridge.kiln")
-
-
-class Call:
-    """A call that lines are about."""
-
-    def __init__(self, **fields: str) -> None:
-        self.fields = fields
-
-    def log_fields(self) -> dict[str, Any]:
-        return self.fields
 
 
 class FullDisk(io.StringIO):
@@ -81,11 +69,7 @@ def test_a_json_line_has_time_level_logger_and_message(lines: Lines) -> None:
 
 
 def test_a_text_line_reads_like_a_sentence(text: Written) -> None:
-    def work() -> None:
-        bind(Call(node="n1"))
-        LOGGER.info("link up")
-
-    contextvars.copy_context().run(work)
+    LOGGER.info("link up", extra={"fields": {"node": "n1"}})
     assert text.getvalue()[24:] == " INFO    kiln: link up  node=n1\n"
 
 
@@ -117,34 +101,6 @@ def test_configuring_again_replaces_the_stream(text: Written) -> None:
     LOGGER.info("hello")
     assert text.getvalue() == ""
     assert second.getvalue().count("\n") == 1
-
-
-async def test_what_is_known_of_a_tasks_subject_stands_in_every_line_of_the_task(lines: Lines) -> None:
-    async def work() -> None:
-        call = Call(driver="d.example", call_id="c1")
-        bind(call)
-        LOGGER.info("before")
-        call.fields["node"] = "n2"
-        LOGGER.info("after")
-
-    await asyncio.create_task(work())
-    LOGGER.info("outside")
-    before, after, outside = lines()
-    assert (before["driver"], before["call_id"], "node" in before) == ("d.example", "c1", False)
-    assert (after["driver"], after["node"]) == ("d.example", "n2")
-    assert "driver" not in outside
-
-
-async def test_calls_side_by_side_do_not_mix(lines: Lines) -> None:
-    both_inside = asyncio.Barrier(2)
-
-    async def call(node: str) -> None:
-        bind(Call(node=node))
-        await both_inside.wait()
-        LOGGER.info(node)
-
-    await asyncio.gather(call("n1"), call("n2"))
-    assert all(line["node"] == line["msg"] for line in lines())
 
 
 def finish(

@@ -6,7 +6,7 @@ The rules are those at the head of `edge/operations.py`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -17,7 +17,7 @@ from common.status import Code, Status
 from edge import operations as module
 from edge.controller_lease import ControllerLease
 from edge.driver_call import Outcome, Result
-from edge.operations import _RULES, Operation, Operations, Told, identify
+from edge.operations import _RULES, PLAIN, Arguments, Key, Operations, identify, in_words
 from tests.kit.waiting import settle
 
 if TYPE_CHECKING:
@@ -32,10 +32,22 @@ PUBLISH, UNPUBLISH = CONTROLLER + "ControllerPublishVolume", CONTROLLER + "Contr
 OK = Status(Code.OK)
 
 
+class Operation(NamedTuple):
+    """What a call asks for."""
+
+    method: str
+    key: Key
+    about: str
+    arguments: Arguments
+
+    def __str__(self) -> str:
+        return in_words(self.key)
+
+
 def of(method: str, request: Message, *, driver: str = DRIVER) -> Operation:
     found = identify(driver, method, request.SerializeToString())
-    assert found is not None
-    return found
+    assert found is not PLAIN
+    return Operation(method, *found)
 
 
 def create(name: str = "pvc-1", **fields: Any) -> Operation:
@@ -67,16 +79,43 @@ def made(volume: str = "v1") -> Result:
     return Result(OK, csi_pb2.CreateVolumeResponse(volume={"volume_id": volume}).SerializeToString())
 
 
-class VendorCall:
-    """A call to the vendor that is not answered yet."""
+class Caller:
+    """A call of the hub's (`edge.operations.Caller`). If nobody waits for its result any more, it leaves."""
 
-    def __init__(self, vendor: Vendor, told: Told) -> None:
-        self._vendor = vendor
-        self.told = told
+    def __init__(self, operations: Operations, operation: Operation, vendor: Vendor) -> None:
+        self.method, self.key, self.about, self.arguments = operation
+        self.body: bytes | None = None
+        self.step, self.joined, self.lease = 0, (), None
+        self.result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.result.add_done_callback(self._left)
+        self._operations, self._vendor = operations, vendor
 
-    def cancel(self) -> None:
-        self._vendor.cancelled += 1
-        self._vendor.waiting.remove(self)
+    def send(self) -> None:
+        self._vendor.start(self)
+
+    def tell(self, outcome: Outcome) -> None:
+        if self.result.done():  # cancelled in this turn of the loop
+            return
+        if isinstance(outcome, Exception):
+            self.result.set_exception(outcome)
+        else:
+            self.body = outcome.body
+            self.result.set_result(outcome._replace(message=None))
+
+    def expire(self) -> None:
+        self._vendor.cancel(self)
+        self._operations.ended(self, OperationLimit(DRIVER, "n1", self._operations.limit_s))
+
+    def lose(self) -> None:
+        raise AssertionError("no lease of these tests ends")
+
+    def end(self, outcome: Outcome) -> None:
+        """The vendor's answer, or an error."""
+        self._operations.ended(self, outcome)
+
+    def _left(self, result: asyncio.Future[Result]) -> None:
+        if result.cancelled():
+            self._operations.leave(self)
 
 
 class Vendor:
@@ -85,19 +124,22 @@ class Vendor:
     def __init__(self) -> None:
         self.calls = 0
         self.cancelled = 0
-        self.waiting: list[VendorCall] = []
+        self.waiting: list[Caller] = []
 
-    def start(self, told: Told) -> VendorCall:
+    def start(self, caller: Caller) -> None:
         """One call."""
         self.calls += 1
-        self.waiting.append(VendorCall(self, told))
-        return self.waiting[-1]
+        self.waiting.append(caller)
+
+    def cancel(self, caller: Caller) -> None:
+        self.cancelled += 1
+        self.waiting.remove(caller)
 
     def answer(self, outcome: Result | Exception) -> None:
         """Answer the oldest call."""
         if isinstance(outcome, Result) and outcome.body:
             outcome = outcome._replace(message=csi_pb2.CreateVolumeResponse.FromString(outcome.body))
-        self.waiting.pop(0).told(outcome)
+        self.waiting.pop(0).end(outcome)
 
 
 class Clock:
@@ -136,25 +178,11 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def begin(
     operations: Operations, operation: Operation, vendor: Vendor, *, lease: ControllerLease | None = None
 ) -> asyncio.Future[Result]:
-    """A caller that waits. If its future is cancelled, it leaves."""
-    waiting: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-    def told(outcome: Outcome) -> None:
-        if waiting.done():  # cancelled in this turn of the loop
-            return
-        if isinstance(outcome, Exception):
-            waiting.set_exception(outcome)
-        else:
-            waiting.set_result(outcome._replace(message=None))
-
-    def left(waiting: asyncio.Future[Result]) -> None:
-        if waiting.cancelled():
-            operations.leave(operation, told)
-
-    if operations.perform(operation, vendor.start, told, lease=lease):
-        waiting.add_done_callback(left)
+    """A call, and what it waits for."""
+    caller = Caller(operations, operation, vendor)
+    operations.begin(caller, lease)
     await settle()
-    return waiting
+    return caller.result
 
 
 async def finish(operations: Operations, operation: Operation, vendor: Vendor, result: Result | Exception) -> None:
@@ -163,6 +191,13 @@ async def finish(operations: Operations, operation: Operation, vendor: Vendor, r
     vendor.answer(result)
     await asyncio.gather(task, return_exceptions=True)
     await settle()
+
+
+def deliver(operations: Operations, operation: Operation, result: Result) -> None:
+    """A call has this result, and its caller acknowledges it."""
+    caller = Caller(operations, operation, Vendor())
+    caller.body = result.body
+    operations.delivered(caller)
 
 
 async def is_kept(operations: Operations, operation: Operation) -> bool:
@@ -200,13 +235,12 @@ def test_a_call_of_the_table_is_an_operation_with_its_drivers_and_its_keys_value
     assert operation.key[:2] == (DRIVER, method)
     assert len(operation.key) == 2 + len(_RULES[method].key)
     assert all(operation.key)
-    assert operation.about == ("" if not _RULES[method].about else f"the {_RULES[method].about}")
+    assert operation.about == ("" if _RULES[method].makes else f"the {_RULES[method].key[0]}")
 
 
 @pytest.mark.parametrize("method", _RULES)
 def test_the_fields_of_the_table_are_in_the_contract(method: str) -> None:
     rule = _RULES[method]
-    assert not rule.about or rule.about in rule.key
     message: Any = METHODS[method].response.DESCRIPTOR
     for name in filter(None, rule.makes.split(".")):
         message = message.fields_by_name[name].message_type
@@ -215,13 +249,23 @@ def test_the_fields_of_the_table_are_in_the_contract(method: str) -> None:
 
 @pytest.mark.parametrize("request_bytes", [b"", b"\xff\xff\xff", b"\n\xff"])
 def test_a_request_without_a_key_is_left_to_the_vendor_to_refuse(request_bytes: bytes) -> None:
-    assert identify(DRIVER, CREATE, request_bytes) is None
+    assert identify(DRIVER, CREATE, request_bytes) is PLAIN
 
 
-def test_secrets_make_no_difference_to_the_arguments_and_all_else_does() -> None:
-    assert create(secrets={"a": "1"}).arguments == create(secrets={"a": "2"}).arguments
-    assert create(parameters={"a": "1"}).arguments != create(parameters={"a": "2"}).arguments
-    assert create(capacity_range={"required_bytes": 1}).arguments != create().arguments
+@pytest.mark.parametrize("how", ["requests", "the first one's digest", "large ones' digests"])
+def test_secrets_make_no_difference_to_the_arguments_and_all_else_does(how: str) -> None:
+    def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+        more = {"volume_content_source": {"volume": {"volume_id": "v" * (20_000 if how.startswith("large") else 1)}}}
+        first, second = create(**one, **more).arguments, create(**other, **more).arguments
+        if how == "the first one's digest":
+            first.shrink()
+        assert (first.request is None) == (how != "requests")
+        return first.are(second)
+
+    assert same({}, {})
+    assert same({"secrets": {"a": "1"}}, {"secrets": {"a": "2"}})
+    assert not same({"parameters": {"a": "1"}}, {"parameters": {"a": "2"}})
+    assert not same({"capacity_range": {"required_bytes": 1}}, {})
 
 
 def test_parameters_are_a_hash_in_the_key_because_keys_are_shown() -> None:
@@ -300,15 +344,10 @@ async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
 
 
 async def test_an_operation_that_fails_as_it_begins_leaves_its_key_free(operations: Operations) -> None:
-    told: list[Outcome] = []
-
-    def refuse(ended: Told) -> VendorCall:
-        ended(VendorBroken(DRIVER, "n1", "no such socket"))
-        return VendorCall(Vendor(), ended)
-
-    assert not operations.perform(create(), refuse, told.append)
-    assert len(told) == 1
-    assert isinstance(told[0], VendorBroken)
+    vendor = Vendor()
+    vendor.start = lambda caller: caller.end(VendorBroken(DRIVER, "n1", "no such socket"))
+    with pytest.raises(VendorBroken):
+        await (await begin(operations, create(), vendor))
     assert operations.under_way == []
     await operations.drain()
 
@@ -316,11 +355,10 @@ async def test_an_operation_that_fails_as_it_begins_leaves_its_key_free(operatio
 async def test_an_operation_that_a_bug_keeps_from_beginning_leaves_its_key_free(
     operations: Operations, vendor: Vendor
 ) -> None:
-    def fail(_ended: Told) -> VendorCall:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        operations.perform(create(), fail, lambda _: None)
+    broken = Vendor()
+    broken.waiting = None
+    with pytest.raises(AttributeError):
+        await begin(operations, create(), broken)
     assert operations.under_way == []
     assert (await begin(operations, create(parameters={"other": "arguments"}), vendor)).done() is False
 
@@ -369,21 +407,21 @@ async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(ve
 async def test_one_timer_serves_all_operations_and_each_has_its_whole_time(vendor: Vendor, clock: Clock) -> None:
     operations = Operations(600.0, "n1")
     first = await begin(operations, create("pvc-1"), vendor)
-    timer = operations.limit._timer
+    timer = operations._timer
     clock.advance(400)
     second = await begin(operations, create("pvc-2"), vendor)
     ended = await begin(operations, create("pvc-3"), vendor)
-    vendor.waiting.pop().told(made())
-    assert operations.limit._timer is timer
+    vendor.waiting.pop().end(made())
+    assert operations._timer is timer
     clock.advance(300)
-    operations.limit._look()
+    operations._look()
     assert (first.done(), second.done(), ended.done()) == (True, False, True)
     assert isinstance(first.exception(), OperationLimit)
     clock.advance(300)
-    operations.limit._look()
+    operations._look()
     assert isinstance(second.exception(), OperationLimit)
     assert vendor.cancelled == 2
-    assert operations.limit._timer is None
+    assert operations._timer is None
 
 
 # -------------------- kept results --------------------
@@ -396,15 +434,15 @@ async def test_a_success_that_nobody_acknowledged_is_kept_for_the_retry(operatio
 
 
 async def test_what_is_delivered_twice_or_was_never_kept_is_no_error(operations: Operations) -> None:
-    operations.delivered(create(), made())
-    operations.delivered(create(), made())
+    for _ in range(2):
+        deliver(operations, create(), made())
 
 
 async def test_what_is_delivered_late_does_not_drop_a_later_result_of_the_same_key(
     operations: Operations, vendor: Vendor
 ) -> None:
     await finish(operations, create(), vendor, made())
-    operations.delivered(create(), made())
+    deliver(operations, create(), made())
     assert await is_kept(operations, create())
 
 
@@ -444,7 +482,7 @@ async def test_the_old_ones_leave_the_memory_when_a_new_one_comes(
         await finish(operations, create(f"old-{number}"), vendor, made(f"old-{number}"))
     clock.advance(module._KEPT_S + 60)
     await finish(operations, create("new"), vendor, made("new"))
-    assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume new"]
+    assert [in_words(key) for key in operations._kept] == ["CreateVolume new"]
 
 
 async def test_a_success_that_is_kept_anew_is_the_newest(operations: Operations, vendor: Vendor, clock: Clock) -> None:
@@ -452,7 +490,7 @@ async def test_a_success_that_is_kept_anew_is_the_newest(operations: Operations,
     await finish(operations, create("b"), vendor, made("b"))
     clock.advance(60)
     await finish(operations, create("a", parameters={"other": "arguments"}), vendor, made("a2"))
-    assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume b", "CreateVolume a"]
+    assert [in_words(key) for key in operations._kept] == ["CreateVolume b", "CreateVolume a"]
 
 
 async def test_beyond_the_limit_the_oldest_success_goes(vendor: Vendor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +509,7 @@ async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
-    operations.delivered(create("pvc-3"), operations._kept[create("pvc-3").key].result)
+    deliver(operations, create("pvc-3"), operations._kept[create("pvc-3").key].result)
     await finish(operations, create("pvc-4"), vendor, made("v4"))
     assert await is_kept(operations, create("pvc-1"))
 
