@@ -137,7 +137,7 @@ class _VendorCall(NamedTuple):
 
 
 class ServingEdge:
-    """An agent as its hubs see it (`common.link.LinkHandler`, `edge.hub_call.Callee`)."""
+    """An agent as its hubs see it (`common.link.LinkHandler`), and as its calls see it."""
 
     origin = Origin.EDGE
     accounts = Accounts(Metrics(), log, origin=origin)
@@ -165,7 +165,7 @@ class ServingEdge:
         """Serve a call as an agent does."""
         self._tally.stale += link.peer.epoch < self.epoch
         timeout_s = None if deadline is None else deadline - link.loop.time()
-        call = HubCall(self, link, frame, timeout_s, request)
+        call = HubCall(self, link, frame, timeout_s, request)  # type: ignore[arg-type]  # what a call needs of an agent
         call.go_on()
         return call
 

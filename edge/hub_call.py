@@ -15,18 +15,20 @@ It needs no task: whatever has to happen next happens when its event comes. Rule
 import asyncio
 import logging
 import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from common.accounting import Account, Accounts
+from common.accounting import Account
 from common.errors import CallError, LeaseOver, OperationLimit, status_of
 from common.link import Link
 from common.messages import Open
 from common.receiver import Receiver
 from common.status import Origin
-from edge.controller_lease import ControllerLease
 from edge.driver_call import PARSE_OFF_LOOP_BYTES, AtDriver, DriverCall, Outcome, Result
-from edge.drivers import Driver
-from edge.operations import PLAIN, Asked, Caller, Operations, identify
+from edge.operations import PLAIN, Asked, identify
+
+if TYPE_CHECKING:
+    from edge.agent import Agent
+    from edge.controller_lease import ControllerLease
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -34,31 +36,23 @@ _LATER_S: Final = 5.0
 """So much later than the agent's own limit comes the driver's deadline: the agent's error says what to do."""
 
 
-class Callee(Protocol):
-    """The agent, as its calls see it."""
-
-    node: str
-    accounts: Accounts
-    operations: Operations
-    lease: ControllerLease
-
-    def heed(self, frame: Open) -> None:
-        """Note the epoch of a call that has one. Raises `EpochOver` if a later one has come."""
-
-    def driver_for(self, frame: Open) -> Driver:
-        """Return the driver that a call goes to. Raises a `CallError` if the agent does not make the call."""
-
-
 class HubCall(Account, DriverCall, Receiver):
     """One call under way. It is its own account, and has two ends: the hub's stream, and the driver's call.
 
-    Its other attributes are those of an operation's `Caller`. A plain call has no `key`.
+    The other attributes are for `Operations`:
+        key: the operation's key; empty for a plain call.
+        about: the id of the object that it changes, or empty.
+        arguments: its arguments.
+        body: the answer that was sent; None before.
+        step: when it began, if it began the operation.
+        joined: the calls that joined it.
+        lease: the controller lease that it runs under, or None.
     """
 
     __slots__ = ("_agent", "_frame", "_link", "_request", "about", "arguments", "at_driver", "body", "joined", "key",
                  "lease", "step")  # fmt: skip
 
-    def __init__(self, agent: Callee, link: Link, frame: Open, timeout_s: float | None, request: bytes) -> None:
+    def __init__(self, agent: "Agent", link: Link, frame: Open, timeout_s: float | None, request: bytes) -> None:
         """A call whose request has come. `go_on` begins it. `timeout_s` is the caller's time, or None."""
         super().__init__(agent.accounts, frame.subject, frame.method, frame.call, agent.node, timeout_s=timeout_s)
         self._agent, self._link, self._frame = agent, link, frame
@@ -66,7 +60,7 @@ class HubCall(Account, DriverCall, Receiver):
         self._request: bytes | None = request
         self.key, self.about, self.arguments = PLAIN
         self.step = 0
-        self.joined: tuple[Caller, ...] = ()
+        self.joined: tuple[HubCall, ...] = ()
         self.lease: ControllerLease | None = None
         self.at_driver: AtDriver = None
         self.body: bytes | None = None
@@ -129,7 +123,7 @@ class HubCall(Account, DriverCall, Receiver):
             self.go_on(asked)
 
     def send(self) -> None:
-        """Send the request to its driver. `told` hears the end, maybe before this returns."""
+        """Send the request to its driver, or raise. `told` hears the end, maybe before this returns."""
         agent, request = self._agent, self._request
         self._request = None
         assert request is not None

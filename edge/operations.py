@@ -27,7 +27,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
@@ -37,6 +37,9 @@ from common.limits import has_room
 from common.redact import digest
 from edge.controller_lease import ControllerLease
 from edge.driver_call import Outcome, Result
+
+if TYPE_CHECKING:
+    from edge.hub_call import HubCall
 
 log = logging.getLogger("csi_bridge.edge.operations")
 
@@ -166,42 +169,6 @@ def in_words(key: Key) -> str:
     return " ".join([key[1].rpartition("/")[2], *(str(part) for part in key[2:] if part)])
 
 
-class Caller(Protocol):
-    """A call as its operation sees it (`edge.hub_call`).
-
-    Attributes:
-        method: the gRPC path.
-        key: the operation's key.
-        about: the id of the object that it changes, or empty.
-        arguments: its arguments.
-        body: the answer that it was told; None before.
-        step: when it began, if it began the operation.
-        joined: the calls that joined it.
-        lease: the controller lease that it runs under, or None.
-    """
-
-    method: str
-    key: Key
-    about: str
-    arguments: Arguments
-    body: bytes | None
-    step: int
-    joined: "tuple[Caller, ...]"
-    lease: ControllerLease | None
-
-    def send(self) -> None:
-        """Send the request to the driver. `Operations.ended` follows, maybe before this returns."""
-
-    def tell(self, outcome: Outcome) -> None:
-        """Hear the outcome, once. It handles its own faults."""
-
-    def expire(self) -> None:
-        """Its time is up: stop, and call `Operations.ended`."""
-
-    def lose(self) -> None:
-        """The controller lease has ended: the same."""
-
-
 class _Kept(NamedTuple):
     """A create's success."""
 
@@ -225,8 +192,8 @@ class Operations:
         self.node = node
         self._most = most
         self._drivers = drivers
-        self._running: dict[Key, Caller] = {}  # the call that began each, in the order in which they began
-        self._until: dict[Caller, float] = {}  # when each call to a driver ends, in the order in which they began
+        self._running: dict[Key, HubCall] = {}  # the call that began each, in the order in which they began
+        self._until: dict[HubCall, float] = {}  # when each call to a driver ends, in the order in which they began
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         self._kept: dict[Key, _Kept] = {}
@@ -239,7 +206,7 @@ class Operations:
         """The running operations in words, for the status."""
         return [in_words(key) for key in self._running]
 
-    def begin(self, call: Caller, lease: ControllerLease | None = None) -> None:
+    def begin(self, call: "HubCall", lease: ControllerLease | None = None) -> None:
         """Give a call the result of its operation: kept, joined, or by sending it.
 
         It hears the vendor's `Result`, or the error: of the driver's call, of its time, or of the lease. It hears a
@@ -281,7 +248,7 @@ class Operations:
             self._remove(call)
             raise
 
-    def leave(self, call: Caller) -> bool:
+    def leave(self, call: "HubCall") -> bool:
         """Let a call leave its operation, which goes on. Returns whether it may: the one that began it stays."""
         running = self._running.get(call.key)
         if running is call:
@@ -290,7 +257,7 @@ class Operations:
             running.joined = tuple(it for it in running.joined if it is not call)
         return True
 
-    def delivered(self, call: Caller) -> None:
+    def delivered(self, call: "HubCall") -> None:
         """Drop a kept result that has reached a caller. A later result of the same key stays."""
         kept = self._kept.get(call.key)
         if kept is not None and kept.result.body is call.body:
@@ -301,7 +268,7 @@ class Operations:
         for key in [key for key in self._kept if key[0] == driver]:
             self._forget(key)
 
-    def ended(self, call: Caller, outcome: Outcome) -> None:
+    def ended(self, call: "HubCall", outcome: Outcome) -> None:
         """Take an operation out of the table, and tell its calls the outcome."""
         self._remove(call)
         joined, call.joined = call.joined, ()
@@ -326,14 +293,14 @@ class Operations:
 
     # ---- the time limit
 
-    def watch(self, call: Caller) -> None:
+    def watch(self, call: "HubCall") -> None:
         """Call `call.expire()` after `limit_s`, unless `done` comes first. One timer serves all calls."""
         loop = asyncio.get_running_loop()
         until = self._until[call] = loop.time() + self.limit_s
         if self._timer is None:
             self._timer = loop.call_at(until, self._look)
 
-    def done(self, call: Caller) -> None:
+    def done(self, call: "HubCall") -> None:
         """Watch no more. It may have ended before."""
         self._until.pop(call, None)
 
@@ -351,7 +318,7 @@ class Operations:
 
     # ---- inside
 
-    def _join(self, running: Caller, call: Caller, lease: ControllerLease | None) -> None:
+    def _join(self, running: "HubCall", call: "HubCall", lease: ControllerLease | None) -> None:
         if not running.arguments.are(call.arguments):
             raise OperationConflict(call.key[0], self.node, in_words(call.key))
         log.debug("a retry joins %s", in_words(call.key))
@@ -360,7 +327,7 @@ class Operations:
             running.lease = lease
             lease.begin(running)
 
-    def _check_settled(self, call: Caller) -> None:
+    def _check_settled(self, call: "HubCall") -> None:
         for other in self._running.values():
             if call.about and _settles(call, other):
                 raise OperationBusy(call.key[0], self.node, in_words(call.key), in_words(other.key))
@@ -372,7 +339,7 @@ class Operations:
         if not has_room(own, together, self._most, sharers=self._drivers()):
             raise Overloaded(f"driver {driver} on edge node {self.node}", own, "--max-operations")
 
-    def _remove(self, call: Caller) -> None:
+    def _remove(self, call: "HubCall") -> None:
         del self._running[call.key]
         self._until.pop(call, None)
         if call.lease is not None:
@@ -387,7 +354,7 @@ class Operations:
         for key in [key for key, kept in self._kept.items() if kept.made == about] if self._kept else ():
             self._forget(key)
 
-    def _keep(self, call: Caller, result: Result) -> None:
+    def _keep(self, call: "HubCall", result: Result) -> None:
         """Keep a create's success, unless another operation touched the created object meanwhile."""
         rule = _RULES[call.method]
         made = rule.made(result.message) if rule.makes and result.message is not None else ""
@@ -413,14 +380,14 @@ class Operations:
     def _forget(self, key: Key) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")
 
-    def _find_kept(self, call: Caller) -> Result | None:
+    def _find_kept(self, call: "HubCall") -> Result | None:
         kept = self._kept.get(call.key)
         if kept is None or kept.until < asyncio.get_running_loop().time() or not kept.arguments.are(call.arguments):
             return None
         return kept.result
 
 
-def _settles(call: Caller, other: Caller) -> bool:
+def _settles(call: "HubCall", other: "HubCall") -> bool:
     """Whether the hub takes a final answer to an operation as the end of another one, too.
 
     A deletion settles all operations on its object, and a publication to a node and its end settle each other

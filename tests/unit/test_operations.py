@@ -80,7 +80,7 @@ def made(volume: str = "v1") -> Result:
 
 
 class Caller:
-    """A call of the hub's (`edge.operations.Caller`). If nobody waits for its result any more, it leaves."""
+    """A call of the hub's (`edge.hub_call.HubCall`). If nobody waits for its result any more, it leaves."""
 
     def __init__(self, operations: Operations, operation: Operation, vendor: Vendor) -> None:
         self.method, self.key, self.about, self.arguments = operation
