@@ -471,7 +471,7 @@ class Nodes:
             return Seat(why)
         if driver not in visit.told:
             return Seat("has not reported the driver since it connected", visit.began)
-        heard = visit.link.session.silent_since(time.monotonic())
+        heard = visit.link.silent_since(time.monotonic())
         return Seat("is silent", heard) if heard is not None else Seat()
 
     def lease_s(self, name: str) -> int:
@@ -529,7 +529,7 @@ class Nodes:
                 unreported=_unreported(drivers, node.visit),
                 versions={report.driver: vendor_version(report) for report in reports},
                 node_only=[it.driver for it in reports if is_node_only(it.answers.get(GET_PLUGIN_CAPABILITIES))],
-                streams=link.session.open_streams if link is not None else 0,
+                streams=link.open_streams if link is not None else 0,
                 conflict=node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
             )
 

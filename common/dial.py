@@ -9,7 +9,6 @@ from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Hello, Reason
 from common.proxy import Proxy, through
-from common.session import Session
 from common.tcp import RawTcp, connect, in_words, tune
 from common.transport import WebSocket
 
@@ -51,8 +50,8 @@ async def _dial(
     greeted: asyncio.Future[None] = loop.create_future()
 
     def make_link(websocket: WebSocket) -> Link:
-        session = Session(hello, dialler=True, limits=limits, now=loop.time())
-        return Link(session, Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
+        greeting = Greeting(handler, greeted)
+        return Link(hello, greeting, dialler=True, limits=limits, writer=websocket, peer_identity=websocket.peer())
 
     websocket = WebSocket.dialling(endpoint, limits, make_link)
     try:

@@ -21,10 +21,11 @@ class Inbox:
         owed: the consumed bytes that were not yet given back.
     """
 
-    __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "granted", "owed")
+    __slots__ = ("_limits", "_outbox", "_session_quarter", "_stream_quarter", "_streams", "granted", "owed")
 
-    def __init__(self, limits: Limits, outbox: Outbox) -> None:
+    def __init__(self, limits: Limits, outbox: Outbox, streams: dict[int, Stream]) -> None:
         self._limits = limits
+        self._streams = streams
         self._outbox = outbox
         self._stream_quarter = limits.stream_window_bytes / 4
         self._session_quarter = limits.session_window_bytes / 4
@@ -44,7 +45,8 @@ class Inbox:
         """
         size = len(payload)
         if stream.parts is None:
-            self._begin(stream, size + left)
+            self.charge(stream, size + left, "Chunk")
+            stream.cost = size + left + MESSAGE_OVERHEAD_BYTES
             if not left:  # the ordinary case: a message of one chunk
                 return self._finish(stream, payload)
             stream.parts = bytearray()
@@ -60,9 +62,22 @@ class Inbox:
         whole, stream.parts = bytes(stream.parts), None
         return self._finish(stream, whole)
 
-    def consumed(self, stream: Stream | None, size: int) -> None:
-        """Give back the credit of a message of `size` bytes. Its stream may be gone (None)."""
+    def charge(self, stream: Stream, size: int, what: str) -> None:
+        """Count a message of `size` bytes that begins in the frame `what`. Raises RemoteProtocolError, as `take`."""
         cost = size + MESSAGE_OVERHEAD_BYTES
+        if size > self._limits.max_message_bytes:
+            raise RemoteProtocolError(
+                f"{what}: a message of {size} bytes; {self._limits.max_message_bytes} were agreed"
+            )
+        if stream.granted <= 0 or self.granted < cost:
+            raise RemoteProtocolError(f"{what}: a message that no credit covers")
+        stream.granted -= cost
+        self.granted -= cost
+
+    def consumed(self, number: int, size: int) -> None:
+        """Give back the credit of a message of `size` bytes, also if its stream is over or gone."""
+        cost = size + MESSAGE_OVERHEAD_BYTES
+        stream = self._streams.get(number)
         if stream is not None and not stream.over:
             stream.owed += cost
             if stream.owed >= self._stream_quarter:
@@ -74,16 +89,6 @@ class Inbox:
     def forget(self, stream: Stream) -> None:
         """Give back the credit of a stream's unfinished message: the stream is gone."""
         self._give_back(stream.cost)
-
-    def _begin(self, stream: Stream, size: int) -> None:
-        if size > self._limits.max_message_bytes:
-            raise RemoteProtocolError(f"Chunk: a message of {size} bytes; {self._limits.max_message_bytes} were agreed")
-        cost = size + MESSAGE_OVERHEAD_BYTES
-        if stream.granted <= 0 or self.granted < cost:
-            raise RemoteProtocolError("Chunk: a message that no credit covers")
-        stream.granted -= cost
-        self.granted -= cost
-        stream.cost = cost
 
     def _finish(self, stream: Stream, message: bytes) -> bytes | None:
         cost, stream.cost = stream.cost, 0

@@ -1,8 +1,7 @@
 """A link: one session on the event loop.
 
-`common.session` has the rules of the protocol, `common.transport` the WebSocket. A link stands between them: it is the
-session's application, and turns `now` into a timer. It uses no socket: its transport passes bytes in and pulls bytes
-out.
+`common.session` has the rules of the protocol, `common.transport` the WebSocket. A link is a session with a timer, a
+handler, and tasks for the streams that need one. It uses no socket: its transport passes bytes in and takes bytes out.
 
 The session calls each stream's receiver itself. Two kinds of receivers exist. An ordinary CSI call has one that answers
 at once, without a task or a future: it is the hot path. Whoever has to wait uses a `Stream`, which a task reads.
@@ -22,7 +21,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of, stopped
+from common.limits import Limits
 from common.messages import Hello, Kind, Open, Priority
+from common.outbox import Writer
 from common.receiver import Receiver
 from common.session import Session, State
 from common.status import Origin, Status
@@ -69,19 +70,6 @@ class LinkHandler(Protocol):
 
     def closed(self, link: "Link", reason: str, message: str) -> None:
         """The link is gone, for any reason. Called once for every link that was greeted."""
-
-
-class Writer(Protocol):
-    """A link's transport: it calls `pull()`, now or later, until that returns nothing."""
-
-    def flush(self) -> None:
-        """Write now: somebody waits for it."""
-
-    def flush_soon(self) -> None:
-        """Write at the end of this turn of the loop, so that later messages share the write."""
-
-    def flush_later(self) -> None:
-        """Write within `LATER_S`, or with the next write."""
 
 
 class Stream(Receiver):
@@ -259,63 +247,65 @@ class Stream(Receiver):
             self._link.consumed(self.id, len(self._inbox.popleft()))
 
 
-class Link:
-    """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
+class Link(Session):
+    """One session on the loop. Made by `common.transport`, which calls `receive`, `to_send` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at",
-                 "before_pong", "context", "draining", "greeted", "loop", "may_send",
-                 "peer_identity", "session", "writer")  # fmt: skip
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_timer", "_timer_at", "before_pong", "context",
+                 "draining", "greeted", "loop", "peer_identity", "writer")  # fmt: skip
 
     def __init__(
         self,
-        session: Session,
+        hello: Hello,
         handler: LinkHandler,
         *,
-        loop: asyncio.AbstractEventLoop,
+        dialler: bool,
+        limits: Limits,
         writer: Writer,
+        began: float | None = None,
         peer_identity: Any = None,
         on_hello: Callable[["Link"], None] | None = None,
     ) -> None:
-        """`on_hello` is called in place of `handler.greeted`, which it may call."""
-        self.session = session
-        self.loop = loop
+        """A link that has not begun.
+
+        Args:
+            hello: this side's.
+            handler: hears of everything.
+            dialler: whether this side has dialled.
+            limits: this side's.
+            writer: the way out.
+            began: the time in the loop's clock from which on the peer's hello may take its time; None: now.
+            peer_identity: who the peer is, as far as the transport knows.
+            on_hello: called in place of `handler.greeted`, which it may call.
+        """
+        self.loop = asyncio.get_running_loop()
         self.greeted = False
         self.draining = False
         """Whether the peer takes no new streams."""
         self.peer_identity = peer_identity
         self.context: Any = None
         """The handler's own note about this link."""
-        self.may_send: Callable[[], bool] | None = None
-        """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
         self.before_pong: Callable[[Link, int], None] | None = None
         """Called with the number of a ping of the peer's lease, to `pong` later; None: that is done at once."""
         self._handler = handler
         self._on_greeting = on_hello or handler.greeted
         self.writer = writer
-        session.application = self
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._arm()
+        super().__init__(hello, dialler=dialler, limits=limits, clock=self.loop.time, writer=writer, began=began)
+        self.application = self
+        self.rearm()
 
     # ---- the application's side --------------------------------------------------------------------------------------
-
-    @property
-    def peer(self) -> Hello:
-        """The peer's hello. It exists from `greeted()` on."""
-        assert self.session.peer is not None
-        return self.session.peer
 
     def accept(self, epoch: int, mark: str = "") -> None:
         """Welcome the peer, with a `Hello.epoch` and a `Hello.mark`; or tell it that this hub leads from now on.
 
         Ignored if the session is over: the peer may break a rule in the message of its hello.
         """
-        if self.session.state is State.CLOSED:
-            return
-        self.session.accept(epoch, mark)
-        self._arm()
-        self.writer.flush_soon()
+        if self.state is not State.CLOSED:
+            super().accept(epoch, mark)
+            self.rearm()
 
     def give(self, handler: LinkHandler) -> None:
         """Give the link to another handler, which decides on the peer's hello as if it came now."""
@@ -323,12 +313,11 @@ class Link:
         try:
             handler.greeted(self)
         except Exception as fault:  # noqa: BLE001  # as at a hello: it ends this link alone
-            self.session.fail(fault)
+            self.fail(fault)
 
     def refuse(self, refusal: HandshakeRefused) -> None:
         """Refuse the peer, with a reason that it can print."""
-        self.session.refuse(refusal.reason, refusal.why)
-        self.writer.flush_soon()
+        self.goodbye(refusal.reason, refusal.why)
 
     def open(
         self,
@@ -363,49 +352,6 @@ class Link:
         )
         return stream
 
-    def start(
-        self,
-        receiver: Receiver,
-        kind: Kind,
-        message: bytes | None = None,
-        *,
-        priority: Priority = Priority.CALL,
-        subject: str = "",
-        method: str = "",
-        node: str = "",
-        call: str = "",
-        timeout_s: float | None = None,
-        epoch: int = 0,
-        is_unary: bool = False,
-    ) -> int:
-        """Open a stream for a receiver, with a first message if there is one. Returns the stream's id.
-
-        The receiver hears nothing before this returns.
-
-        Raises:
-            TunnelClosed: the link is not up; nothing was sent.
-            Overloaded: the peer takes no more streams at once.
-            MessageTooLarge: the peer does not accept the message; nothing was sent.
-        """
-        number = self.session.open(
-            receiver,
-            kind,
-            message,
-            now=self.loop.time(),
-            priority=priority,
-            subject=subject,
-            method=method,
-            node=node,
-            call=call,
-            timeout_s=timeout_s,
-            epoch=epoch,
-            is_unary=is_unary,
-        )
-        if timeout_s is not None:
-            self._arm()
-        self.writer.flush()
-        return number
-
     def served(
         self,
         frame: Open,
@@ -424,64 +370,6 @@ class Link:
         stream.task = self.loop.create_task(self._serve(stream, serve), name=name)
         return stream
 
-    # A receiver's answers. They do nothing if the stream is over.
-
-    def send(self, number: int, message: bytes) -> None:
-        """Queue a message for the end of this turn. Raises MessageTooLarge if the peer does not accept it."""
-        self.session.send(number, message)
-        self.writer.flush_soon()
-
-    def unsent(self, number: int) -> int:
-        """How many messages of a stream have not left. If any, asking makes `Receiver.writable` follow."""
-        return self.session.unsent(number)
-
-    def end(self, number: int, status: Status, message: bytes | None = None) -> None:
-        """End an accepted stream, with a last message if there is one.
-
-        Raises:
-            MessageTooLarge: the peer does not accept the message; the stream goes on.
-        """
-        self.session.end(number, status, message)
-        self.writer.flush()
-
-    def acknowledge(self, number: int, *, delivered: bool) -> None:
-        """Release a stream that this side opened and that has ended: the answer reached the caller, or nobody took it.
-
-        The frame is not urgent, so it shares the next write.
-        """
-        self.session.acknowledge(number, delivered=delivered)
-        self.writer.flush_later()
-
-    def cancel(self, number: int) -> None:
-        """Stop waiting for a stream that this side opened. Its receiver hears no more."""
-        self.session.cancel(number)
-        self.writer.flush_soon()
-
-    def consumed(self, number: int, size: int) -> None:
-        """Give back the credit of a received message of `size` bytes, also if its stream is over."""
-        self.session.consumed(number, size)
-        self.writer.flush_later()
-
-    def ping(self, answered: Callable[[], None]) -> None:
-        """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
-        self.session.ping(answered)
-        self.writer.flush_soon()
-
-    def pong(self, number: int) -> None:
-        """Answer a ping of the peer's lease. It does nothing if the session is over."""
-        self.session.pong(number)
-        self.writer.flush_soon()
-
-    def drain(self, message: str) -> None:
-        """Ask the peer for no new streams. The link closes itself when the open ones have ended."""
-        self.session.drain(message)
-        self.writer.flush_soon()
-
-    def goodbye(self, reason: str, message: str) -> None:
-        """Close the link, and send the peer the reason."""
-        self.session.goodbye(reason, message)
-        self.writer.flush_soon()
-
     async def wait_closed(self) -> tuple[str, str]:
         """Wait for the end of the link. Returns its reason and message."""
         if isinstance(self._closed, tuple):
@@ -490,29 +378,9 @@ class Link:
             self._closed = self.loop.create_future()
         return await asyncio.shield(self._closed)
 
-    # ---- the transport's side ----------------------------------------------------------------------------------------
-
-    def received(self, data: bytes) -> None:
-        """One WebSocket message came in."""
-        self.session.receive(data, self.loop.time())
-        if self.session.is_urgent or self.over:
-            self.writer.flush_soon()
-        elif self.session.has_output:
-            self.writer.flush_later()
-
-    def lost(self, message: str) -> None:
-        """The transport is gone."""
-        self.session.lost(message)
-
-    def pull(self) -> bytes:
-        """The next WebSocket message to write, or b"" when there is none."""
-        if self.may_send is not None and not self.may_send():
-            return b""
-        return self.session.to_send()
-
     @property
     def over(self) -> bool:
-        """Whether the session has ended: the transport writes the rest from `pull()`, then closes the socket."""
+        """Whether the session has ended: the transport writes the rest from `to_send()`, then closes the socket."""
         return isinstance(self._closed, tuple)
 
     # ---- the session's side (`common.session.Application`) -----------------------------------------------------------
@@ -521,7 +389,7 @@ class Link:
         """Let the handler decide, or tell it that the link is up."""
         if not self.greeted:
             self.greeted = True
-            self._arm()
+            self.rearm()
         self._on_greeting(self)
 
     def on_open(self, frame: Open, deadline: float | None) -> Receiver:
@@ -535,7 +403,7 @@ class Link:
     def on_ping(self, number: int) -> None:
         """Answer it, or let `before_pong` do so."""
         if self.before_pong is None:
-            self.session.pong(number)
+            self.pong(number)
         else:
             self.before_pong(self, number)
 
@@ -547,7 +415,6 @@ class Link:
     def on_fault(self, error: Exception) -> None:
         """Log a fault of the handler or of a receiver. The session ends."""
         log.error("a link ends, because its handler failed", exc_info=error)
-        self.writer.flush_soon()
 
     def on_closed(self, reason: str, message: str) -> None:
         """Tell the handler and all who wait for the end. It is the session's last call."""
@@ -581,21 +448,20 @@ class Link:
 
     # ---- the timer ---------------------------------------------------------------------------------------------------
 
-    def _arm(self) -> None:
+    def rearm(self) -> None:
         """Keep one timer, no later than the session's next tick. A timer that fires too early is set again.
 
         Called when the next tick may be earlier than before. Received bytes only put it off.
         """
-        due = self.session.next_tick()
+        due = self.next_tick()
         if due is None or (self._timer is not None and self._timer_at <= due):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self.loop.call_at(due, self._tick)
+        self._timer = self.loop.call_at(due, self._fire)
 
-    def _tick(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
-        self.session.tick(self.loop.time())
-        self._arm()
-        self.writer.flush_soon()
+        self.tick(self.loop.time())
+        self.rearm()

@@ -26,7 +26,7 @@ from common.logs import of_peer
 from common.messages import Hello, Reason
 from common.pages.server import Pages
 from common.parsers import HostPort
-from common.session import Session, State
+from common.session import State
 from common.tcp import LINGER_S, RawTcp, in_words, tune
 from common.transport import WebSocket
 
@@ -299,13 +299,13 @@ class Listener:
     # ---- WebSocket and hello -----------------------------------------------------------------------------------------
 
     def _make_link(self, websocket: WebSocket) -> Link:
-        loop = asyncio.get_running_loop()
-        session = Session(self._hello, dialler=False, limits=self._limits, now=websocket.began)
         return Link(
-            session,
+            self._hello,
             self._handler,
-            loop=loop,
+            dialler=False,
+            limits=self._limits,
             writer=websocket,
+            began=websocket.began,
             peer_identity=websocket.peer(),
             on_hello=self._on_hello,
         )
@@ -329,7 +329,7 @@ class Listener:
             link.refuse(HandshakeRefused(Reason.FULL, f"the hub's listener is full: {why}"))
             return
         self._handler.greeted(link)
-        if link.session.state is State.OPEN:
+        if link.state is State.OPEN:
             self._admitted[websocket] = identity
             self._links_of[identity] += 1
             self._leave(self._websockets[websocket])

@@ -20,7 +20,6 @@ from common.limits import Limits
 from common.link import LATER_S, Link, LinkHandler
 from common.messages import Hello
 from common.peer import Peer
-from common.session import Session
 
 _KEEPALIVE_S = 24 * 3600.0
 """Silence says nothing here: an end is gone with its process. A short time would end the link of a suspended one."""
@@ -69,8 +68,8 @@ def join(dialler: Side, acceptor: Side, *, peer: Peer | None = None) -> tuple[Li
 
     def make_link(side: Side, *, is_dialler: bool) -> Link:
         hello, handler, limits = side
-        session = Session(hello, dialler=is_dialler, limits=_local(limits), now=loop.time())
-        return Link(session, handler, loop=loop, writer=_End(way, dialler=is_dialler), peer_identity=peer)
+        end = _End(way, dialler=is_dialler)
+        return Link(hello, handler, dialler=is_dialler, limits=_local(limits), writer=end, peer_identity=peer)
 
     way.dialled, way.accepted = make_link(dialler, is_dialler=True), make_link(acceptor, is_dialler=False)
     way.carry_soon()
@@ -82,58 +81,47 @@ def _local(limits: Limits) -> Limits:
 
 
 class _Way:
-    """The way between the two links."""
+    """The way between the two links. It is busy while a link takes a message: then others wait."""
 
-    __slots__ = ("_is_busy", "_later", "_loop", "_soon", "accepted", "dialled")
+    __slots__ = ("_later", "_soon", "accepted", "dialled", "is_busy", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.dialled: Link
         self.accepted: Link
-        self._loop = loop
-        self._is_busy = False
+        self.loop = loop
+        self.is_busy = False
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
-    def carry(self, *, from_dialler: bool) -> None:
-        """Hand what one end has to say to the other end: now, or soon if an end is being called."""
-        if self._is_busy:
-            self.carry_soon()
-            return
-        self._is_busy = True
+    def carry(self, listener: Link, data: bytes) -> None:
+        self.is_busy = True
         try:
-            if from_dialler:
-                _carry(self.dialled, self.accepted)
-            else:
-                _carry(self.accepted, self.dialled)
+            listener.receive(data, self.loop.time())
         finally:
-            self._is_busy = False
+            self.is_busy = False
 
     def carry_soon(self) -> None:
         if self._soon is None:
-            self._soon = self._loop.call_soon(self._carry_both)
+            self._soon = self.loop.call_soon(self._carry_both)
 
     def carry_later(self) -> None:
         if self._later is None and self._soon is None:
-            self._later = self._loop.call_later(LATER_S, self._carry_both)
+            self._later = self.loop.call_later(LATER_S, self._carry_both)
 
     def _carry_both(self) -> None:
         self._soon = None
         if self._later is not None:
             self._later.cancel()
             self._later = None
-        self.carry(from_dialler=True)
-        self.carry(from_dialler=False)
-
-
-def _carry(speaker: Link, listener: Link) -> None:
-    while speaker.session.has_output and (data := speaker.pull()):
-        listener.received(data)
-    if speaker.over:
-        listener.lost("the other end is gone")
+        for speaker, listener in ((self.dialled, self.accepted), (self.accepted, self.dialled)):
+            while data := speaker.to_send():
+                self.carry(listener, data)
+            if speaker.over:
+                listener.lost("the other end is gone")
 
 
 class _End:
-    """One end's transport (`common.link.Writer`)."""
+    """One end's way out (`common.outbox.Writer`)."""
 
     __slots__ = ("_is_dialler", "_way", "flush_later", "flush_soon")
 
@@ -143,5 +131,10 @@ class _End:
         self.flush_soon = way.carry_soon
         self.flush_later = way.carry_later
 
-    def flush(self) -> None:
-        self._way.carry(from_dialler=self._is_dialler)
+    @property
+    def is_free(self) -> bool:
+        return not self._way.is_busy
+
+    def write(self, data: bytes) -> None:
+        way = self._way
+        way.carry(way.accepted if self._is_dialler else way.dialled, data)

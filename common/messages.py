@@ -14,11 +14,12 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from common.codec import LARGEST_NUMBER, MAX_TEXT_BYTES, Codec, pack
+from common.status import Status
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 """The newest version that this code speaks."""
 
-OLDEST_WIRE_VERSION = 1
+OLDEST_WIRE_VERSION = 2
 """The oldest version that this code still understands. Two peers speak the lower of their two versions."""
 
 
@@ -207,6 +208,8 @@ class Open:
         timeout_ms: the remaining time; 0 is no limit. There is no deadline on the wire, because clocks differ.
         epoch: from the hub to an agent, of a call of a driver whose storage all nodes reach: the number of the driver's
             election. The agent refuses a lower number than it has seen for the driver `subject`. 0: no election.
+        has_first: `first` is the stream's first message, whole. So most calls are one frame.
+        first: the message.
     """
 
     stream: int
@@ -218,6 +221,8 @@ class Open:
     call: str
     timeout_ms: int
     epoch: int = 0
+    has_first: bool = False
+    first: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +244,23 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The acceptor's last frame of a stream: how it ended (a `common.status.Status`). Exactly one per stream."""
+    """The acceptor's last frame of a stream: how it ended (a `common.status.Status`). Exactly one per stream.
+
+    Attributes:
+        stream: the stream's id.
+        code: the status code.
+        message: the status message.
+        origin: who gave the status.
+        has_last: `last` is the stream's last message, whole. So most answers are one frame.
+        last: the message.
+    """
 
     stream: int
     code: int
     message: str
     origin: str
+    has_last: bool = False
+    last: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,11 +325,13 @@ read = _CODEC.read
 # The same bytes as of `encode`, without a frame object: nearly all frames are of these types.
 
 
-def encode_open(  # noqa: PLR0917  # the fields of the frame, in their order
-    stream: int, kind: int, priority: int, subject: str, method: str, node: str, call: str, timeout_ms: int, epoch: int
-) -> bytes:
-    """The bytes of an `Open`, whose texts are short."""
-    return pack((_OPEN, stream, kind, priority, subject, method, node, call, timeout_ms, epoch))
+Heading = tuple[int, int, int, str, str, str, str, int, int]
+"""The fields of an `Open` before its message."""
+
+
+def encode_open(heading: Heading, first: bytes | None = None) -> bytes:
+    """The bytes of an `Open`, whose texts are short, with the first message if there is one."""
+    return pack((_OPEN, *heading, first is not None, first or b""))
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:
@@ -326,11 +344,12 @@ def encode_credit(stream: int, amount: int) -> bytes:
     return pack((_CREDIT, stream, amount))
 
 
-def encode_end(stream: int, code: int, message: str, origin: str) -> bytes:
-    """The bytes of an `End`."""
+def encode_end(stream: int, status: Status, last: bytes | None = None) -> bytes:
+    """The bytes of an `End`, with the last message if there is one."""
+    message, origin = status.message, status.origin
     if len(message) > MAX_TEXT_BYTES // 4 or len(origin) > MAX_TEXT_BYTES // 4:
-        return encode(End(stream, code, message, origin))  # which cuts them
-    return pack((_END, stream, code, message, origin))
+        return encode(End(stream, status.code, message, origin, last is not None, last or b""))  # which cuts them
+    return pack((_END, stream, status.code, message, origin, last is not None, last or b""))
 
 
 def encode_ack(stream: int, *, delivered: bool) -> bytes:

@@ -6,14 +6,36 @@ begins the next one. So a stream waits for at most one chunk of each other strea
 
 Credit covers a whole message before its first chunk leaves, so that half-sent messages cannot block each other. A
 stream may begin a message while its credit is above zero; the session's credit must cover it.
+
+A message of one chunk leaves within the stream's `Open` or `End` if it is next to it. Mostly nothing waits, and then
+the session writes such a frame itself (`Session.start`, `Session.end`).
 """
 
+from typing import Protocol
+
 from common.limits import MESSAGE_OVERHEAD_BYTES
-from common.messages import Frame, Priority, encode, encode_chunk
+from common.messages import Frame, Heading, Priority, encode, encode_chunk, encode_end, encode_open
 from common.stream_books import Stream
 
 _TURNS = 4
 """A waiting lower priority gets one turn after so many turns of a higher one."""
+
+
+class Writer(Protocol):
+    """A session's way out (`common.transport.WebSocket`)."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `write` may be called: the socket is open, and its buffer has room."""
+
+    def write(self, data: bytes) -> None:
+        """Write one message."""
+
+    def flush_soon(self) -> None:
+        """Write what `Session.to_send()` returns, at the end of this turn of the loop, when the socket has room."""
+
+    def flush_later(self) -> None:
+        """The same within `LATER_S`, or with the next write."""
 
 
 class Outbox:
@@ -22,28 +44,31 @@ class Outbox:
     Attributes:
         credit: the bytes that the peer still accepts on all streams together.
         control_bytes: the size of the waiting control frames.
-        unopened: encoded opens, oldest first; no frame of these streams was sent.
+        unopened: the headings of opens, oldest first; no frame of these streams was sent.
         starved: streams whose next message waits for the session's credit.
-        emptied: awaited streams whose last message was handed out since the session looked.
+        emptied: awaited streams whose last message is in the message that the session hands out. Nothing overtakes it.
         rings: streams that wait for their turn, by priority. Lists, because a deque takes 600 bytes.
         waiting: the number of streams in `rings`.
         held: the stream whose chunk did not fit in its turn; it goes first in the next message.
+        control_is_urgent: a control frame should leave at once: not all were put with `put_later()`.
+        writer: is told when there is something to send.
     """
 
     __slots__ = (
-        "_chunk_bytes", "_closed", "_control", "_control_is_urgent", "_turns", "control_bytes", "credit", "emptied",
-        "held", "rings", "starved", "unopened", "waiting",
+        "_chunk_bytes", "_closed", "_turns", "control", "control_bytes", "control_is_urgent", "credit", "emptied",
+        "held", "rings", "starved", "unopened", "waiting", "writer",
     )  # fmt: skip
 
-    def __init__(self, chunk_bytes: int) -> None:
+    def __init__(self, chunk_bytes: int, writer: Writer) -> None:
+        self.writer = writer
         self._chunk_bytes = chunk_bytes
         self._closed = False
-        self._control: list[bytes] = []
-        self._control_is_urgent = False
+        self.control: list[bytes] = []
+        self.control_is_urgent = False
         self._turns = 0
         self.control_bytes = 0
         self.credit = 0
-        self.unopened: dict[int, bytes] = {}
+        self.unopened: dict[int, Heading] = {}
         self.starved: dict[int, Stream] = {}
         self.emptied: list[Stream] = []
         self.rings: list[list[Stream]] = [[] for _ in Priority]
@@ -53,28 +78,48 @@ class Outbox:
     @property
     def has_output(self) -> bool:
         """Whether `next_message()` may return bytes now."""
-        return bool(self._control) or self.waiting > 0 or self.held is not None
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether any of it should leave at once: all but what was put with `put_later()`."""
-        return self._control_is_urgent or self.waiting > 0 or self.held is not None
+        return bool(self.control) or self.waiting > 0 or self.held is not None
 
     def put(self, frame: Frame) -> None:
         """Queue a control frame. After `close()` it is dropped, as for credit that comes too late."""
-        self.put_later(encode(frame))
-        self._control_is_urgent = True
+        if not self._closed:
+            self.control.append(data := encode(frame))
+            self.control_bytes += len(data)
+            self.control_is_urgent = True
+            self.writer.flush_soon()
 
     def put_later(self, data: bytes) -> None:
         """Queue an encoded control frame that may wait for the next one: an Ack, or Credit."""
         if not self._closed:
-            self._control.append(data)
+            self.control.append(data)
             self.control_bytes += len(data)
+            self.writer.flush_later()
 
-    def put_open(self, stream: Stream, data: bytes) -> None:
-        """Queue the encoded open of a stream; it leaves in the stream's first turn, after those of older streams."""
-        self.unopened[stream.id] = data
+    def may_leave(self, stream: Stream, message: bytes | None) -> bool:
+        """Whether a frame of a stream, with this whole message, may leave now: nothing waits. It takes the credit."""
+        if self.waiting or self.held is not None or self.control_is_urgent or self.emptied or not self.writer.is_free:
+            return False
+        if message is None:
+            return True
+        size = len(message)
+        cost = size + MESSAGE_OVERHEAD_BYTES
+        if size > self._chunk_bytes or stream.credit <= 0 or self.credit < cost:
+            return False
+        stream.credit -= cost
+        self.credit -= cost
+        return True
+
+    def put_open(self, stream: Stream, heading: Heading) -> None:
+        """Queue the open of a stream; it leaves in the stream's first turn, after those of older streams."""
+        self.unopened[stream.id] = heading
         self.schedule(stream)
+
+    def with_control(self, data: bytes) -> bytes:
+        """The waiting control frames, which are not urgent, and these bytes after them, as one message."""
+        data = b"".join((*self.control, data))
+        self.control.clear()
+        self.control_bytes = 0
+        return data
 
     def grant(self, amount: int) -> None:
         """Add credit that the peer gave back for all streams together."""
@@ -86,23 +131,24 @@ class Outbox:
     def close(self, last: Frame | None, *, after_control: bool) -> None:
         """Drop all waiting frames and queue `last`. With `after_control`, keep the waiting control frames."""
         self._closed = True
-        control = self._control if after_control else []
-        self._control = [*control, encode(last)] if last is not None else control
-        self._control_is_urgent = True
-        self.control_bytes = sum(map(len, self._control))
+        control = self.control if after_control else []
+        self.control = [*control, encode(last)] if last is not None else control
+        self.control_is_urgent = True
+        self.control_bytes = sum(map(len, self.control))
         for ring in self.rings:
             ring.clear()
         self.waiting = 0
         self.held = None
         self.starved.clear()
         self.unopened.clear()
+        self.writer.flush_soon()
 
     def next_message(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
         if not self.has_output:
             return b""
         out: list[bytes] = []
-        size = self._take_control(out) if self._control else 0
+        size = self._take_control(out) if self.control else 0
         room = 2 * self._chunk_bytes  # the first stream may add a chunk to its other frames
         while size < self._chunk_bytes and (self.waiting or self.held is not None):
             stream = self._next_turn()
@@ -116,16 +162,16 @@ class Outbox:
 
     def _take_control(self, out: list[bytes]) -> int:
         """Take the waiting control frames, up to about a chunk. Returns their size."""
-        size, count = self.control_bytes, len(self._control)
+        size, count = self.control_bytes, len(self.control)
         if size > self._chunk_bytes:
             size = count = 0
             while size < self._chunk_bytes:
-                size += len(self._control[count])
+                size += len(self.control[count])
                 count += 1
-        out += self._control[:count]
-        del self._control[:count]
+        out += self.control[:count]
+        del self.control[:count]
         self.control_bytes -= size
-        self._control_is_urgent = self._control_is_urgent and self.control_bytes > 0
+        self.control_is_urgent = self.control_is_urgent and self.control_bytes > 0
         return size
 
     def schedule(self, stream: Stream) -> None:
@@ -134,6 +180,7 @@ class Outbox:
             stream.queued = True
             self.rings[stream.priority].append(stream)
             self.waiting += 1
+            self.writer.flush_soon()
 
     def forget(self, stream: Stream) -> None:
         """Drop a stream that is gone at once: on a stalled link its turn may take long to come."""
@@ -169,48 +216,61 @@ class Outbox:
 
     def _take_turn(self, stream: Stream, out: list[bytes], room: int) -> int:
         """Send the stream's open, one chunk and its end, if `room` allows. Returns the bytes added."""
-        size = self._send_opens(stream.id, out, room) if stream.id in self.unopened else 0
+        before = len(out)
+        size = self._send_older_opens(stream.id, out, room) if stream.id in self.unopened else 0
         piece = min(len(stream.queue[0]) - stream.offset, self._chunk_bytes) if stream.queue else 0
-        if stream.id in self.unopened or size + piece > room:
+        if size + piece > room:
             self.held, stream.queued = stream, True
             return size
-        if stream.queue:
-            if not (stream.begun or self._cover(stream)):
-                return size
-            out.append(self._cut(stream, piece))
-            size += len(out[-1])
-        if stream.queue:
-            self.schedule(stream)
-        elif stream.end is not None:
-            out.append(stream.end)
-            size += len(stream.end)
+        heading = self.unopened.pop(stream.id, None)
+        is_covered = bool(stream.queue) and (stream.begun or self._cover(stream))
+        is_whole = is_covered and piece == len(stream.queue[0])
+        if heading is not None:
+            out.append(encode_open(heading, self._pop(stream) if is_whole else None))
+        elif is_whole and stream.end is not None and len(stream.queue) == 1:
+            out.append(encode_end(stream.id, stream.end, self._pop(stream)))
             stream.end = None
-        return size
+            return size + len(out[-1])
+        if is_covered and not (is_whole and heading is not None):
+            out.append(self._cut(stream, piece))
+        if not stream.queue:
+            if stream.end is not None:
+                out.append(encode_end(stream.id, stream.end))
+                stream.end = None
+        elif is_covered:  # else credit schedules it
+            self.schedule(stream)
+        return sum(map(len, out[before:]))
 
-    def _send_opens(self, number: int, out: list[bytes], room: int) -> int:
-        """Send a stream's waiting open, after those of all older streams: on the wire, ids only grow.
+    def _send_older_opens(self, number: int, out: list[bytes], room: int) -> int:
+        """Send the waiting opens of all streams before this one: on the wire, ids only grow.
 
-        Stops when `room` is full. Returns the bytes added.
+        Returns the bytes added; more than `room` if there was no room for all.
         """
         size = 0
-        while number in self.unopened and (not size or size < room):
-            older = next(iter(self.unopened))
-            out.append(self.unopened.pop(older))
+        while (older := next(iter(self.unopened))) != number:
+            if size > room:
+                return size
+            out.append(encode_open(self.unopened.pop(older)))
             size += len(out[-1])
         return size
+
+    def _pop(self, stream: Stream) -> bytes:
+        """Take the stream's first message: all of it leaves."""
+        stream.begun, stream.offset = False, 0
+        message = stream.queue.pop(0)
+        if stream.is_awaited and not stream.queue:
+            stream.is_awaited = False
+            self.emptied.append(stream)
+        return message
 
     def _cut(self, stream: Stream, size: int) -> bytes:
         """The next chunk of the stream's first message, with so many bytes of it."""
         message, offset = stream.queue[0], stream.offset
         left = len(message) - offset - size
-        if not left:
-            stream.begun, stream.offset = False, 0
-            del stream.queue[0]
-            if stream.is_awaited and not stream.queue:
-                stream.is_awaited = False
-                self.emptied.append(stream)
-        else:
+        if left:
             stream.offset += size
+        else:
+            self._pop(stream)
         is_whole = size == len(message)
         return encode_chunk(stream.id, left, message if is_whole else memoryview(message)[offset : offset + size])
 

@@ -18,8 +18,8 @@ The life of a stream is the same for a CSI call, a report and a watch. Its frame
 
     opener                                    acceptor
       Open ──────────────────────────────────▶ opened         a CSI call is told when its request is whole
-      Chunk… (messages) ─────────────────────▶ took…
-      took… ◀───────────────────────── Chunk… (messages)
+      Chunk… (messages) ─────────────────────▶ took…         the first message may be in the Open, whole
+      took… ◀───────────────────────── Chunk… (messages)     the last one in the End
       ended ◀─────────────────────────────── End            exactly one
       Ack ───────────────────────────────────▶ released       exactly one, after the End
 
@@ -41,7 +41,9 @@ Calls of the application and of receivers come at once, in the order of the fram
   ends it with `Reason.PROTOCOL_ERROR`: the peer broke a rule of the stream.
 * Nobody calls `receive`, `tick` or `to_send` from within.
 
-Sending: when the socket has room, the transport pulls one WebSocket message with `to_send()`. `common.outbox` fills it.
+Sending: mostly nothing waits and the socket has room. Then `start` and `end` write their frame at once, with the whole
+message in it. Otherwise it waits in `common.outbox`, and the transport pulls one WebSocket message after the other with
+`to_send()` when the socket has room.
 
 Credit is the number of bytes that a side may still send, per stream and for the session. A message takes credit, and
 the receiver gives it back when its application has consumed the message. So a peer can make this side hold at most the
@@ -89,7 +91,7 @@ from common.messages import (
     encode_open,
     read,
 )
-from common.outbox import Outbox
+from common.outbox import Outbox, Writer
 from common.receiver import NOBODY, Receiver
 from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
@@ -107,6 +109,9 @@ _SLOWEST_BYTES_S = 256
 """The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall."""
 
 
+_NOT_GREETED = Hello(0, 0, "", "", "", 0, "", (), 0, 0, 0, 0)
+
+
 class State(Enum):
     """A session's state. Only an acceptor is `DECIDING`: it has received a hello and not yet answered it."""
 
@@ -120,7 +125,7 @@ class Application(Protocol):
     """The user of a session (`common.link.Link`)."""
 
     def on_hello(self) -> None:
-        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `refuse()`; a dialler is welcome.
+        """The peer's hello came: `Session.peer`. An acceptor calls `accept()` or `goodbye()`; a dialler is welcome.
 
         A dialler hears it again when the acceptor, a standby so far, begins to lead.
         """
@@ -153,6 +158,7 @@ class Session:
 
     __slots__ = (
         "_awaited_pong",
+        "_clock",
         "_deadlines",
         "_dialler",
         "_draining",
@@ -174,13 +180,35 @@ class Session:
         "_streams",
         "_theirs_open",
         "application",
+        "consumed",
         "hello",
+        "may_send",
         "peer",
         "said_goodbye",
         "state",
     )  # fmt: skip
 
-    def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
+    def __init__(
+        self,
+        hello: Hello,
+        *,
+        dialler: bool,
+        limits: Limits,
+        clock: Callable[[], float],
+        writer: Writer,
+        began: float | None = None,
+    ) -> None:
+        """A session that has not begun.
+
+        Args:
+            hello: this side's; the limits complete it.
+            dialler: whether this side has dialled.
+            limits: this side's.
+            clock: this side's time, in seconds.
+            writer: the way out.
+            began: from when on the peer's hello may take its time; None: now.
+        """
+        now = clock() if began is None else began
         self.hello = replace(
             hello,
             max_message_bytes=limits.max_message_bytes,
@@ -190,10 +218,14 @@ class Session:
         )
         self.application: Application
         """Set it before the first `receive()`."""
-        self.peer: Hello | None = None
+        self.peer = _NOT_GREETED
+        """The peer's hello; an empty one before it has come."""
         self.said_goodbye = False
         """Whether this side ended the session with a goodbye, which `to_send()` returns last."""
+        self.may_send: Callable[[], bool] | None = None
+        """Whether bytes may still leave; None: they may. It is asked last of all: messages may have waited."""
         self._enter(State.GREETING)
+        self._clock = clock
         self._dialler = dialler
         self._limits = limits
         self._heard = self._partial_since = now
@@ -205,16 +237,20 @@ class Session:
         self._is_asked = False
         self._draining: str | None = None
         self._peer_draining = False
-        self._outbox = Outbox(limits.chunk_bytes)
+        self._outbox = Outbox(limits.chunk_bytes, writer)
         self._streams: dict[int, Stream] = {}
         self._mine_open = 0
         self._theirs_open = 0
         self._next_stream = 1 if dialler else 2
         self._last_peer_stream = 0
         self._deadlines = Deadlines()
-        self._inbox = Inbox(limits, self._outbox)
+        self._inbox = Inbox(limits, self._outbox, self._streams)
+        self.consumed = self._inbox.consumed
         if dialler:
             self._outbox.put(self.hello)
+
+    def rearm(self) -> None:
+        """The next tick may be earlier than before."""
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
@@ -232,17 +268,12 @@ class Session:
         self._enter(State.OPEN)
         self._outbox.put(replace(self.hello, epoch=epoch, mark=mark))
 
-    def refuse(self, reason: str, message: str) -> None:
-        """Answer the dialler's hello with a goodbye: the session is over."""
-        self.goodbye(reason, message)
-
-    def open(
+    def start(
         self,
         receiver: Receiver,
         kind: int,
         message: bytes | None = None,
         *,
-        now: float,
         priority: int = Priority.CALL,
         subject: str = "",
         method: str = "",
@@ -254,15 +285,16 @@ class Session:
     ) -> int:
         """Open a stream, with a first message if there is one, and return its id.
 
-        `timeout_s` is the caller's remaining time, which the `Open` tells the peer. `is_unary`: the answer has one
-        message, which `Receiver.ended` tells.
+        The receiver hears nothing before this returns. `timeout_s` is the caller's remaining time, which the `Open`
+        tells the peer. `is_unary`: the answer has one message, which `Receiver.ended` tells.
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
             MessageTooLarge: the peer does not accept the message, or a name; nothing was sent.
             Overloaded: the peer accepts no more streams at once.
         """
-        if self.state is not State.OPEN or self.peer is None:
+        peer = self.peer
+        if self.state is not State.OPEN:
             raise TunnelClosed(sent=False, why="it is not open")
         if self._peer_draining:
             raise TunnelClosed(sent=False, why="the peer is shutting down")
@@ -270,10 +302,10 @@ class Session:
             raise TunnelClosed(sent=False, why="this side is shutting down")
         if (size := max(len(subject), len(method), len(node), len(call))) > _MAX_NAME_CHARS:
             raise MessageTooLarge(size, _MAX_NAME_CHARS, "the name of a method, driver or node", "CSI's are shorter")
-        if self._mine_open >= self.peer.max_streams:
-            raise Overloaded(self.peer.role, self.peer.max_streams, "--max-calls")
-        if message is not None:
-            self._check_size(message)
+        if self._mine_open >= peer.max_streams:
+            raise Overloaded(peer.role, peer.max_streams, "--max-calls")
+        if message is not None and len(message) > peer.max_message_bytes:
+            raise MessageTooLarge(len(message), peer.max_message_bytes, "a CSI message")
         number = self._next_stream
         self._next_stream += 2
         stream = Stream(
@@ -281,7 +313,7 @@ class Session:
             receiver,
             mine=True,
             priority=min(priority, Priority.SYNC),
-            credit=self.peer.stream_window_bytes,
+            credit=peer.stream_window_bytes,
             granted=self._limits.stream_window_bytes,
         )
         stream.is_unary = is_unary
@@ -290,11 +322,15 @@ class Session:
         timeout_ms = 0
         if timeout_s is not None:
             timeout_ms = max(1, round(timeout_s * 1000))
-            self._deadlines.add(now + timeout_s, number, self._streams)
-        data = encode_open(number, kind, priority, subject, method, node, call, timeout_ms, epoch)
-        self._outbox.put_open(stream, data)
-        if message is not None:
-            stream.queue.append(message)
+            self._deadlines.add(self._clock() + timeout_s, number, self._streams)
+            self.rearm()
+        heading = number, kind, priority, subject, method, node, call, timeout_ms, epoch
+        if message is not None and self._may_leave(stream, message):
+            self._write(encode_open(heading, message))
+        else:
+            if message is not None:
+                stream.queue.append(message)
+            self._outbox.put_open(stream, heading)
         return number
 
     def send(self, number: int, payload: bytes) -> None:
@@ -336,15 +372,25 @@ class Session:
             raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
         if message is not None:
             self._check_size(message)
-            stream.queue.append(message)
         stream.answered = True
+        if not stream.queue and self._may_leave(stream, message):
+            self._write(encode_end(number, status, message))
+            return
         # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
         # that an Ack that comes too early is found (`_on_ack`).
-        stream.end = encode_end(number, status.code, status.message, status.origin)
+        if message is not None:
+            stream.queue.append(message)
+        stream.end = status
         self._outbox.schedule(stream)
 
+    def _may_leave(self, stream: Stream, message: bytes | None) -> bool:
+        return self._outbox.may_leave(stream, message) and (self.may_send is None or self.may_send())
+
+    def _write(self, data: bytes) -> None:
+        outbox = self._outbox
+        outbox.writer.write(outbox.with_control(data) if outbox.control else data)
+
     def _check_size(self, message: bytes) -> None:
-        assert self.peer is not None
         if len(message) > self.peer.max_message_bytes:
             raise MessageTooLarge(len(message), self.peer.max_message_bytes, "a CSI message")
 
@@ -368,10 +414,6 @@ class Session:
         self._outbox.put_later(encode_ack(number, delivered=delivered))
         self._forget(stream)
         self._end_drained()
-
-    def consumed(self, number: int, size: int) -> None:
-        """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
-        self._inbox.consumed(self._streams.get(number), size)
 
     def ping(self, answered: Callable[[], None]) -> None:
         """Ping the peer now. `answered` is called when its pong comes, unless a later `ping` or the end comes first."""
@@ -399,11 +441,6 @@ class Session:
     def has_output(self) -> bool:
         """Whether `to_send()` may return bytes now."""
         return self._outbox.has_output
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether any of it should leave at once: all but acknowledgements and credit."""
-        return self._outbox.is_urgent
 
     @property
     def open_streams(self) -> int:
@@ -489,12 +526,13 @@ class Session:
 
     def to_send(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
+        if self.may_send is not None and not self.may_send():
+            return b""
         data = self._outbox.next_message()
-        if self._outbox.emptied:
-            emptied, self._outbox.emptied = self._outbox.emptied, []
-            for stream in emptied:
-                if stream.id in self._streams and not stream.over:  # an earlier one may have ended it
-                    self._tell(stream.receiver.writable)
+        for stream in self._outbox.emptied:
+            if stream.id in self._streams and not stream.over:  # an earlier one may have ended it
+                self._tell(stream.receiver.writable)
+        self._outbox.emptied.clear()
         return data
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
@@ -522,7 +560,6 @@ class Session:
 
     def _on_lead(self, hello: Hello) -> None:
         before = self.peer
-        assert before is not None
         if hello.epoch <= before.epoch or hello != replace(before, epoch=hello.epoch, mark=hello.mark):
             raise RemoteProtocolError("Hello: twice")
         if not self._dialler:
@@ -565,9 +602,9 @@ class Session:
         self._answer(NotUnderstood(number))
 
     def _on_open(self, *fields: Any) -> None:
-        frame = Open(*fields)
+        *heading, has_first, first = fields
+        frame = Open(*heading)
         number = frame.stream
-        assert self.peer is not None
         if self._dialler and not self.peer.epoch:
             raise RemoteProtocolError("Open: this hub is a standby")
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
@@ -587,12 +624,27 @@ class Session:
             granted=self._limits.stream_window_bytes,
         )
         deadline = self._heard + frame.timeout_ms / 1000 if frame.timeout_ms else None  # `receive` has heard it now
+        if has_first:
+            self._inbox.charge(stream, len(first), "Open")
         if frame.kind == Kind.CALL:
-            stream.is_unary, stream.asked = True, (frame, deadline)
-            return
-        stream.receiver = self.application.on_open(frame, deadline)
+            stream.is_unary = True
+            if has_first:
+                stream.receiver = self.application.on_call(frame, deadline, first)
+            else:
+                stream.asked = frame, deadline
+        else:
+            stream.receiver = self.application.on_open(frame, deadline)
+            if has_first:
+                self._give(stream, first)
         if number not in self._streams:  # this call has ended the session
             self._tell_lost(stream)
+
+    def _give(self, stream: Stream, message: bytes) -> None:
+        """Give a receiver the first message of its stream, unless it has ended the stream already."""
+        if stream.answered or stream.id not in self._streams:
+            self.consumed(stream.id, len(message))
+        else:
+            stream.receiver.took(message)
 
     def _on_chunk(self, number: int, left: int, payload: bytes) -> None:
         stream = self._known(number, "Chunk")
@@ -625,12 +677,21 @@ class Session:
             if credited.queue:
                 self._outbox.schedule(credited)
 
-    def _on_end(self, number: int, code: int, message: str, origin: str) -> None:
+    def _on_end(self, *fields: Any) -> None:
+        number, code, message, origin, has_last, last = fields
         stream = self._known(number, "End")
         if not stream.mine or stream.answered:
             raise RemoteProtocolError("End: of a stream that is not the peer's to end")
         if code > LARGEST_CODE:
             raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {code}")
+        if has_last:
+            if stream.is_unary and stream.last is None and stream.parts is None and not stream.over:
+                self._inbox.charge(stream, len(last), "End")
+                stream.last = last
+            else:
+                self._on_chunk(number, 0, last)
+                if number not in self._streams:  # its receiver has ended the session
+                    return
         if stream.parts is not None and not stream.over:
             raise RemoteProtocolError("End: in the middle of a message")
         stream.answered = True
@@ -698,7 +759,7 @@ class Session:
         stream.over = True
         self._stop_sending(stream)
         if stream.last is not None:
-            self._inbox.consumed(stream, len(stream.last))
+            self.consumed(stream.id, len(stream.last))
             stream.last = None
         if stream.answered:
             self._outbox.put_later(encode_ack(stream.id, delivered=False))
@@ -744,7 +805,8 @@ class Session:
         self.said_goodbye = say
         self._deadlines.clear()
         self._awaited_pong = None
-        streams, self._streams = self._streams, {}
+        streams = self._streams.copy()
+        self._streams.clear()
         unopened = set(self._outbox.unopened)
         last = Goodbye(reason, message, self._last_peer_stream) if say else None
         self._outbox.close(last, after_control=after_control)

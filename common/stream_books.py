@@ -6,6 +6,7 @@ from common.receiver import Receiver
 
 if TYPE_CHECKING:
     from common.messages import Open
+    from common.status import Status
 
 
 class Stream:
@@ -34,7 +35,7 @@ class Stream:
         self.begun = False  # the first of them is covered by credit and being cut into chunks
         self.offset = 0  # of its bytes that have left
         self.is_awaited = False  # the receiver waits for `writable`
-        self.end: bytes | None = None  # the End, to leave after the last message
+        self.end: Status | None = None  # to leave after the last message
         self.queued = False  # waits for its turn
         # Receiving.
         self.granted = granted  # bytes that this side still accepts

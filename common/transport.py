@@ -15,7 +15,7 @@ Rules:
 
 * No compression: CSI messages are small, and compression costs memory for each of thousands of idle links.
 * Every end has a reason, which reaches the link's handler and the log.
-* Frames that come in one go are answered in one write, on each connection (`common.turn`).
+* uvloop joins the writes of one turn of the loop to one system call.
 """
 
 import asyncio
@@ -42,7 +42,6 @@ from common.parsers import HostPort
 from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
 from common.tcp import LINGER_S, in_words, tune
-from common.turn import turn_of
 from common.websocket_frames import FrameReader, frame
 
 _SUBPROTOCOL = Subprotocol("csi-bridge")
@@ -77,7 +76,6 @@ class WebSocket(asyncio.Protocol):
         "_frames",
         "_head",
         "_is_client",
-        "_is_writing",
         "_later",
         "_limits",
         "_link",
@@ -89,13 +87,11 @@ class WebSocket(asyncio.Protocol):
         "_on_made",
         "_on_plain",
         "_opened",
-        "_paused",
         "_peer",
         "_reason",
         "_scheduled",
         "_transport",
-        "_turn",
-
+        "is_free",
         "lingers",
     )  # fmt: skip
 
@@ -131,13 +127,11 @@ class WebSocket(asyncio.Protocol):
         self._on_plain = on_plain
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        self._turn = turn_of(self._loop)
         self._is_client = isinstance(core, ClientProtocol)
         self._frames: FrameReader | None = FrameReader(is_masked=not self._is_client, largest=MAX_FRAME_BYTES)
         """Reads what follows the handshake; None after a frame that `websockets` must read, as all others after it."""
         self._head: bytes | None = b""
         """The last bytes of the handshake's unfinished head; None after it."""
-        self._is_writing = False
         self._began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
@@ -148,7 +142,8 @@ class WebSocket(asyncio.Protocol):
         """When TLS had verified the peer, in seconds of the monotonic clock."""
         self.lingers = False
         """Whether the goodbye is written, and the socket only waits for the peer to close."""
-        self._paused = False
+        self.is_free = False
+        """See `common.outbox.Writer`."""
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
         self._reason = ""
@@ -174,7 +169,19 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. With TLS they may come before `connection_made`, which then reads them."""
-        self._turn.run(self._received, data)
+        frames, link = self._frames, self._link
+        if frames is None or link is None or self._head is not None:
+            self._read_early(data)
+            return
+        messages = frames.read(data)
+        now = self._loop.time()
+        for message in messages:
+            link.receive(message, now)
+        if frames.is_foreign:
+            self._frames = None
+            self._read_foreign(bytes(frames.rest))
+        elif not messages:
+            link.heard(now, len(data))
 
     def eof_received(self) -> None:
         """The peer sends no more."""
@@ -188,7 +195,7 @@ class WebSocket(asyncio.Protocol):
         """The socket is closed."""
         why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
         self._transport = None
-        self._ended = True
+        self._ended, self.is_free = True, False
         if self._link is not None:
             self._link.lost(why)
         if self._opened is not None and not self._opened.done():
@@ -198,38 +205,30 @@ class WebSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Make no more frames: the socket's buffer is full."""
-        self._paused = True
+        self.is_free = False
 
     def resume_writing(self) -> None:
         """Go on writing: the socket has room again."""
-        self._paused = False
-        self.flush()
+        self._open_way()
+        self._flush()
 
     # ---- the link's side ---------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Write the link's messages now, or at the end of a turn that is under way."""
-        if self._turn.is_on:
-            self._turn.add(self)
-        elif not self._is_writing:  # a receiver may ask for it while it hears that its message has left
-            self._is_writing = True
-            try:
-                self._write()
-            finally:
-                self._is_writing = False
+    def write(self, data: bytes) -> None:
+        """See `common.outbox.Writer`."""
+        assert self._transport is not None
+        self._transport.write(frame(data, is_masked=self._is_client))
 
     def flush_soon(self) -> None:
-        """Write at the end of this turn of the loop."""
-        if self._turn.is_on:
-            self._turn.add(self)
-        elif not self._scheduled and not self._paused:
+        """See `common.outbox.Writer`."""
+        if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush_scheduled)
+            self._loop.call_soon(self._flush)
 
     def flush_later(self) -> None:
-        """Write within `LATER_S`, or together with an earlier write."""
-        if self._later is None and not self._paused:
-            self._later = self._loop.call_later(LATER_S, self._flush_later)
+        """See `common.outbox.Writer`."""
+        if self._later is None and not self._scheduled:
+            self._later = self._loop.call_later(LATER_S, self._flush)
 
     # ---- the dialler's and the listener's side -----------------------------------------------------------------------
 
@@ -308,23 +307,23 @@ class WebSocket(asyncio.Protocol):
         self._reason = self._reason or reason
         if self._opened is not None:
             self._opened.cancel()
+        self.is_free = False
         if self._transport is not None:
             self._transport.abort()
 
     # ---- reading and writing -----------------------------------------------------------------------------------------
 
-    def _received(self, data: bytes) -> None:
+    def _read_early(self, data: bytes) -> None:
+        """Read the handshake, what came before it was over, and all that `websockets` must read."""
         if self._head is not None:
             data = self._read_head(data)
         if self._frames is None:
             self._read_foreign(data)
-        elif self._link is not None:
-            self._read_frames(data, self._frames, self._link)
-        else:
-            self._frames.rest += data
-            if self._transport is not None:
-                self._read_core()
-                self._after_handshake()
+            return
+        self._frames.rest += data
+        if self._transport is not None:
+            self._read_core()
+            self._after_handshake()
 
     def _read_head(self, data: bytes) -> bytes:
         """Give the library the head of the handshake. Returns the bytes after it."""
@@ -347,25 +346,16 @@ class WebSocket(asyncio.Protocol):
             return
         rest, frames.rest = bytes(frames.rest), bytearray()
         if self._link is not None:
-            self._read_frames(rest, frames, self._link)
+            if rest:
+                self.data_received(rest)
         else:
             self._frames = None
             self._read_foreign(rest)
 
-    def _read_frames(self, data: bytes, frames: FrameReader, link: Link) -> None:
-        messages = frames.read(data)
-        for message in messages:
-            link.received(message)
-        if frames.is_foreign:
-            self._frames = None
-            self._read_foreign(bytes(frames.rest))
-        elif not messages and data:
-            link.session.heard(self._loop.time(), len(data))
-
     def _read_foreign(self, data: bytes) -> None:
         """Let the library read."""
         if self._link is not None and data:
-            self._link.session.heard(self._loop.time(), len(data))
+            self._link.heard(self._loop.time(), len(data))
         if data:
             self._core.receive_data(data)
         if self._transport is not None:
@@ -382,11 +372,13 @@ class WebSocket(asyncio.Protocol):
         if self._ended:  # handed over
             return
         self._write_core()
+        if self._core.state is not State.OPEN:
+            self.is_free = False
         if self._core.state is State.CLOSED or self._core.close_expected():
             self._reason = self._reason or _close_reason(self._core)
             self._tell_why_not_opened()
             self._close_soon()
-        elif self._paused:
+        elif not self.is_free:
             self._check_that_it_reads()
 
     def _check_that_it_reads(self) -> None:
@@ -395,7 +387,7 @@ class WebSocket(asyncio.Protocol):
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY and frame.fin and self._link is not None:
-            self._link.received(bytes(frame.data))
+            self._link.receive(bytes(frame.data), self._loop.time())
         elif frame.opcode in {Opcode.TEXT, Opcode.CONT, Opcode.BINARY}:
             # Peers send each message as one binary frame; a proxy between them has no reason to cut 16 KiB.
             self._reason = "it sent a text or fragmented WebSocket message"
@@ -413,6 +405,7 @@ class WebSocket(asyncio.Protocol):
         self._core.send_response(response)
         if response.status_code == 101:
             self._link = self._make_link(self)
+            self._open_way()
         elif not self._reason:
             self._reason = "it did not ask for a CSI Bridge session"
 
@@ -436,39 +429,40 @@ class WebSocket(asyncio.Protocol):
             self.abort("the dial was given up")
         elif error is None:
             self._link = self._make_link(self)
+            self._open_way()
             self._opened.set_result(self._link)
-            self.flush_soon()
+            self._flush()
         else:
             self._opened.set_exception(ConnectionError(_no_hub(error)))
 
-    def _write(self) -> None:
+    def _open_way(self) -> None:
+        """Let the session write, if the WebSocket is open."""
+        transport = self._transport
+        self.is_free = transport is not None and not transport.is_closing() and self._core.state is State.OPEN
+
+    def _flush(self) -> None:
+        """Write what waits in the session, and close the socket after its end."""
+        self._scheduled = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         link = self._link
-        while not self._paused and link is not None and self._transport is not None:
-            data = link.pull()
+        while self.is_free and link is not None:
+            data = link.to_send()
             if not data:
                 if link.over:
                     self._end(link)
                 return
-            if self._core.state is not State.OPEN or self._transport.is_closing():
-                return
-            self._transport.write(frame(data, is_masked=self._is_client))
+            self.write(data)
 
     def _write_core(self) -> None:
         data = b"".join(self._core.data_to_send())
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _flush_scheduled(self) -> None:
-        self._scheduled = False
-        self.flush()
-
-    def _flush_later(self) -> None:
-        self._later = None
-        self.flush()
-
     def _end(self, link: Link) -> None:
         """Close after the session's end. The side that said goodbye waits `LINGER_S` for the peer to close first."""
-        if not link.session.said_goodbye:
+        if not link.said_goodbye:
             self._close_soon()
         elif not self.lingers:
             self.lingers = True
@@ -477,6 +471,7 @@ class WebSocket(asyncio.Protocol):
     def _close_soon(self) -> None:
         """Close the socket when all written bytes have left. If the peer does not read, cut it after a keepalive."""
         if self._transport is not None and not self._transport.is_closing():
+            self.is_free = False
             self._transport.close()
             self._loop.call_later(self._limits.keepalive_s, self.abort, "the peer does not read")
 

@@ -209,7 +209,7 @@ async def test_an_uplink_that_stops_while_it_moves_finishes_the_calls_of_both_li
         it.uplink.move()
         await it.links(2)
         also_slow = it.hub.links[1].open(Kind.CALL, b"", method="slow")
-        await until(lambda: it.agent.links[1].session.open_streams > 0)
+        await until(lambda: it.agent.links[1].open_streams > 0)
         draining = asyncio.create_task(it.uplink.drain("the test ends"))
         await asyncio.sleep(0)
         it.hub.links[1].accept(2)  # an operator may have told the hub to trust its records

@@ -9,7 +9,6 @@ from common.link import Link, LinkHandler, Stream
 from common.local_dial import join
 from common.messages import Hello
 from common.served_by_tasks import ServedByTasks
-from common.session import Session
 from common.status import Code, Origin, Status
 from common.version import introduce
 
@@ -61,12 +60,14 @@ class _Wire:
         self._scheduled = False
         self._cut = False
 
-    def flush(self) -> None:
+    is_free = False
+
+    def flush_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.link.loop.call_soon(self._move)
+            asyncio.get_running_loop().call_soon(self._move)
 
-    flush_soon = flush_later = flush
+    flush_later = flush_soon
 
     def cut(self) -> None:
         """Tell both ends that the other one is gone."""
@@ -75,8 +76,8 @@ class _Wire:
 
     def _move(self) -> None:
         self._scheduled = False
-        while not self._cut and (data := self.link.pull()):
-            self.other.received(data)
+        while not self._cut and (data := self.link.to_send()):
+            self.other.receive(data, self.link.loop.time())
         if self.link.over and not self._cut:
             self._cut = True
             self.other.lost("the peer closed the connection")
@@ -91,16 +92,13 @@ def link_pair(
     identity: Any = None,
 ) -> tuple[Link, Link]:
     """Return the hub's link and the peer's, before their greeting."""
-    loop = asyncio.get_running_loop()
     limits = limits or Limits()
     wires = (_Wire(), _Wire())
-    accepting = Session(introduce("hub", "hub", instance="h"), dialler=False, limits=limits, now=loop.time())
-    dialling = Session(hello or introduce("edge", "n1", instance="i"), dialler=True, limits=limits, now=loop.time())
-    at_hub = Link(accepting, hub, loop=loop, writer=wires[0], peer_identity=identity)
-    at_peer = Link(dialling, peer, loop=loop, writer=wires[1])
+    accepting, dialling = introduce("hub", "hub", instance="h"), hello or introduce("edge", "n1", instance="i")
+    at_hub = Link(accepting, hub, dialler=False, limits=limits, writer=wires[0], peer_identity=identity)
+    at_peer = Link(dialling, peer, dialler=True, limits=limits, writer=wires[1])
     wires[0].link = wires[1].other = at_hub
     wires[1].link = wires[0].other = at_peer
-    at_peer.writer.flush()
     return at_hub, at_peer
 
 

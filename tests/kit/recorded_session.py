@@ -23,9 +23,23 @@ from tests.kit.events import (
 )
 
 
+class NoWriter:
+    """A way out that is never free: all waits for `Session.to_send()`."""
+
+    is_free = False
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def flush_soon(self) -> None: ...
+
+    def flush_later(self) -> None: ...
+
+
 class RecordedSession:
     def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
-        self.session = Session(hello, dialler=dialler, limits=limits, now=now)
+        self._now = now
+        self.session = Session(hello, dialler=dialler, limits=limits, clock=lambda: self._now, writer=NoWriter())
         self.session.application = self
         self._events: list[Event] = []
 
@@ -34,10 +48,11 @@ class RecordedSession:
         found, self._events = self._events, []
         return found
 
-    def open(self, kind: int, message: bytes | None = None, **how: Any) -> int:
+    def open(self, kind: int, message: bytes | None = None, *, now: float, **how: Any) -> int:
         """Open a stream whose receiver writes down its calls."""
+        self._now = now
         receiver = _Recorder(self._note)
-        receiver.stream = self.session.open(receiver, kind, message, **how)
+        receiver.stream = self.session.start(receiver, kind, message, **how)
         return receiver.stream
 
     def __getattr__(self, name: str) -> Any:
@@ -46,7 +61,6 @@ class RecordedSession:
     # ---- `common.session.Application`
 
     def on_hello(self) -> None:
-        assert self.session.peer is not None
         kind = HelloReceived if self.session.state is State.DECIDING else Welcomed
         self._note(kind(self.session.peer))
 

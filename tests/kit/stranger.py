@@ -25,6 +25,7 @@ from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.messages import Chunk, End, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
 from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.version import introduce
+from tests.kit.apart import apart
 
 if TYPE_CHECKING:
     from common.codec import UnknownFrame
@@ -142,7 +143,7 @@ class Stranger:
         while True:
             opcode, payload = self._next()
             if opcode == BINARY:
-                return decode(payload)
+                return list(apart(decode(payload)))
             if opcode == CLOSE:
                 return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
 

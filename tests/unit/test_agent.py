@@ -202,7 +202,7 @@ class LinkedAgent:
     @property
     def at_rest(self) -> bool:
         """Whether nothing of any call is left in the agent."""
-        calls = [stream for stream in self.edge.session._streams.values() if not stream.mine]
+        calls = [stream for stream in self.edge._streams.values() if not stream.mine]
         left = (calls, self.operations._running, self.operations._until, self.lease._running, self.lease._waiting)
         return not any(left) and self.metrics.calls_in_flight == 0
 
@@ -286,10 +286,10 @@ async def test_an_answer_after_the_answer_changes_nothing(linked: LinkedAgent) -
 
 async def test_the_memory_of_a_request_counts_until_its_call_is_over(linked: LinkedAgent) -> None:
     stream = await linked.call(CREATE, create(parameters={"a": "x" * 100_000}))
-    held = linked.edge.session._inbox.granted + linked.edge.session._inbox.owed
+    held = linked.edge._inbox.granted + linked.edge._inbox.owed
     linked.driver.calls[0].answer(VOLUME)
     await linked.answered(stream)
-    assert linked.edge.session._inbox.granted + linked.edge.session._inbox.owed >= held + 100_000
+    assert linked.edge._inbox.granted + linked.edge._inbox.owed >= held + 100_000
 
 
 async def test_a_call_goes_where_the_drivers_are_since_their_last_change(linked: LinkedAgent) -> None:

@@ -30,9 +30,9 @@ async def world(tmp_path: Path) -> AsyncIterator[Known]:
 async def came(world: Known, *, lease_s: int = 60) -> tuple[Link, Link]:
     """The agent of n1 is connected, and says how long it goes on without its hub."""
     links = await world.connected()
-    peer = links[0].session.peer
+    peer = links[0].peer
     assert peer is not None
-    links[0].session.peer = replace(peer, controller_lease_s=lease_s)
+    links[0].peer = replace(peer, controller_lease_s=lease_s)
     return links
 
 
@@ -118,8 +118,8 @@ async def test_a_node_that_has_just_come_back_is_away_until_it_reports_the_drive
     at_hub, _ = await came(world)
     world.nodes.disconnect("n1", at_hub)
     link = await world.come(hello(boot=2))
-    assert link.session.peer is not None
-    link.session.peer = replace(link.session.peer, controller_lease_s=60)
+    assert link.peer is not None
+    link.peer = replace(link.peer, controller_lease_s=60)
     assert seat(world).unfit == "has not reported the driver since it connected"
     assert seat(world).away_since is not None
 

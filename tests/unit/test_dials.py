@@ -145,7 +145,8 @@ async def test_a_reader_that_is_slow_holds_its_sender_up() -> None:
     assert accepted.unsent(number) == 2
     dialled.consumed(number, 100)
     accepted.end(number, OK)
-    dialled.writer.flush()
+    dialled.writer.flush_soon()
+    await settle()
     await settle()
     assert ear.heard == [bytes(100)] * 2
 
@@ -165,7 +166,7 @@ async def test_silence_ends_no_link_and_wakes_nobody_for_a_day() -> None:
     accepted, dialled = await joined(Acceptor(), Limits(keepalive_s=0.1))
     now = dialled.loop.time()
     for link in (accepted, dialled):
-        due = link.session.next_tick()
+        due = link.next_tick()
         assert due is not None
         assert due > now + 23 * 3600
 

@@ -73,7 +73,7 @@ async def world(tmp_path: Path) -> AsyncIterator[Hub]:
 async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(world: Hub) -> None:
     hello = introduce("edge", "n1", instance="i-1", boot=1)
     at_hub, at_peer = link_pair(world.hub, Peer(accepts=False), hello, identity=NETWORK)
-    at_hub.received(at_peer.pull() + encode(Ping(1)))
+    at_hub.receive(at_peer.to_send() + encode(Ping(1)), 0.0)
     assert at_hub.over
     assert not world.nodes.is_connected("n1")
     reinstalled = await world.come(introduce("edge", "n1", instance="i-2", boot=1))

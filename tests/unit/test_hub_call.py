@@ -226,7 +226,7 @@ async def test_a_deadline_that_passes_at_the_node_names_the_node(world: Hub) -> 
     stream = ask(link, timeout_s=60.0)
     await settle()
     at_node = world.links[0]
-    at_node.session.tick(at_node.loop.time() + 61.0)
+    at_node.tick(at_node.loop.time() + 61.0)
     _, status = await answer(stream)
     assert status.code == Code.DEADLINE_EXCEEDED
     assert status.message.startswith(
@@ -268,7 +268,7 @@ async def test_a_caller_that_leaves_during_the_claim_reaches_no_node(world: Hub)
     await settle()
     world.records.end_writes()
     await settle()
-    assert world.links[0].session.open_streams == 1  # the agent's reports
+    assert world.links[0].open_streams == 1  # the agent's reports
     assert in_flight(world) == (0, 0)
     assert holder(world) == []
 

@@ -143,7 +143,7 @@ class Traffic:
     def books(self) -> list[object]:
         """All that the hub still knows of calls, and how much of each window is away."""
         hub, book = self.world.hub._calls, self.world.placement.claims.book("d.example")
-        sessions = [link.session for link in self.world.links if not link.over]
+        sessions = [link for link in self.world.links if not link.over]
         return [
             self.world.metrics.calls_in_flight,
             hub.counts._under_way,
@@ -159,6 +159,6 @@ async def test_calls_that_end_in_any_way_leave_nothing_behind(seed: int, tmp_pat
     traffic = Traffic(seed, tmp_path)
     async with running(traffic.world):
         await traffic.run()
-        traffic.proxy.writer.flush()
+        traffic.proxy.writer.flush_soon()
         await until(lambda: not any(traffic.books()), "empty books", within_s=10.0, instead=traffic.books)
         assert len(set(traffic.ends)) > 1

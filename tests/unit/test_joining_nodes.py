@@ -458,14 +458,14 @@ async def test_one_address_does_not_keep_the_others_out(enrolling: EnrollingHub)
     enrolling.links.append(at_hub)
     await settle()
     assert await answer(open_stream(other, AskCa()))
-    assert flooders[0].session.state.name == "CLOSED"
+    assert flooders[0].state.name == "CLOSED"
     assert await answer(open_stream(flooders[1], AskCa()))
 
 
 async def test_a_link_that_stays_is_ended_after_its_time(enrolling: EnrollingHub) -> None:
     enrolling.strangers = JoinLinks(enrolling.enrolment, life_s=0.0)
     link = await enrolling.dial()
-    assert link.session.state.name == "CLOSED"
+    assert link.state.name == "CLOSED"
 
 
 async def test_a_hub_that_stops_takes_no_more_joins(enrolling: EnrollingHub) -> None:

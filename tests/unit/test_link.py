@@ -85,7 +85,7 @@ async def test_a_detached_task_answers_a_caller_who_waits() -> None:
     assert await stream.receive() == b"done"
     assert await stream.receive() is None
     stream.acknowledge(delivered=True)
-    opening.writer.flush()  # else it may wait for the next message
+    opening.writer.flush_soon()  # else it may wait for the next message
     await settle()
     assert work.released == [True]
 
@@ -183,9 +183,9 @@ async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_n
     await settle()
     first = opening.open(Kind.ORDER)
     assert await first.receive() is None
-    opening.session.acknowledge(first.id, delivered=True)
-    opening.session.open(NOBODY, Kind.ORDER, now=0.0)
-    serving.received(opening.pull())  # one message
+    opening.acknowledge(first.id, delivered=True)
+    opening.start(NOBODY, Kind.ORDER)
+    serving.receive(opening.to_send(), 0.0)  # one message
     await settle()
     assert serving.over
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("stream")] == []
@@ -197,7 +197,7 @@ async def test_a_peer_that_breaks_the_rules_in_the_message_of_its_hello_is_gone_
 ) -> None:
     handler = Peer()
     serving, opening = link_pair(handler, Peer(accepts=False))
-    serving.received(opening.pull() + encode(Ping(1)))
+    serving.receive(opening.to_send() + encode(Ping(1)), 0.0)
     ((reason, _),) = handler.ends
     assert reason == "protocol-error"
     assert not serving.greeted

@@ -38,6 +38,7 @@ from common.messages import (
     encode_open,
     read,
 )
+from common.status import Status
 from tests.kit.examples import examples
 
 HELLO = Hello(
@@ -77,12 +78,17 @@ GOLDEN: list[tuple[Frame, bytes]] = [
     (Pong(300), b"\x92\x04\xcd\x01\x2c"),
     (
         Open(2, 1, 1, "dir.csi", "/csi.v1.Identity/Probe", "n7", "c-1", 10_000, 300),
-        b"\x9a\x05\x02\x01\x01\xa7dir.csi\xb6/csi.v1.Identity/Probe\xa2n7\xa3c-1\xcd\x27\x10\xcd\x01\x2c",
+        b"\x9c\x05\x02\x01\x01\xa7dir.csi\xb6/csi.v1.Identity/Probe\xa2n7\xa3c-1\xcd\x27\x10\xcd\x01\x2c\xc2\xc4\x00",
+    ),
+    (
+        Open(2, 1, 1, "dir.csi", "/csi.v1.Identity/Probe", "n7", "c-1", 0, 0, has_first=True, first=b"abc"),
+        b"\x9c\x05\x02\x01\x01\xa7dir.csi\xb6/csi.v1.Identity/Probe\xa2n7\xa3c-1\x00\x00\xc3\xc4\x03abc",
     ),
     (Chunk(2, 0, b"abc"), b"\x94\x06\x02\x00\xc4\x03abc"),
     (Chunk(2, 70_000, b""), b"\x94\x06\x02\xce\x00\x01\x11\x70\xc4\x00"),
     (Credit(0, 65_536), b"\x93\x07\x00\xce\x00\x01\x00\x00"),
-    (End(2, 14, "gone", "edge"), b"\x95\x08\x02\x0e\xa4gone\xa4edge"),
+    (End(2, 14, "gone", "edge"), b"\x97\x08\x02\x0e\xa4gone\xa4edge\xc2\xc4\x00"),
+    (End(2, 0, "", "vendor", has_last=True, last=b"abc"), b"\x97\x08\x02\x00\xa0\xa6vendor\xc3\xc4\x03abc"),
     (Cancel(2), b"\x92\x09\x02"),
     (Ack(2, delivered=True), b"\x93\x0a\x02\xc3"),
     (Ack(2, delivered=False), b"\x93\x0a\x02\xc2"),
@@ -90,7 +96,7 @@ GOLDEN: list[tuple[Frame, bytes]] = [
 ]
 """The wire. A change here is a change that peers of another version see: think of WIRE_VERSION and of features."""
 
-FRAMES = {type(frame): frame for frame, _ in GOLDEN}
+FRAMES = {type(frame): frame for frame, _ in reversed(GOLDEN)}
 
 
 def named(frame: Frame) -> str:
@@ -123,13 +129,14 @@ def test_each_frame_class_has_golden_bytes_and_a_type_number_of_its_own() -> Non
 
 def test_a_frame_has_the_same_bytes_on_the_short_way() -> None:
     assert encode_chunk(2, 70_000, memoryview(b"abcdef")[1:3]) == encode(Chunk(2, 70_000, b"bc"))
-    assert encode_open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7, 300) == encode(
-        Open(2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7, 300)
-    )
+    heading = 2, Kind.CALL, Priority.SYNC, "d", "m", "n", "c", 7, 300
+    assert encode_open(heading) == encode(Open(*heading))
+    assert encode_open(heading, b"") == encode(Open(*heading, has_first=True))
     assert encode_credit(0, 65_536) == encode(Credit(0, 65_536))
     assert encode_ack(2, delivered=True) == encode(Ack(2, delivered=True))
     for text in ("", "gone", "half a pair: \ud800", "é" * MAX_TEXT_BYTES, "\udc80" * MAX_TEXT_BYTES):
-        assert encode_end(2, 14, text, text) == encode(End(2, 14, text, text))
+        assert encode_end(2, Status(14, text, text)) == encode(End(2, 14, text, text))
+        assert encode_end(2, Status(0, text, text), b"") == encode(End(2, 0, text, text, has_last=True))
 
 
 def test_a_frame_is_read_to_its_fields_and_its_defaults() -> None:

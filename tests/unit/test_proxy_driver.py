@@ -269,4 +269,4 @@ async def test_a_hub_that_drains_ends_the_watch_for_good(world: Proxy) -> None:
     world.proxy.draining(link, "bye")
     await settle()
     assert hub.watches == 3
-    assert link.session.open_streams == 0
+    assert link.open_streams == 0

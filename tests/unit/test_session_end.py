@@ -108,7 +108,6 @@ def test_after_a_lost_link_nothing_comes_out_and_nothing_goes_in() -> None:
     session = pair.hub.session
     session.lost("again")
     session.goodbye("x", "y")
-    session.refuse("x", "y")
     session.drain("x")
     session.send(number, b"x")
     session.end(number, OK)

@@ -11,6 +11,7 @@ from common.messages import Ack, Cancel, Chunk, Kind, Open, encode
 from common.receiver import NOBODY
 from common.session import Session, State
 from common.status import Code, Status
+from tests.kit.recorded_session import NoWriter
 from tests.unit.wire.pair import SMALL, hello_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ class Side:
         self.calls: list[tuple[int, str, Any]] = []
         self.does: dict[tuple[int, str], Callable[[], object]] = {}
         self.faults: list[Exception] = []
-        self.session = Session(hello_of("edge" if dialler else "hub"), dialler=dialler, limits=SMALL, now=0.0)
+        self.session = Session(
+            hello_of("edge" if dialler else "hub"), dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=NoWriter()
+        )
         self.session.application = self
 
     def call(self, stream: int, method: str, said: Any = None) -> None:
@@ -46,7 +49,7 @@ class Side:
 
     def open(self, message: bytes | None = None, **how: Any) -> int:
         receiver = Told(self, 0)
-        receiver.stream = self.session.open(receiver, Kind.ORDER, message, now=0.0, **how)
+        receiver.stream = self.session.start(receiver, Kind.ORDER, message, **how)
         return receiver.stream
 
     def receive(self, *frames: Frame) -> None:
@@ -196,7 +199,7 @@ def test_a_receiver_hears_nothing_after_its_end_although_its_message_has_just_le
 
 def test_nobody_hears_everything_and_does_nothing() -> None:
     hub, edge = pair()
-    number = hub.session.open(NOBODY, Kind.ORDER, b"x", now=0.0)
+    number = hub.session.start(NOBODY, Kind.ORDER, b"x")
     carry(hub, edge)
     edge.session.end(number, OK, b"y")
     carry(hub, edge)

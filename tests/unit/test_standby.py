@@ -117,7 +117,7 @@ async def test_lines_of_strangers_at_a_standby_count_for_their_address(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     at_hub, _ = link_pair(site.standby, Peer(accepts=False), identity=NETWORK)
-    at_hub.received(b"\xff")
+    at_hub.receive(b"\xff", 0.0)
     (line,) = caplog.records
     assert ("no hello from 10.0.0.1:7" in line.message, vars(line)["peer"]) == (True, "10.0.0.1")
 

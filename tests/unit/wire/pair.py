@@ -11,6 +11,7 @@ from common.limits import Limits
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
 from common.session import State
 from common.status import Code, Status
+from tests.kit.apart import apart
 from tests.kit.events import Closed, Event, HelloReceived, Message
 from tests.kit.recorded_session import RecordedSession
 
@@ -191,5 +192,5 @@ def sent_frames(session: RecordedSession) -> list[Frame | UnknownFrame]:
     """Everything that a session has to send, decoded."""
     found: list[Frame | UnknownFrame] = []
     while data := session.to_send():
-        found += decode(data)
+        found += apart(decode(data))
     return found
