@@ -1,5 +1,6 @@
 """A recorded session: a session whose application and receivers write down each call as an event."""
 
+from collections import deque
 from typing import Any
 
 from common.errors import CallTimeout, TunnelClosed
@@ -23,13 +24,15 @@ from tests.kit.events import (
 )
 
 
-class NoWriter:
-    """A way out that is never free: all waits for `Session.to_send()`."""
+class Way:
+    """A session's way out. While it is not free, all waits for `Session.to_send()`."""
 
-    is_free = False
+    def __init__(self) -> None:
+        self.is_free = False
+        self.wire: deque[bytes] = deque()
 
     def write(self, data: bytes) -> None:
-        raise AssertionError(data)
+        self.wire.append(data)
 
     def flush_soon(self) -> None: ...
 
@@ -39,7 +42,8 @@ class NoWriter:
 class RecordedSession:
     def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
         self._now = now
-        self.session = Session(hello, dialler=dialler, limits=limits, clock=lambda: self._now, writer=NoWriter())
+        self.way = Way()
+        self.session = Session(hello, dialler=dialler, limits=limits, clock=lambda: self._now, writer=self.way)
         self.session.application = self
         self._events: list[Event] = []
 

@@ -47,9 +47,19 @@ class SessionModel(RuleBasedStateMachine):
         calls = list(self.traffic.calls.values())
         return calls[-1 - pick % len(calls)] if calls else None
 
-    @rule(side=SIDES, priority=st.integers(0, 3), timeout_s=TIMEOUTS, sizes=st.lists(SIZES, max_size=3))
-    def open(self, side: str, priority: int, timeout_s: float | None, sizes: list[int]) -> None:
-        call = self.traffic.open(side, priority, timeout_s)
+    @rule(side=SIDES, is_free=st.booleans())
+    def free(self, side: str, is_free: bool) -> None:
+        self.traffic.free(side, is_free=is_free)
+
+    @rule(
+        side=SIDES,
+        priority=st.integers(0, 3),
+        timeout_s=TIMEOUTS,
+        first=st.none() | SIZES,
+        sizes=st.lists(SIZES, max_size=3),
+    )
+    def open(self, side: str, priority: int, timeout_s: float | None, first: int | None, sizes: list[int]) -> None:
+        call = self.traffic.open(side, priority, timeout_s, first)
         for size in sizes if call else []:
             assert call is not None
             self.traffic.send(call, up=True, size=size)
@@ -60,10 +70,10 @@ class SessionModel(RuleBasedStateMachine):
             for size in sizes:
                 self.traffic.send(call, up=up, size=size)
 
-    @rule(pick=PICK, code=st.sampled_from([0, 14, 4_711]))
-    def end(self, pick: int, code: int) -> None:
+    @rule(pick=PICK, code=st.sampled_from([0, 14, 4_711]), last=st.none() | SIZES)
+    def end(self, pick: int, code: int, last: int | None) -> None:
         if call := self.call(pick):
-            self.traffic.end(call, code)
+            self.traffic.end(call, code, last)
 
     @rule(pick=PICK, delivered=st.booleans())
     def acknowledge(self, pick: int, delivered: bool) -> None:
@@ -125,7 +135,7 @@ def test_every_stream_ends_once_whole_and_paid_for_whatever_happens_to_the_link(
 
 ACTIONS = {
     "open": 10, "send": 30, "end": 5, "acknowledge": 8, "cancel": 2, "consume": 14, "pull": 10, "deliver": 10,
-    "flow": 8, "wait": 1.5, "drain": 0.06, "goodbye": 0.06, "lose": 0.06, "cut": 0.06,
+    "flow": 8, "free": 1, "wait": 1.5, "drain": 0.06, "goodbye": 0.06, "lose": 0.06, "cut": 0.06,
 }  # fmt: skip
 """What happens in dense traffic, and how often."""
 
@@ -137,7 +147,11 @@ def happen(traffic: Traffic, action: str, chance: Random) -> None:
     size = chance.choice([0, 1, 30, 99, 100, 101, 250, 300, 301])
     match action:
         case "open":
-            traffic.open(side, chance.randint(0, 3), chance.choice([None, None, 5.0, 60.0]))
+            traffic.open(
+                side, chance.randint(0, 3), chance.choice([None, None, 5.0, 60.0]), chance.choice([None, size])
+            )
+        case "free":
+            traffic.free(side, is_free=chance.random() < 0.5)
         case "consume":
             traffic.consume(side, chance.randrange(10))
         case "pull" | "deliver":
@@ -152,8 +166,10 @@ def happen(traffic: Traffic, action: str, chance: Random) -> None:
             traffic.cut()
         case "send" if call:
             traffic.send(call, up=chance.random() < 0.5, size=size)
-        case "end" | "cancel" if call:
-            getattr(traffic, action)(call)
+        case "end" if call:
+            traffic.end(call, last=chance.choice([None, size]))
+        case "cancel" if call:
+            traffic.cancel(call)
         case "acknowledge" if call:
             traffic.acknowledge(call, delivered=chance.random() < 0.5)
 

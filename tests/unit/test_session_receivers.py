@@ -11,7 +11,7 @@ from common.messages import Ack, Cancel, Chunk, Kind, Open, encode
 from common.receiver import NOBODY
 from common.session import Session, State
 from common.status import Code, Status
-from tests.kit.recorded_session import NoWriter
+from tests.kit.recorded_session import Way
 from tests.unit.wire.pair import SMALL, hello_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Side:
         self.does: dict[tuple[int, str], Callable[[], object]] = {}
         self.faults: list[Exception] = []
         self.session = Session(
-            hello_of("edge" if dialler else "hub"), dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=NoWriter()
+            hello_of("edge" if dialler else "hub"), dialler=dialler, limits=SMALL, clock=lambda: 0.0, writer=Way()
         )
         self.session.application = self
 

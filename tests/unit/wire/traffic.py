@@ -83,8 +83,8 @@ class Party:
     session: RecordedSession
     limits: Limits
     clock_s: float
+    wire: deque[bytes]
     held: deque[tuple[int, bytes]] = field(default_factory=deque)
-    wire: deque[bytes] = field(default_factory=deque)
     closed: bool = False
 
 
@@ -105,32 +105,32 @@ class Traffic:
         for call in self.calls.values():
             self._check_finished(call)
         self.calls = {}
-        self.parties = {
-            name: Party(
-                name,
-                RecordedSession(
-                    hello_of(name, name), dialler=name == "edge", limits=self.limits[name], now=self._clock(name)
-                ),
-                self.limits[name],
-                self._clock(name),
-            )
-            for name in ("hub", "edge")
-        }
+        self.parties = {name: self._party(name) for name in ("hub", "edge")}
         self.flow()
         self.parties["hub"].session.accept(1)
         self.flow()
         assert all(party.session.state is State.OPEN for party in self.parties.values())
 
+    def _party(self, name: str) -> Party:
+        limits, clock_s = self.limits[name], self._clock(name)
+        session = RecordedSession(hello_of(name, name), dialler=name == "edge", limits=limits, now=clock_s)
+        return Party(name, session, limits, clock_s, session.way.wire)
+
     # ---- what applications do ----------------------------------------------------------------------------------------
 
-    def open(self, name: str, priority: int, timeout_s: float | None) -> Call | None:
-        """Open a stream, if the session takes it."""
+    def open(self, name: str, priority: int, timeout_s: float | None, first: int | None = None) -> Call | None:
+        """Open a stream, if the session takes it, with a first message of a size."""
         party = self.parties[name]
+        payload = None if first is None else bytes(first)
         mine_open = party.session._mine_open
         try:
             number = party.session.open(
-                Kind.ORDER, now=self._clock(name), priority=priority, call=name, timeout_s=timeout_s
+                Kind.ORDER, payload, now=self._clock(name), priority=priority, call=name, timeout_s=timeout_s
             )
+        except MessageTooLarge:
+            assert first is not None
+            assert first > self.limits[self._other(name)].max_message_bytes
+            return None
         except TunnelClosed:
             draining = party.session._peer_draining or party.session._draining is not None
             assert party.session.state is not State.OPEN or draining
@@ -141,6 +141,8 @@ class Traffic:
         assert (name, number) not in self.calls, "an id was used again"
         deadline = None if timeout_s is None else self.now + timeout_s
         call = self.calls[name, number] = Call(name, number, deadline)
+        if payload is not None:
+            call.up.append(payload)
         self._hear(party)
         return call
 
@@ -161,13 +163,20 @@ class Traffic:
             assert party.session.unsent(call.number)  # so that `Writable` follows
         self._hear(party)
 
-    def end(self, call: Call, code: int = Code.OK) -> None:
-        """The acceptor ends a stream; late ends are the session's to ignore."""
+    def end(self, call: Call, code: int = Code.OK, last: int | None = None) -> None:
+        """The acceptor ends a stream, with a last message of a size; late ends are the session's to ignore."""
         party = self.parties[self._other(call.opener)]
-        if call.served:
-            call.end = Status(code, f"{call.opener} {call.number}", "vendor")
+        payload = None if last is None else bytes(last)
+        ends = call.served
+        end = Status(code, f"{call.opener} {call.number}", "vendor")
         if call.opened:
-            party.session.end(call.number, call.end or Status(Code.INTERNAL, "nobody may see this"))
+            try:
+                party.session.end(call.number, end if ends else Status(Code.INTERNAL, "nobody may see this"), payload)
+            except MessageTooLarge:
+                ends = False
+        if ends:
+            call.end = end
+            call.down += [] if payload is None else [payload]
         self._hear(party)
 
     def cancel(self, call: Call) -> None:
@@ -204,6 +213,10 @@ class Traffic:
         self._hear(self.parties[name])
 
     # ---- what the link does ------------------------------------------------------------------------------------------
+
+    def free(self, name: str, *, is_free: bool) -> None:
+        """Let the session of a side write at once, or let all wait for `pull`."""
+        self.parties[name].session.way.is_free = is_free
 
     def pull(self, name: str, most: int = 1) -> bool:
         """Hand WebSocket messages to the transport; False if there is none."""
