@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 FILES = {
     "common": "accounting codec deadlines dial inbox link messages outbox receiver served_by_tasks session "
-    "stream_books tcp transport turn websocket_frames",
+    "stream_books tcp transport websocket_frames",
     "cloud": "call csi_proxy_driver forwarded_call node_calls uds_hub visit",
-    "edge": "driver_call hub_call operations time_limit",
+    "edge": "driver_call hub_call operations",
 }
 """By folder: session, link, transport and calls. All of `common/relay` is on the path, too."""
 

@@ -16,7 +16,6 @@ A session on the event loop and on the network:
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`: the other side of a connection, with the names and the key of its certificate.
 * `certificate_ends`: when this process's certificate and its CA end.
-* `turn`: lets the answers to bytes that came in one go share a write.
 * `tcp`: a TCP connection under a WebSocket: before TLS, its options, its errors in words.
 * `websocket_frames`, `transport`: the usual frame of a WebSocket; a WebSocket under a link.
 * `backoff`, `proxy`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
