@@ -37,12 +37,11 @@ from cloud.class_parameters import OWN, without_own
 from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
 from cloud.placement import outcome
-from cloud.placement.claim import Attempt, Claim
+from cloud.placement.claim import Attempt, Claim, Untaken
 from cloud.placement.decisions import Ask, AskAll, Keeping, Segment, Send
 from cloud.placement.placement import Placement
-from cloud.placement.requests import LONGEST_CHARS, made, settled_with
-from cloud.placement.rules import Thing
-from cloud.placement.segment import placed_answer, terms_of, without_topology
+from cloud.placement.requests import LONGEST_CHARS, NOTHING_MADE, made, settled_with
+from cloud.placement.segment import placed_answer, without_topology
 from cloud.question import Question
 from cloud.visit import Visit
 from common.accounting import Account, Accounts
@@ -117,8 +116,8 @@ class Call(Receiver):
 
     __slots__ = (
         "_answers", "_ask", "_attempt", "_calls", "_deadline", "_frame", "_is_checked", "_is_over", "_key", "_link",
-        "_message", "_number", "_owed", "_request", "_send", "_status", "_task", "_things", "_timeout_s", "_untaken",
-        "_visit", "account",
+        "_made", "_message", "_number", "_owed", "_request", "_send", "_status", "_task", "_timeout_s",
+        "_untaken", "_visit", "account",
     )  # fmt: skip
 
     def __init__(self, calls: Calls, link: Link, frame: Open, deadline: float | None) -> None:
@@ -151,9 +150,9 @@ class Call(Receiver):
         """Its message, while the outcome is recorded."""
         self._attempt: Attempt | None = None
         """The attempt at the name, if there is one, until its end is counted."""
-        self._things: tuple[Thing, ...] = ()
-        """The things that the message names, if the call is a create."""
-        self._untaken: dict[tuple[Thing, str], object] = {}
+        self._made = NOTHING_MADE
+        """What the message of a create names."""
+        self._untaken = Untaken()
         """The things of a success that the caller has not taken yet."""
         timeout_s = None if deadline is None else max(0.001, deadline - link.loop.time())
         self.account: Account = calls.accounts.begin(
@@ -231,8 +230,8 @@ class Call(Receiver):
             request = without_topology(account.method, request)
         if deadline is not None:
             self._timeout_s = before_the_caller(max(0.001, deadline - self._link.loop.time()))
-        if self._attempt is not None:
-            self._attempt.send()
+        if (attempt := self._attempt) is not None:
+            attempt.send()
         try:
             number = visit.link.start(
                 self,
@@ -250,7 +249,9 @@ class Call(Receiver):
             raise visit.not_sent(error) from error
         self._visit, self._number = visit, number
         visit.calls[account.driver] += 1
-        self.writable()
+        if self._owed >= 0 and not visit.link.unsent(number):  # else `writable` follows
+            owed, self._owed = self._owed, -1
+            self._link.consumed(self._frame.stream, owed)
 
     def _ask_all(self, ask_all: AskAll, request: bytes) -> None:
         """Let a task ask the nodes. To cancel the call ends it."""
@@ -289,12 +290,12 @@ class Call(Receiver):
         self._status, end = status, None
         if message is not None:
             self._answers.append(len(message))
-        if not self._send.passes:
+        if self._send.keeping is not Keeping.NEVER or self._send.segment is not Segment.AS_IS:
             try:
                 if message is not None:
                     message = self._checked(message, is_only=True)
                 claim = self._attempt.claim if self._attempt is not None else None
-                end = self._record(status, message)
+                end = self._record(status)
             except Exception as error:  # noqa: BLE001  # the caller gets it
                 self._fail(error)
                 return
@@ -401,28 +402,25 @@ class Call(Receiver):
         Raises:
             AnswerRefused: it is one of a create, and unreadable, too large, or not the only one.
         """
+        ask, send, why, chars = self._ask, self._send, "", 0
         if self._attempt is not None:
-            try:
-                self._things = self._made(message, is_only=is_only)
-            except CallError:
+            if not is_only:
+                why = "more than one message"
+            else:
+                try:
+                    self._made = made(ask.method, message)
+                except ValueError as error:
+                    why = f"a message that the hub cannot read ({error})"
+                for thing in self._made.things:
+                    chars += len(thing.id)
+            if chars > LONGEST_CHARS * (1 + len(ask.asked.things)):
+                why = f"ids of {chars} characters, and CSI allows 128 bytes for each"
+            if why:
                 self._end(in_doubt=True)
-                raise
-        return placed_answer(self.account.method, self._send, message)
+                raise AnswerRefused(ask.driver, ask.name, send.node, why)
+        return message if send.segment is Segment.AS_IS else placed_answer(ask.method, send, message)
 
-    def _made(self, message: bytes, *, is_only: bool) -> tuple[Thing, ...]:
-        driver, name, node = self._ask.driver, self._ask.name, self._send.node
-        if not is_only:
-            raise AnswerRefused(driver, name, node, "more than one message")
-        try:
-            things = made(self._ask.method, message)
-        except ValueError as error:
-            raise AnswerRefused(driver, name, node, f"a message that the hub cannot read ({error})") from error
-        chars = sum(len(thing.id) for thing in things)
-        if chars > LONGEST_CHARS * (1 + len(self._ask.asked.things)):
-            raise AnswerRefused(driver, name, node, f"ids of {chars} characters, and CSI allows 128 bytes for each")
-        return things
-
-    def _record(self, status: Status, message: bytes | None) -> asyncio.Future[None] | None:
+    def _record(self, status: Status) -> asyncio.Future[None] | None:
         """Record the outcome. Returns the end of the write, if the caller has to wait for it.
 
         Raises:
@@ -445,10 +443,15 @@ class Call(Receiver):
             self._keep()  # until `released`
             return None
         else:
-            if send.is_exclusive:
-                self._refuse_foreign(message)
+            if send.is_placed or send.has_own_ids:
+                foreign, book = self._calls.placement.foreign, claims.book(ask.driver)
+                try:
+                    foreign.check(ask.driver, ask.name, send.node, book, self._made)
+                except CallError:
+                    self._end(in_doubt=True)
+                    raise
             self._attempt = None
-            return claims.made(ask.driver, attempt, send.node, self._things)
+            return claims.made(ask.driver, attempt, send.node, self._made.things)
         # Nobody asks again after a final answer, so the records must not have the name as open then.
         ended = [*freed, ask.name] if was_kept and not attempt.claim.is_kept else freed
         return claims.written(ask.driver, ended) if ended else None
@@ -456,7 +459,8 @@ class Call(Receiver):
     def _recorded(self, claim: Claim | None, end: asyncio.Future[None]) -> None:
         """Tell the caller the end. The record goes on if the caller leaves."""
         try:
-            self._calls.placement.claims.check(end, self._ask.driver, claim)
+            if end.exception() is not None:
+                self._calls.placement.claims.check(end, self._ask.driver, claim)
         except Exception as error:  # the caller gets it, and logs a bug
             if self._is_over and not isinstance(error, CallError):
                 log.exception("the outcome of %s was not recorded, and its caller has left", self.account.method)
@@ -470,8 +474,8 @@ class Call(Receiver):
         """Count the end of a call at an elected node. Returns the other names that are free now."""
         claims, driver, is_create = self._calls.placement.claims, self._ask.driver, bool(self._ask.asked.name)
         if status.ok:  # the leak audit knows that the things are new
-            claims.note_new(driver, self._send.node, self._things)
-            self._end(in_doubt=is_create and not self._things)
+            claims.note_new(driver, self._send.node, self._made.things)
+            self._end(in_doubt=is_create and not self._made.things)
         else:
             self._end(in_doubt=outcome.stays_open(status, is_create=is_create))
         if not status.ok or is_create:
@@ -490,20 +494,10 @@ class Call(Receiver):
         if outcome.must_wait(send, is_open=attempt.claim.is_open, in_doubt=in_doubt):
             raise NameElsewhere(ask.driver, ask.name, send.node, "a topology that this node does not have")
 
-    def _refuse_foreign(self, message: bytes | None) -> None:
-        placement, driver, name, node = self._calls.placement, self._ask.driver, self._ask.name, self._send.node
-        try:
-            if message is not None:
-                placement.foreign.check_place(driver, name, node, terms_of(self._ask.method, message))
-            placement.foreign.check(driver, name, node, placement.claims.book(driver), self._things)
-        except CallError:
-            self._end(in_doubt=True)
-            raise
-
     def _keep(self) -> None:
         if not self._untaken:
             claims, ask = self._calls.placement.claims, self._ask
-            self._untaken = claims.keep(ask.driver, self._send.node, ask.name, self._things)
+            self._untaken = claims.keep(ask.driver, self._send.node, ask.name, self._made.things)
 
     def _give_up(self, *, is_taken: bool) -> None:
         """End a call whose answer was taken or not. A success's things are recorded; any other end is in doubt."""

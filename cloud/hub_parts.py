@@ -1,5 +1,7 @@
 """The parts of a hub, put together: all of it but its listeners and its files (`hub_process`)."""
 
+from functools import partial
+
 from cloud.abandon.abandonment import Abandonment
 from cloud.absences import Absences
 from cloud.call import Calls
@@ -63,7 +65,7 @@ class HubParts:
             claims,
             offers=Offers(records, metrics),
             metrics=metrics,
-            loss=lambda: incarnation.loss,
+            loss=partial(getattr, incarnation, "loss"),
             owners=segments.owners,
             affinity=Affinity(sync.source) if sync.source is not None else None,
             most_open=settings.max_open_creates,

@@ -45,8 +45,7 @@ class NodeCalls:
         self._failures: dict[str, FailedCall] = {}
 
     def goes_to(self, account: Account, node: str) -> None:
-        """Count a call as under way on this node, and on no other."""
-        self._leaves(account)
+        """Count a call as under way on this node. It is told once, or again with the same node."""
         account.node = node
         calls = self._under_way.get(node)
         if calls is None:
@@ -62,17 +61,21 @@ class NodeCalls:
             request: a number that every try of this call has.
             is_open: whether it was sent to the node, which has not answered.
         """
-        self._leaves(account)
+        calls = self._under_way.get(account.node)
+        if calls is not None:
+            calls.discard(account)
+            if not calls:
+                del self._under_way[account.node]
         if is_open:
             self._remember(account, request)
         elif self._unanswered and status is not None and status.origin != Origin.HUB:
             self._unanswered.get(account.node, {}).pop((account.driver, account.method, request), None)
         if status is None:
             return
-        if status.ok:
-            self._settle(account)
-        else:
+        if status.code:
             self._note(account, status)
+        elif account.node in self._failures:
+            self._settle(account)
 
     def forget(self, node: str) -> None:
         """Drop the failure and the unanswered calls of a node that is gone for good."""
@@ -115,14 +118,6 @@ class NodeCalls:
         calls[key] = began if now - tried < _TRIED_AGAIN_S else account.began, now
         if len(calls) > _MOST_UNANSWERED:
             del calls[next(iter(calls))]
-
-    def _leaves(self, account: Account) -> None:
-        calls = self._under_way.get(account.node)
-        if calls is None:
-            return
-        calls.discard(account)
-        if not calls:
-            del self._under_way[account.node]
 
     def _settle(self, account: Account) -> None:
         failure = self._failures.get(account.node)

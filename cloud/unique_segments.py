@@ -105,10 +105,13 @@ class UniqueSegments:
 
     def owners(self, term: Mapping[str, str]) -> set[str]:
         """The nodes that have the unique segments of a term of a topology."""
-        found = {self._owners.get(segment, "") for segment in self._unique(term)}
-        if NODE_SEGMENT in term:
-            found.add(self.owner(NODE_SEGMENT, term[NODE_SEGMENT], ()))
-        return found - {""}
+        found = set()
+        for segment in term.items():
+            key, value = segment
+            owner = value if key == NODE_SEGMENT else self._owners.get(segment) if key in self._keys else None
+            if owner:
+                found.add(owner)
+        return found
 
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> bool:
         """Give a node those of these segments that are unique. `why_not` has allowed it.

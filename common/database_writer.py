@@ -127,14 +127,29 @@ class DatabaseWriter:
         """
         await self.submit(statements)
 
-    def submit(self, statements: Iterable[Statement], *, replaces: Iterable[Hashable] = ()) -> asyncio.Future[None]:
-        """Begin a `commit`, which takes its place among the other writes now. Returns its end.
+    def submit(
+        self, statements: Iterable[Statement], *, replaces: Iterable[Hashable] = (), is_retried: bool = False
+    ) -> asyncio.Future[None]:
+        """Begin a `commit` or a `persist`, which takes its place among the other writes now. Returns its end.
 
         Args:
             statements: what to execute.
             replaces: earlier `put`s with these keys are not retried once it is committed.
+            is_retried: whether it is a `persist`.
         """
-        return self._submit(_Write(list(statements), replaces=replaces))
+        done = asyncio.get_running_loop().create_future()
+        with self._woken:
+            if self._closing:
+                done.set_exception(WriteFailed(self._path, "the process is stopping"))
+                return done
+            write = _Write(list(statements), done, is_retried, next(self._numbers), replaces)
+            if is_retried:
+                self._retried[write] = write
+            else:
+                self._once.append(write)
+            self._is_awaited = True
+            self._woken.notify()
+        return done
 
     async def persist(self, statements: Iterable[Statement]) -> bool:
         """Execute statements in one transaction, and retry until they are committed.
@@ -143,7 +158,7 @@ class DatabaseWriter:
             Whether they are committed. False: the writer was closed first.
         """
         try:
-            await self._submit(_Write(list(statements), retried=True))
+            await self.submit(statements, is_retried=True)
         except WriteFailed:
             return False
         return True
@@ -178,21 +193,6 @@ class DatabaseWriter:
             self._connection.close()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    def _submit(self, write: _Write) -> asyncio.Future[None]:
-        write.done = asyncio.get_running_loop().create_future()
-        with self._woken:
-            if self._closing:
-                write.done.set_exception(WriteFailed(self._path, "the process is stopping"))
-                return write.done
-            write.number = next(self._numbers)
-            if write.retried:
-                self._retried[write] = write
-            else:
-                self._once.append(write)
-            self._is_awaited = True
-            self._woken.notify()
-        return write.done
 
     def _run(self) -> None:
         """Write until the writer is closed. Runs in the thread."""

@@ -48,6 +48,10 @@ class Affinity:
         """Whether the hub has read every PersistentVolume. Until then a missing one proves nothing."""
         return self._source.is_ready
 
+    def names(self, driver: str, handle: str) -> bool:
+        """Whether a PersistentVolume has this handle."""
+        return (driver, handle) in self._by_handle
+
     def fit(self, handle: str, driver: str, fleet: Fleet) -> Fit:
         """The nodes of the fleet that PersistentVolumes of a handle are for.
 

@@ -91,8 +91,10 @@ class Book:
 
     def begin(self, name: str, node: str, now: float, *, lease_s: int = 0, machine: str = "") -> Attempt:
         """Begin a call under a name that no other node holds, or whose node surely runs none of it any more."""
-        claim = self.claims.setdefault(name, Claim(name))
-        if claim.is_open and claim.node != node:
+        claim = self.claims.get(name)
+        if claim is None:
+            claim = self.claims[name] = Claim(name)
+        elif claim.is_open and claim.node != node:
             claim = self.claims[name] = self.detach(claim)
         if not claim.is_open:
             claim.since, claim.node = now, node
@@ -130,13 +132,16 @@ class Book:
         name = claim.name
         if self.claims.get(name) is not claim:  # forgotten meanwhile
             return
-        if not claim.is_open:
+        is_open = claim.is_open
+        if not is_open:
             claim.is_kept = claim.is_confirmed = False
-        before, node = self._opened.pop(name, ""), claim.node if claim.is_open else ""
-        if node:
+        before, node = self._opened.get(name, ""), claim.node if is_open else ""
+        if before != node:
             self._opened[name] = node
-        _count(self.open, before, -1)
-        _count(self.open, node, 1)
+            if not node:
+                del self._opened[name]
+            _count(self.open, before, -1)
+            _count(self.open, node, 1)
         if bool(before) is not bool(node) and (thing := about(name)) is not None:
             names = self._about.setdefault(thing, set())
             (names.add if node else names.discard)(name)
@@ -177,7 +182,7 @@ class Book:
 
     def put(self, name: str, thing: Thing, node: str, its: Id) -> list[Claim]:
         """Put a thing of a node into the claim of a name. Returns the claims that have changed."""
-        claims = self.drop(thing, node)
+        claims = self.drop(thing, node) if thing in self.ids else []
         claim = self.claims.setdefault(name, Claim(name))
         claim.ids[thing, node] = self.ids.setdefault(thing, {})[node] = its
         _count(self._nodes, node, 1)

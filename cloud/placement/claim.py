@@ -13,6 +13,10 @@ Place = tuple[str, Thing, str]
 """Driver, thing and node."""
 
 
+Untaken = dict[tuple[Thing, str], object]
+"""Things of a pinned success. The mark of each tells this success from a later one with the same thing."""
+
+
 class State(StrEnum):
     """The state of a claim's row. In the records, a call that runs and one in doubt are the same."""
 
@@ -116,7 +120,7 @@ class Claim:
     @property
     def is_open(self) -> bool:
         """Whether a call runs, or is in doubt."""
-        return self.running > 0 or self.in_doubt
+        return self.running > 0 or self.doubtful > self.certain
 
     @property
     def made_at(self) -> set[str]:
@@ -130,13 +134,14 @@ class Claim:
 
     def row(self) -> Row | None:
         """The row that the records should have; None: none."""
-        ids = tuple(
-            (*thing, node, its.since, its.gone) for (thing, node), its in self.ids.items() if its.untaken is None
-        )
-        if self.is_open and self.is_kept:
-            return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, ids)
-        state = State.DELETED if all(gone for *_, gone in ids) else State.MADE
-        return Row(state, "", 0.0, 0, "", ids) if ids else None
+        ids, state = [], State.DELETED
+        for (thing, node), its in self.ids.items():
+            if its.untaken is None:
+                ids.append((thing.kind, thing.id, node, its.since, its.gone))
+                state = state if its.gone else State.MADE
+        if self.is_kept and self.is_open:
+            return Row(State.OPEN, self.node, self.since, self.lease_s, self.machine, tuple(ids))
+        return Row(state, "", 0.0, 0, "", tuple(ids)) if ids else None
 
 
 class Attempt:

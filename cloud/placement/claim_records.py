@@ -21,9 +21,14 @@ def changed_claim(driver: str, name: str, row: Row | None) -> Change:
     """The change to a claim. Without a row the record is removed."""
     if row is None:
         return Change(Kind.CLAIM, (driver, name), None)
-    fields = {"node": row.node, "since": row.since, "lease_s": row.lease_s, "machine": row.machine}
-    ids = [_id_body(*each) for each in row.ids]
-    return Change(Kind.CLAIM, (driver, name), {"state": row.state, **_set(fields), **_set({"ids": ids})})
+    body: Body = {"state": row.state}
+    for field in ("node", "since", "lease_s", "machine"):
+        if value := getattr(row, field):
+            body[field] = value
+    for kind, id_, node, since, gone in row.ids:
+        its = {"kind": kind, "id": id_, "node": node, "since": since}
+        body.setdefault("ids", []).append({**its, "gone": gone} if gone else its)
+    return Change(Kind.CLAIM, (driver, name), body)
 
 
 def changed_mark(driver: str, node: str, mark: Mark | None) -> Change:
@@ -82,17 +87,9 @@ def _read_election(key: Key, body: Body) -> tuple[str, Elected]:
     return driver, Elected(_text(body["node"]), int(body["epoch"]), float(body["since"]), _text(body["why"]))
 
 
-def _id_body(kind: str, id_: str, node: str, since: float, gone: float) -> Body:
-    return {"kind": kind, "id": id_, "node": node, "since": since, **_set({"gone": gone})}
-
-
 def _read_id(body: Body) -> tuple[str, str, str, float, float]:
     texts = _text(body["kind"]), _text(body["id"]), _text(body["node"])
     return (*texts, float(body["since"]), float(body.get("gone", 0)))
-
-
-def _set(fields: Body) -> Body:
-    return {name: value for name, value in fields.items() if value}
 
 
 def _text(value: Any) -> str:  # of a record

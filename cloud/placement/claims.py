@@ -21,13 +21,14 @@ Rules:
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from cloud.election import Elected
 from cloud.placement.book import GONE_S, MOST_LISTED_BYTES, Book, size_bytes
-from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State
+from cloud.placement.claim import Attempt, Claim, Id, Mark, Place, Row, State, Untaken
 from cloud.placement.claim_records import (
     changed_claim,
     changed_election,
@@ -44,9 +45,6 @@ from cloud.placement.rules import Thing
 from cloud.records.records import Body, Change, Key, Kind, Records
 from common.database_writer import WriteFailed
 from common.errors import NameElsewhere, NoPlace, PlacementNotKept
-
-Untaken = dict[tuple[Thing, str], object]
-"""Things of a pinned success. The mark of each tells this success from a later one with the same thing."""
 
 
 class ListsTooLarge(Exception):
@@ -72,15 +70,15 @@ class Claims:
         """
         self.now, self._records = now, records
         self.elections = read_elections(records)
-        self._books: dict[str, Book] = {}
+        self._books: defaultdict[str, Book] = defaultdict(Book)
         self._unforgotten: dict[tuple[str, str], set[str]] = {}
         """By driver and node: the names that an order to forget the node has changed, and the records have not."""
         self._recent = Recent(now())
         claims, marks = read_claims(records)
         for driver, node, mark in marks:
-            self._own(driver).mark(node, mark)
+            self._books[driver].mark(node, mark)
         for driver, name, row in claims:
-            self._load(self._own(driver), name, row)
+            self._load(self._books[driver], name, row)
         for driver, name, row in claims:  # what another row has now must not come back once that one is gone
             claim = self.book(driver).claims.get(name)
             if row != (claim.row() if claim is not None else None):
@@ -143,7 +141,7 @@ class Claims:
         Raises:
             NameElsewhere: a call of the name is open at another node.
         """
-        book = self._own(driver)
+        book = self._books[driver]
         claim = book.claims.get(name)
         if claim is not None and claim.is_open and claim.node != node and claim.node not in over:
             raise NameElsewhere(driver, name, claim.node, node)
@@ -163,7 +161,8 @@ class Claims:
             NoPlace: the name is no longer the node's.
         """
         claim = attempt.claim
-        self.check(end)
+        if end.exception() is not None:
+            self.check(end)
         if self.book(driver).claims.get(claim.name) is not claim:
             why = f"edge node {claim.node} was forgotten, or another one took over, while the call waited; retry it"
             raise NoPlace(driver, claim.name, why)
@@ -171,7 +170,7 @@ class Claims:
 
     def end(self, driver: str, attempt: Attempt, *, in_doubt: bool | None) -> None:
         """Count the end of a call (`Book.end`). The records learn of a new doubt, or that the name is free."""
-        book, claim = self._own(driver), attempt.claim
+        book, claim = self._books[driver], attempt.claim
         was_kept, is_ours = claim.is_kept, book.claims.get(claim.name) is claim
         book.end(attempt, in_doubt=in_doubt)
         if is_ours and claim.in_doubt and not claim.is_confirmed:
@@ -182,7 +181,7 @@ class Claims:
 
     def free(self, driver: str, names: Iterable[str]) -> None:
         """Free names whose outcome does not matter any more. One with calls under way stays."""
-        book = self._own(driver)
+        book = self._books[driver]
         for claim in [book.claims[name] for name in names if name in book.claims]:
             if not claim.running:
                 claim.certain = claim.sent
@@ -212,7 +211,7 @@ class Claims:
 
     def made(self, driver: str, attempt: Attempt, node: str, things: Collection[Thing]) -> "asyncio.Future[None]":
         """End a call that has made things, and record these. Returns the end of the write, for `check`."""
-        book, claim, touched = self._own(driver), attempt.claim, list[Claim]()
+        book, claim, touched = self._books[driver], attempt.claim, list[Claim]()
         for thing in things:
             old = book.ids.get(thing, {}).get(node)
             since = old.since if old is not None and not old.gone else book.listed.get(thing, {}).get(node, self.now())
@@ -223,9 +222,10 @@ class Claims:
             self.end(driver, attempt, in_doubt=True)
         for it in touched:
             book.index(it)
-        # The claims that have lost a thing come first: until the last write, the name is open at the node.
-        own = [it for it in touched if it.name == claim.name]
-        return self._write(driver, [*(it for it in touched if it not in own), *own])
+        if len(touched) > 1:
+            # Those that have lost a thing come first: until the last write, the name is open at the node.
+            touched.sort(key=lambda it: it.name == claim.name)
+        return self._write(driver, touched)
 
     def note_new(self, driver: str, node: str, things: Iterable[Thing]) -> None:
         """Note things that were made now, and that the book does not keep, for the leak audit."""
@@ -233,7 +233,7 @@ class Claims:
 
     def keep(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Untaken:
         """Keep things in memory that a node has made under a name, until `release`."""
-        book, untaken = self._own(driver), Untaken()
+        book, untaken = self._books[driver], Untaken()
         for thing in things:
             mark = untaken[thing, node] = object()
             if node not in book.made(thing):
@@ -247,7 +247,7 @@ class Claims:
 
         Things that were deleted or forgotten meanwhile stay away.
         """
-        book = self._own(driver)
+        book = self._books[driver]
         for (thing, node), mark in untaken.items():
             its = book.ids.get(thing, {}).get(node)
             if its is None or its.untaken is not mark:
@@ -268,7 +268,7 @@ class Claims:
         An id that the node was not known to have leaves nothing if it is long, or if the driver had `MOST_GONE`
         deletions within the last hour: callers can invent any number of those.
         """
-        book, now, touched, is_unlisted = self._own(driver), self.now(), list[Claim](), False
+        book, now, touched, is_unlisted = self._books[driver], self.now(), list[Claim](), False
         for thing in things:
             its, is_listed = book.ids.get(thing, {}).get(node), node in book.listed.get(thing, ())
             if its is None and not is_listed and (len(thing.id) > LONGEST_CHARS or book.gone_since > now - GONE_S):
@@ -301,7 +301,7 @@ class Claims:
             ListsTooLarge: see `MOST_LISTED_BYTES`.
             PlacementNotKept: the mark cannot be written, and the list does not count.
         """
-        book = self._own(driver)
+        book = self._books[driver]
         if book.marks.get(node) is Mark.LISTED or not any(book.may_list(thing, node, began) for thing in things):
             self._listed(driver, node, kind, things, began=began, at=at)
             return
@@ -312,7 +312,7 @@ class Claims:
             self._put_mark(driver, node)
 
     def _listed(self, driver: str, node: str, kind: str, things: Collection[Thing], *, began: float, at: float) -> None:
-        book, now = self._own(driver), self.now()
+        book, now = self._books[driver], self.now()
         before = {thing for thing in book.listed_by(node) if thing.kind == kind}
         told = {thing for thing in things if book.may_list(thing, node, began)}
         new, old = told - before, before - told
@@ -373,9 +373,6 @@ class Claims:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _own(self, driver: str) -> Book:
-        return self._books.setdefault(driver, Book())
-
     def _as_it_is(self, driver: str, name: str) -> Change:
         """A record of a claim or a mark as memory has it."""
         if (node := marked_node(name)) is not None:
@@ -389,9 +386,12 @@ class Claims:
 
     def _write(self, driver: str, claims: Collection[Claim]) -> "asyncio.Future[None]":
         """Write claims now, in this order. Returns the end of the write."""
+        present, changes = self._books[driver].claims, dict[str, Change]()
         for claim in claims:
             claim.has_row = True
-        return self.written(driver, dict.fromkeys(claim.name for claim in claims))
+            if (name := claim.name) not in changes:
+                changes[name] = changed_claim(driver, name, present[name].row() if name in present else None)
+        return self._records.write(changes.values())
 
     def _put(self, driver: str, claim: Claim) -> None:
         if claim.row() is not None or claim.has_row:
@@ -419,7 +419,7 @@ class Claims:
         if claim is None and is_call and (row.machine or about(name) is not None):
             self._records.put(changed_claim(driver, name, None))
         elif claim is None:
-            self._load(self._own(driver), name, row)
+            self._load(self._books[driver], name, row)
         return claim is None or claim.node == row.node
 
     def _load(self, book: Book, name: str, row: Row) -> None:

@@ -38,6 +38,8 @@ class Ask(NamedTuple):
             also if an operator sends it, and the driver has an elected node.
         unreadable: why the request does not parse; empty if it does.
         needs: the capabilities without which a driver refuses the call; none if each node has all that is offered.
+        name: the name that the node has to hold; empty: none.
+        is_placed: whether the hub has to find the node, because each one has volumes of its own.
     """
 
     driver: str
@@ -47,6 +49,8 @@ class Ask(NamedTuple):
     mode: str = Mode.AUTO
     unreadable: str = ""
     needs: frozenset[str] = frozenset()
+    name: str = ""
+    is_placed: bool = False
 
     @property
     def is_by_hand(self) -> bool:
@@ -57,11 +61,6 @@ class Ask(NamedTuple):
     def is_shared(self) -> bool:
         """Whether the elected node serves it."""
         return self.mode == Mode.SHARED
-
-    @property
-    def name(self) -> str:
-        """The name that the node has to hold; empty: none."""
-        return self.asked.name or (self.asked.key if self.is_shared else "")
 
 
 class View(NamedTuple):
@@ -149,11 +148,6 @@ class Send(NamedTuple):
     def is_exclusive(self) -> bool:
         """Whether an id that the node makes cannot be another node's. With shared storage it can."""
         return self.is_placed or self.has_own_ids
-
-    @property
-    def passes(self) -> bool:
-        """Whether the call passes unchanged, and the book learns nothing of it."""
-        return self.keeping is Keeping.NEVER and self.segment is Segment.AS_IS
 
 
 class AskAll(NamedTuple):

@@ -57,6 +57,7 @@ class Elections:
         rules: the operator's rules for a driver.
         labels: a node's labels; None: the hub has not read the Nodes yet.
         monotonic: seconds of the monotonic clock.
+        drivers: the election of each driver that a proxy driver wants one for.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Elections:
     ) -> None:
         self.nodes, self.fleet, self.rules, self.labels, self.monotonic = nodes, fleet, rules, labels, monotonic
         self._claims, self._metrics, self._now = claims, metrics, claims.now
-        self._drivers: dict[str, DriverElection] = {}
+        self.drivers: dict[str, DriverElection] = {}
         self._subscribers: list[Callable[[str], None]] = []
         self._announce: list[Callable[[str, Elected], None]] = []
         self._news = asyncio.Event()
@@ -88,28 +89,28 @@ class Elections:
 
     def want(self, driver: str) -> None:
         """Elect a node of a driver from now on."""
-        if driver not in self._drivers:
-            made = self._drivers[driver] = DriverElection(self, driver, served=self.monotonic())
+        if driver not in self.drivers:
+            made = self.drivers[driver] = DriverElection(self, driver, served=self.monotonic())
             self._metrics.show_election(driver, made.epoch, made.is_served)
             self._news.set()
 
     def of(self, driver: str) -> "DriverElection | None":
         """The election of a driver; None if no proxy driver wants one."""
-        return self._drivers.get(driver)
+        return self.drivers.get(driver)
 
     def had(self, driver: str) -> bool:
         """Whether a driver had an election in this process of the hub, or in an earlier one."""
-        return driver in self._drivers or driver in self._claims.elections
+        return driver in self.drivers or driver in self._claims.elections
 
     def served_by(self, node: str) -> list[str]:
         """The drivers that a node is elected for, sorted."""
         return sorted(
-            driver for driver, it in self._drivers.items() if it.elected is not None and it.elected.node == node
+            driver for driver, it in self.drivers.items() if it.elected is not None and it.elected.node == node
         )
 
     def describe(self) -> list[ElectionStatus]:
         """Every election, for operators, sorted by the driver."""
-        return [self._drivers[driver].describe() for driver in sorted(self._drivers)]
+        return [self.drivers[driver].describe() for driver in sorted(self.drivers)]
 
     def wake(self) -> None:
         """Look again soon: a node has changed."""
@@ -124,7 +125,7 @@ class Elections:
         await self.look()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S if self._drivers else None):
+                async with asyncio.timeout(LOOK_S if self.drivers else None):
                     await self._news.wait()
             self._news.clear()
             await self.look()
@@ -134,7 +135,7 @@ class Elections:
         if self._is_over:
             return
         try:
-            for election in list(self._drivers.values()):
+            for election in list(self.drivers.values()):
                 await self._look(election)
         except PlacementNotKept as error:
             log.warning("no election can be held: %s", error)

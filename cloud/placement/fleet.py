@@ -80,10 +80,12 @@ class Fleet:
         members: by name.
         offer: the answers that sidecars get about the driver; None if no node describes it.
         has_topology: whether the vendor has a topology of its own on most of them.
+        is_mixed: whether a node lacks an offered capability.
     """
 
     def __init__(self, members: Mapping[str, Member], offer: Offer | None = None) -> None:
         self.members, self.offer = members, offer
+        self.is_mixed = offer is not None and bool(offer.lacking)
         self.has_topology = offer is not None and offer.has_topology
         self._unlabelled: dict[str, list[Member]] = {}
         """By key: the members without such a label. Requests use few keys."""
@@ -93,11 +95,6 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.members)
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether a node lacks an offered capability."""
-        return self.offer is not None and bool(self.offer.lacking)
 
     def lacking(self, node: str) -> frozenset[str]:
         """The offered capabilities that the driver lacks on a node."""
@@ -144,24 +141,26 @@ class Fleet:
 
 
 class Fleets:
-    """The fleet of every driver. A report is parsed once, until the node sends another one."""
+    """The fleet of every driver. A report is parsed once, until the node sends another one.
+
+    Attributes:
+        present: those that no report has changed since they were asked for.
+    """
 
     def __init__(self, nodes: Nodes, offers: Offers) -> None:
         self._nodes, self._offers = nodes, offers
-        self._fleets: dict[str, Fleet] = {}
-        self._stale: set[str] = set()
+        self.present: dict[str, Fleet] = {}
+        self._known: dict[str, Mapping[str, Member]] = {}
 
     def changed(self, driver: str) -> None:
         """A node's report of the driver has changed, or the node was forgotten."""
-        self._stale.add(driver)
+        self.present.pop(driver, None)
 
     def of(self, driver: str) -> Fleet:
         """A driver's present fleet."""
-        old = self._fleets.get(driver)
-        if old is not None and driver not in self._stale:
-            return old
-        self._stale.discard(driver)
-        known = old.members if old is not None else {}
+        if (fleet := self.present.get(driver)) is not None:
+            return fleet
+        known = self._known.get(driver, {})
         members = {}
         for node in sorted(self._nodes.with_driver(driver)):
             report = self._nodes.find_report(driver, node)
@@ -174,7 +173,8 @@ class Fleets:
         votes = [member.ballot for member in members.values() if member.ballot is not None and not member.refused]
         if not members:
             self._offers.forget(driver)
-        fleet = self._fleets[driver] = Fleet(members, self._offers.vote(driver, votes))
+        self._known[driver] = members
+        fleet = self.present[driver] = Fleet(members, self._offers.vote(driver, votes))
         return fleet
 
 

@@ -12,10 +12,12 @@ when an operator forgets the node.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from cloud.placement.book import Book
+from cloud.placement.requests import Made
 from cloud.placement.rules import Thing
 from common.errors import AnswerRefused, ForeignId
 from common.logs import of_peer
@@ -33,54 +35,53 @@ class ForeignIds:
     def __init__(
         self,
         metrics: Metrics,
-        elsewhere: Callable[[str, Thing, str], str],
-        others: Callable[[str, Iterable[Mapping[str, str]]], str],
+        elsewhere: Callable[[str, Thing, str], str] | None,
+        owners: Callable[[Mapping[str, str]], AbstractSet[str]],
     ) -> None:
         """Without conflicts.
 
         Args:
             metrics: counts them.
             elsewhere: of a driver, a thing and a node: another node that the thing's PersistentVolume is for, if it is
-                not for this one; else empty.
-            others: of a node and the terms of a topology: another node that has unique segments of it, if the terms are
-                all for other nodes; else empty.
+                not for this one; else empty. None: this hub follows no PersistentVolumes.
+            owners: of a term of a topology: the nodes that have its unique segments.
         """
-        self._metrics, self._elsewhere, self._others = metrics, elsewhere, others
+        self._metrics, self._elsewhere, self._owners = metrics, elsewhere, owners
         self._found: dict[str, dict[tuple[str, str], str]] = {}
         """By node, and by driver and name of the create: the sentence for people."""
 
-    def check_place(self, driver: str, name: str, node: str, terms: Iterable[Mapping[str, str]]) -> None:
-        """Check the topology of the volume in a node's answer to a create.
+    def check(self, driver: str, name: str, node: str, book: Book, made: Made) -> None:
+        """Check a node's answer to a create.
 
         Raises:
-            AnswerRefused: it says that the volume is on another node.
+            AnswerRefused: each term of the topology in it is that of another node.
+            ForeignId: a thing in it is another node's.
         """
-        other = self._others(node, terms)
+        other = ""
+        for term in made.terms:
+            others = self._owners(term) - {node}
+            if not others:
+                other = ""
+                break
+            other = other or min(others)
         if other:
-            error = AnswerRefused(driver, name, node, f"a volume for edge node {other}, and not for itself")
-            self._add(error)
-            raise error
+            raise self._add(AnswerRefused(driver, name, node, f"a volume for edge node {other}, and not for itself"))
 
-    def check(self, driver: str, name: str, node: str, book: Book, things: Iterable[Thing]) -> None:
-        """Check the things in a node's answer to a create.
-
-        Raises:
-            ForeignId: one of them is another node's.
-        """
-        for thing in things:
-            own = book.ids.get(thing, {}).get(node)
-            if own is not None and own.is_made and own.name == name:
-                continue  # a retry: this node has made it under this name before
-            owner = next((other for other in book.made(thing) if other != node), "") or self._elsewhere(
-                driver, thing, node
-            )
+        for thing in made.things:
+            owner = ""
+            if known := book.ids.get(thing):
+                own = known.get(node)
+                if own is not None and own.is_made and own.name == name:
+                    continue  # a retry: this node has made it under this name before
+                owner = next((other for other in book.made(thing) if other != node), "")
+            if not owner and self._elsewhere is not None:
+                owner = self._elsewhere(driver, thing, node)
             if owner:
-                error = ForeignId(driver, name, node, str(thing), owner)
-                self._add(error)
-                raise error
-        self.settle(driver, name, node)
+                raise self._add(ForeignId(driver, name, node, str(thing), owner))
+        if self._found:
+            self.settle(driver, name, node)
 
-    def _add(self, error: ForeignId | AnswerRefused) -> None:
+    def _add(self, error: ForeignId | AnswerRefused) -> ForeignId | AnswerRefused:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
             log.error("%s", error, extra=of_peer(f"edge {error.node}"))
@@ -89,6 +90,7 @@ class ForeignIds:
         found[key] = str(error)
         if len(found) > _MOST:
             del found[next(iter(found))]
+        return error
 
     def settle(self, driver: str, name: str, node: str) -> None:
         """Forget the conflict of a create that the node has answered in another way."""

@@ -30,7 +30,7 @@ from cloud.placement.inventory import Inventories
 from cloud.placement.offers import Offers
 from cloud.placement.pages import Pages
 from cloud.placement.route import ask_for, is_local, route
-from cloud.placement.rules import LISTINGS, Thing
+from cloud.placement.rules import CHANGES, LISTINGS, Thing
 from cloud.question import Answer, Question
 from common.metrics import Metrics
 from common.reports import DriverReport
@@ -72,10 +72,10 @@ class Placement:
         self.claims, self.affinity = claims, affinity
         self.inventories = Inventories(nodes.ask_node, claims, now=claims.now, monotonic=monotonic)
         self._pages = Pages(nodes.ask_node, book=claims.book, elsewhere=self._elsewhere, now=claims.now)
-        self._nodes, self._loss, self._owners = nodes, loss, owners
+        self._nodes, self._loss = nodes, loss
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
-        self.foreign = ForeignIds(metrics, self._elsewhere, self._others)
+        self.foreign = ForeignIds(metrics, self._elsewhere if affinity is not None else None, owners)
         self._most_open = most_open
         self.elections = Elections(
             nodes, claims, metrics, fleet=self._fleets.of, rules=rules, labels=labels, monotonic=monotonic
@@ -134,12 +134,21 @@ class Placement:
         Raises:
             CallError: nowhere.
         """
-        if mode == Mode.SHARED or self._is_elected(driver, mode):
-            self.elections.want(driver)
+        elections, fleet = self.elections, self._fleets.present.get(driver)
+        if fleet is None:
+            fleet = self._fleets.of(driver)
+        # A call of another placement, or of an operator, must not run beside calls of an elected node.
+        is_elected = mode != Mode.LOCAL and (driver in elections.drivers or (not mode and elections.had(driver)))
+        if mode == Mode.SHARED or is_elected:
+            elections.want(driver)
             mode = Mode.SHARED
-        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=self._fleets.of(driver))
-        view, ends = self._view(driver), ask.asked.ends
-        if ask.is_shared:
+        elif (wanted or mode == Mode.PINNED) and method not in CHANGES:
+            node = wanted or only_node(driver, "", fleet.members, self._view(driver))
+            return Ask(driver, method, wanted=wanted, mode=mode), Send(node, fleet.members.get(node))
+        ask = ask_for(driver, method, request, wanted=wanted, mode=mode, fleet=fleet)
+        book, ends = self.claims.book(driver), ask.asked.ends
+        view = View(fleet, self._connected, book, self.affinity, self._loss(), self._most_open)
+        if mode == Mode.SHARED:
             view = view._replace(election=self.elections.of(driver))
         elif ends:
             view = view._replace(listed=self.inventories.listed(driver, ends[0]))
@@ -198,18 +207,9 @@ class Placement:
         )
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
+        if self.affinity is None or not self.affinity.names(driver, thing.id):
+            return ""
         return elsewhere(driver, thing, node, self._view(driver))
-
-    def _others(self, node: str, terms: Iterable[Mapping[str, str]]) -> str:
-        """Another node that has unique segments of a topology, if no term of it is without such; else empty."""
-        owners = [next(iter(self._owners(term) - {node}), "") for term in terms]
-        return owners[0] if owners and all(owners) else ""
-
-    def _is_elected(self, driver: str, mode: str) -> bool:
-        """Whether a call of another placement, or of an operator, must not run beside calls of an elected node."""
-        if not mode:
-            return self.elections.had(driver)
-        return mode != Mode.LOCAL and self.elections.of(driver) is not None
 
 
 class _Connected:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.message import DecodeError, Message
 
 from cloud.placement.rules import RULES, Rule, Thing
-from common.csi.csi_pb2 import TopologyRequirement, VolumeCapability
+from common.csi.csi_pb2 import CreateVolumeResponse, TopologyRequirement, VolumeCapability
 from common.csi.methods import METHODS
 
 LONGEST_CHARS: Final = 1_024
@@ -67,37 +67,93 @@ NOTHING_ASKED: Final = Whereabouts()
 """The facts of a request that names nothing, or that the hub does not read."""
 
 
+class _Fields(NamedTuple):
+    """The fields that a `Rule` names, as functions that read them: the value, or the values where a path has several.
+
+    Attributes:
+        rule: the rule.
+        request: the request's class.
+        name: of a create; None: it makes nothing.
+        about: by kind.
+        parts: by kind.
+        ends: by kind.
+        needed: by path: those without which every vendor refuses the request.
+    """
+
+    rule: Rule
+    request: type[Message]
+    name: Callable[[Any], Any] | None
+    about: tuple[tuple[str, Callable[[Any], Any]], ...]
+    parts: tuple[tuple[str, Callable[[Any], Any]], ...]
+    ends: tuple[tuple[str, Callable[[Any], Any]], ...]
+    needed: tuple[tuple[str, Callable[[Any], Any]], ...]
+
+
+@functools.cache
+def _fields(method: str) -> _Fields | None:
+    rule = RULES.get(method)
+    if rule is None:
+        return None
+    kind = METHODS[method].request
+    about, parts, ends = (
+        tuple((of, _getter(kind, path)) for of, path in it) for it in (rule.about, rule.parts, rule.ends)
+    )
+    needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(path for _, path in rule.about))
+    name = _getter(kind, rule.name) if rule.name else None
+    return _Fields(rule, kind, name, about, parts, ends, tuple((path, _getter(kind, path)) for path in needed))
+
+
 def read(method: str, request: bytes) -> Whereabouts:
     """Read a request's facts.
 
     Raises:
         ValueError: its bytes are not the method's request.
     """
-    rule = RULES.get(method)
-    if rule is None:
+    fields = _fields(method)
+    if fields is None:
         return NOTHING_ASKED
-    message = _parse(METHODS[method].request, request)
-    name = next(iter(_values(message, rule.name)), "") if rule.name else ""
-    needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(field for _, field in rule.about))
+    rule, message = fields.rule, fields.request()
+    try:
+        message.ParseFromString(request)
+    except DecodeError:
+        raise ValueError(f"not a {fields.request.DESCRIPTOR.name}") from None
+    name = fields.name(message) if fields.name is not None else ""
+    found: tuple[list[Thing], list[Thing], list[Thing]] = ([], [], [])
+    for things, paths in zip(found, (fields.about, fields.parts, fields.ends), strict=True):
+        for kind, get in paths:
+            value = get(message)
+            for id_ in (value,) if isinstance(value, str) else value:
+                if id_:
+                    things.append(Thing(kind, id_))
+    missing = ""
+    for path, get in fields.needed:
+        if not any(get(message)):
+            missing = path
+            break
+    terms: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+    if rule.wants:
+        wanted: Any = getattr(message, rule.wants)
+        is_list = isinstance(wanted, TopologyRequirement)
+        for topology in (*wanted.preferred, *wanted.requisite) if is_list else (wanted,):
+            if segments := dict(topology.segments):
+                terms[frozenset(segments.items())] = segments
     return Whereabouts(
         name=f"{method.rpartition('/')[2]} {name}" if name else "",
-        things=tuple(_things(message, rule.about)),
-        parts=tuple(_things(message, rule.parts)),
-        ends=tuple(_things(message, rule.ends)),
+        things=tuple(found[0]),
+        parts=tuple(found[1]),
+        ends=tuple(found[2]),
         node_id=getattr(message, "node_id", ""),
-        terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
-        missing=next((field for field in needed if not any(_values(message, field))), ""),
+        terms=tuple(terms.values()),
+        missing=missing,
         token=getattr(message, "starting_token", ""),
-        key=_key(method, message, rule),
+        key=_key(method, message, rule) if rule.changes or rule.ends else "",
         has_secrets=bool(rule.ends and getattr(message, "secrets", None)),
     )
 
 
 def _key(method: str, message: Message, rule: Rule) -> str:
-    if not (rule.changes or rule.ends):
-        return ""
     (_, field), short = rule.about[0], method.rpartition("/")[2]
-    id_ = next(iter(_values(message, field)), "")
+    id_ = operator.attrgetter(field)(message)
     if not id_:
         return ""
     if short not in _OF_A_NODE:
@@ -143,26 +199,48 @@ def needs(method: str, request: bytes) -> frozenset[str]:
     return frozenset(_needs(_parse(METHODS[method].request, request), rule)) if rule is not None else frozenset()
 
 
-def made(method: str, answer: bytes) -> tuple[Thing, ...]:
-    """Read the things that a create's answer names. Raises ValueError if its bytes are not the method's answer."""
+class Made(NamedTuple):
+    """What the answer to a create names.
+
+    Attributes:
+        things: the things.
+        terms: the topology that it gives a volume; empty: none, or it makes no volume.
+    """
+
+    things: tuple[Thing, ...] = ()
+    terms: tuple[Mapping[str, str], ...] = ()
+
+
+NOTHING_MADE: Final = Made()
+
+
+def made(method: str, answer: bytes) -> Made:
+    """Read a create's answer.
+
+    Raises:
+        ValueError: its bytes are not the method's answer.
+    """
+    message: Any = METHODS[method].response()
+    try:
+        message.ParseFromString(answer)
+    except DecodeError:
+        raise ValueError(f"not a {message.DESCRIPTOR.name}") from None
+    things, terms = list[Thing](), list[Mapping[str, str]]()
+    for kind, get in _makes(method):
+        value = get(message)
+        for id_ in (value,) if isinstance(value, str) else value:
+            if id_:
+                things.append(Thing(kind, id_))  # a comprehension is one more function
+    if isinstance(message, CreateVolumeResponse):
+        for term in message.volume.accessible_topology:
+            terms.append(dict(term.segments))  # a comprehension is one more function
+    return Made(tuple(things), tuple(terms))
+
+
+@functools.cache
+def _makes(method: str) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     rule = RULES.get(method)
-    if rule is None or not rule.makes:
-        return ()
-    return tuple(_things(_parse(METHODS[method].response, answer), rule.makes))
-
-
-def _things(message: Message, fields: tuple[tuple[str, str], ...]) -> Iterator[Thing]:
-    for kind, field in fields:
-        for value in _values(message, field):
-            if value:
-                yield Thing(kind, value)
-
-
-def _terms(message: Message, field: str) -> Iterator[Mapping[str, str]]:
-    wanted: Any = getattr(message, field)
-    topologies = (*wanted.preferred, *wanted.requisite) if isinstance(wanted, TopologyRequirement) else (wanted,)
-    terms = (dict(topology.segments) for topology in topologies)
-    yield from {frozenset(term.items()): term for term in terms if term}.values()
+    return tuple((kind, _getter(METHODS[method].response, path)) for kind, path in rule.makes) if rule else ()
 
 
 def _needs(message: Message, rule: Rule) -> Iterator[str]:
@@ -189,21 +267,14 @@ def _access_modes(message: Message, field: str) -> Iterator[int]:
         yield capability.access_mode.mode
 
 
-def _values(message: Message, field: str) -> Iterable[str]:
-    """The values of a field, of each message where a part of the path is repeated."""
-    return _reader(type(message), field)(message)  # type: ignore[arg-type]  # the stubs know no hash of a class
-
-
-@functools.cache
-def _reader(kind: type[Message], field: str) -> Callable[[Message], Iterable[str]]:
-    """A function that reads a field of a rule. If no part of the path is repeated, one step in C does."""
+def _getter(kind: type[Message], path: str) -> Callable[[Any], Any]:
+    """A function that returns the value of a field, in one step in C; the values if a part of the path is repeated."""
     value: Any = kind()
-    for part in field.split("."):
+    for part in path.split("."):
         value = getattr(value, part)
         if not isinstance(value, (str, Message)):
-            return lambda message: _walk(message, field)
-    get = operator.attrgetter(field)
-    return lambda message: (get(message),)
+            return lambda message: list(_walk(message, path))
+    return operator.attrgetter(path)
 
 
 def _walk(message: Message, field: str) -> Iterator[str]:

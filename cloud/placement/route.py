@@ -70,7 +70,7 @@ from cloud.placement.elections import DriverElection
 from cloud.placement.find import ListsNeeded, can_list, find, only_node
 from cloud.placement.fleet import Fleet, Member
 from cloud.placement.requests import LONGEST_CHARS, NOTHING_ASKED, needs, read
-from cloud.placement.rules import GET_CAPACITY, LISTINGS, changes, has_key
+from cloud.placement.rules import CHANGES, GET_CAPACITY, KEYED, LISTINGS
 from common.errors import (
     CapabilityMissing,
     FieldMissing,
@@ -105,14 +105,16 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `route` needs; none if the call is pinned and makes and ends nothing."""
-    is_placed = is_local(fleet, wanted, mode)
-    if not (is_placed or changes(method) or (mode == Mode.SHARED and (has_key(method) or method in LISTINGS))):
+    is_placed = not wanted and (mode == Mode.LOCAL or (fleet.has_topology and mode not in {Mode.PINNED, Mode.SHARED}))
+    if not (is_placed or method in CHANGES or (mode == Mode.SHARED and (method in KEYED or method in LISTINGS))):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
+        asked = read(method, request)
         needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
-        return Ask(driver, method, read(method, request), wanted, mode, needs=needed)
     except ValueError as error:
-        return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error))
+        return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error), is_placed=is_placed)
+    name = asked.name or (asked.key if mode == Mode.SHARED else "")
+    return Ask(driver, method, asked, wanted, mode, "", needed, name, is_placed)
 
 
 def route(ask: Ask, now: View) -> Send | AskAll:
@@ -122,14 +124,19 @@ def route(ask: Ask, now: View) -> Send | AskAll:
         ListsNeeded: nowhere, until nodes have listed what they have.
         CallError: nowhere.
     """
-    _check_name(ask)
+    name = ask.name
+    if len(name) > LONGEST_CHARS:
+        _check_name(ask)
+    holders = now.book.holders(name) if name in now.book.claims else []
     if ask.mode == Mode.SHARED:
         found: Send | AskAll = _shared(ask, now)
-    elif is_local(now.fleet, ask.wanted, ask.mode):
-        found = _local(ask, now)
     else:
-        found = _pinned(ask, now)
-    _check_open(ask, found, now)
+        found = _local(ask, now, holders) if ask.is_placed else _pinned(ask, now, holders)
+    if name and not holders and isinstance(found, Send):
+        held = now.book.open
+        together = sum(held.values())
+        if not has_room(held.get(found.node, 0), together, now.most_open, sharers=len(now.fleet.members)):
+            raise TooManyOpen(ask.driver, found.node, now.most_open)
     return found
 
 
@@ -140,18 +147,9 @@ def _check_name(ask: Ask) -> None:
         raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
 
 
-def _check_open(ask: Ask, found: Send | AskAll, now: View) -> None:
-    if not (isinstance(found, Send) and ask.name) or now.book.holders(ask.name):
-        return
-    held = now.book.open
-    if not has_room(held.get(found.node, 0), sum(held.values()), now.most_open, sharers=len(now.fleet)):
-        raise TooManyOpen(ask.driver, found.node, now.most_open)
-
-
-def _pinned(ask: Ask, now: View) -> Send:
+def _pinned(ask: Ask, now: View, holders: Sequence[str]) -> Send:
     node = only_node(ask.driver, ask.wanted, now.fleet.members, now)
     member = now.fleet.members.get(node)
-    holders = now.book.holders(ask.name)
     if holders and node not in holders:
         raise NameElsewhere(ask.driver, ask.name, holders[0], node)
     ends = tuple(thing for thing in ask.asked.ends if ask.is_by_hand or now.book.has(thing, node))
@@ -199,11 +197,11 @@ def _until(node: str, ask: Ask, claims: Iterable[Claim], election: DriverElectio
     return f", or at {timestamp(at)}, when it has surely stopped" if at < math.inf else ""
 
 
-def _local(ask: Ask, now: View) -> Send | AskAll:
+def _local(ask: Ask, now: View, holders: Sequence[str]) -> Send | AskAll:
     asked = ask.asked
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
-    if asked.missing and len(now.fleet) > 1:
+    if asked.missing and len(now.fleet.members) > 1:
         raise FieldMissing(ask.method, asked.missing)
     if ask.method == GET_CAPACITY and now.fleet.members:
         return _capacity(ask, now)
@@ -211,10 +209,10 @@ def _local(ask: Ask, now: View) -> Send | AskAll:
         return _list(ask, now)
     ends = asked.ends
     try:
-        node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
+        node = _node_for_create(ask, now, holders) if asked.name else _node_for_call(ask, now)
     except ListsNeeded as needed:
         node, ends = _node_for_deletion(ask, now, needed), ()
-    if missing := ask.needs & now.fleet.lacking(node):
+    if ask.needs and (missing := ask.needs & now.fleet.lacking(node)):
         raise CapabilityMissing(ask.driver, node, ask.method, min(missing))
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or ends else Keeping.NEVER
@@ -222,23 +220,25 @@ def _local(ask: Ask, now: View) -> Send | AskAll:
     return Send(node, member, is_placed=True, keeping=keeping, ends=ends, segment=segment)
 
 
-def _node_for_create(ask: Ask, now: View) -> str:
+def _node_for_create(ask: Ask, now: View, holders: Sequence[str]) -> str:
     asked, fleet = ask.asked, now.fleet
-    if holders := now.book.holders(ask.name):
+    if holders:
         return next((node for node in holders if node in now.connected), holders[0])
     if asked.things:
         return _beside_source(ask, now)
-    if asked.terms and (len(fleet) != 1 or any(member.segments for member in fleet)):
+    if asked.terms and (len(fleet.members) != 1 or any(member.segments for member in fleet)):
         node = _in_topology(ask, now)
-    elif len(fleet) > 1:
+    elif len(fleet.members) > 1:
         why = (
             "the call asks for no topology, and the driver runs on several nodes; run external-provisioner with "
             "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with volumeBindingMode "
             "WaitForFirstConsumer, or name the node with --node"
         )
         raise NoNodeFits(ask.driver, asked.name, why)
+    elif fleet.members and not now.loss:
+        (node,) = fleet.members
     else:
-        node = only_node(ask.driver, "", now.fleet.members, now)
+        node = only_node(ask.driver, "", fleet.members, now)
     if fleet.members[node].lacks_topology and not fleet.members[node].segments:
         why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
         raise NoNodeFits(ask.driver, asked.name, why)

@@ -187,13 +187,8 @@ RULES: Final[Mapping[str, Rule]] = {
 """The rule of each method that names something. A method without a rule concerns every node."""
 
 
-def changes(method: str) -> bool:
-    """Whether a success makes something or ends it."""
-    rule = RULES.get(method)
-    return rule is not None and bool(rule.name or rule.ends)
+CHANGES: Final = frozenset(method for method, rule in RULES.items() if rule.name or rule.ends)
+"""The methods whose success makes something or ends it."""
 
-
-def has_key(method: str) -> bool:
-    """Whether a call has a name or a key: whether it changes something at the vendor."""
-    rule = RULES.get(method)
-    return rule is not None and bool(rule.name or rule.ends or rule.changes)
+KEYED: Final = CHANGES | {method for method, rule in RULES.items() if rule.changes}
+"""Those that have a name or a key: they change something at the vendor."""

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cloud.placement.decisions import Segment, Send
 from cloud.placement.rules import RULES
-from common.csi.csi_pb2 import CreateVolumeResponse, Volume
+from common.csi.csi_pb2 import Volume
 from common.csi.methods import METHODS
 
 
@@ -54,17 +54,6 @@ def placed_answer(method: str, send: Send, answer: bytes) -> bytes:
         return edit(method, answer, send.member.segments)
     except ValueError:
         return answer
-
-
-def terms_of(method: str, answer: bytes) -> list[Mapping[str, str]]:
-    """The topology that a create gives its volume; empty if it gives none, or makes no volume.
-
-    Raises:
-        ValueError: the answer does not parse.
-    """
-    message = _read(method, answer)
-    volume = message.volume if isinstance(message, CreateVolumeResponse) else Volume()
-    return [dict(term.segments) for term in volume.accessible_topology]
 
 
 def _placed(method: str, answer: bytes, segments: Mapping[str, str], is_due: Callable[[Any], bool]) -> bytes:

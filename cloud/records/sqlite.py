@@ -41,6 +41,9 @@ _DROP: Final = "DELETE FROM records WHERE kind = ? AND key = ?"
 T = TypeVar("T")
 
 
+_key_text, _body_text = json.JSONEncoder().encode, json.JSONEncoder(separators=(",", ":")).encode
+
+
 class SqliteRecords:
     """The records in `state.db` (`Records`)."""
 
@@ -79,7 +82,9 @@ class SqliteRecords:
 
     def write(self, changes: Iterable[Change]) -> asyncio.Future[None]:
         """Write changes, all or none (`Records.write`)."""
-        statements = {(it.kind, it.key): _statement(it) for it in changes}
+        statements = {}
+        for it in changes:
+            statements[it.kind, it.key] = _statement(it)
         return self._writer.submit(statements.values(), replaces=statements)
 
     def put(self, change: Change) -> None:
@@ -100,7 +105,7 @@ class SqliteRecords:
 
 
 def _statement(change: Change) -> Statement:
-    key = json.dumps(change.key)
+    key = _key_text(change.key)
     if change.body is None:
         return _DROP, (change.kind, key)
-    return _PUT, (change.kind, key, json.dumps(change.body, separators=(",", ":")))
+    return _PUT, (change.kind, key, _body_text(change.body))

@@ -312,6 +312,7 @@ class Placed:
         lost: str = "",
         retry_s: float = 60.0,
         most_open: int = MOST_OPEN,
+        affinity: Affinity | None = None,
     ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
@@ -331,7 +332,7 @@ class Placed:
         self.rules = ElectionRules()
         self.labels: dict[str, dict[str, str]] | None = {}
         self.disk = Disk(directory)
-        self._retry_s = retry_s
+        self._retry_s, self._affinity = retry_s, affinity
         self.placement = self._start()
 
     def _start(self) -> Placement:
@@ -345,7 +346,7 @@ class Placed:
             metrics=metrics,
             loss=lambda: self.lost,
             owners=lambda _term: set(),
-            affinity=None,
+            affinity=self._affinity,
             most_open=self._most_open,
             rules=lambda _driver: self.rules,
             labels=lambda node: self.labels.get(node, {}) if self.labels is not None else None,

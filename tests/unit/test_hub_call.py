@@ -335,7 +335,7 @@ async def test_a_bug_on_the_way_back_ends_the_call_alone_and_its_success_is_kept
     await with_driver(world, creates)
     link = await proxy(world)
     with monkeypatch.context() as patched:
-        patched.setattr("cloud.call.placed_answer", fail)
+        patched.setattr("cloud.call.Call._record", fail)
         assert await answer(ask(link)) == ([], BUG)
     assert "a bug" in caplog.text
     assert not any(each.over for each in world.links)

@@ -199,8 +199,8 @@ async def test_what_an_operator_makes_by_hand_takes_no_other_nodes_id(zone: Plac
     assert zone.places() == ["n2"]
 
 
-async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(world: Placed) -> None:
-    world.placement.affinity = Affinity(volumes("n2", handle="vol-1"))
+async def test_a_create_hands_on_no_id_whose_persistent_volume_is_for_another_node(placed: Placing) -> None:
+    world = placed(report("n1"), report("n2"), affinity=Affinity(volumes("n2", handle="vol-1")))
     world.make("n1", "vol-1")
     with pytest.raises(ForeignId, match="which edge node n2 has"):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
