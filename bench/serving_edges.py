@@ -149,6 +149,7 @@ class ServingEdge:
         self._tally, self._vendor = tally, _Vendor(self, tally)
         self._link: Link | None = None
         self._report = Standing(Kind.REPORT, self._tell)
+        self._reports = encode_reports([report(node, capabilities=_CAPABILITIES, serves=True)])
 
     def greeted(self, link: Link) -> None:
         """Follow the hub that leads."""
@@ -200,7 +201,7 @@ class ServingEdge:
         raise NotCarried("a stream", "an edge of a bench serves only calls")
 
     async def _tell(self, stream: Stream) -> None:
-        await stream.send(encode_reports([report(self.node, capabilities=_CAPABILITIES, serves=True)]))
+        await stream.send(self._reports)
         async for _ in stream:
             pass
 

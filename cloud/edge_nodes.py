@@ -159,11 +159,12 @@ class Nodes:
         started = time.time()
         for stored in records.take(Kind.NODE, read_node):
             node = self._nodes[stored.name] = _Node(stored, _now())
-            if stored.connected:  # the hub was killed; the time is stored, so that it stays if the hub is killed again
-                self._put(node, connected=False, since=started)
+            if stored.connected:  # the hub was killed, or another one led
+                self._put(node, write=False, connected=False, since=started)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
         records.watch(Kind.NODE, lambda key: self._record(*key))
+        asyncio.get_running_loop().call_later(LONGEST_REDIAL_S, self._note_away, list(self._nodes))
         self._judge = judge
         stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
         self._judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
@@ -231,7 +232,7 @@ class Nodes:
             return False
         self._end(node, visit)
         node.replaced_soon = 0
-        self._put(node, since=visit.ended, connected=False)
+        self._put(node, write=self.leads(), since=visit.ended, connected=False)
         return True
 
     async def report(self, name: str, reports: Iterable[DriverReport]) -> None:
@@ -358,6 +359,12 @@ class Nodes:
         node.stored = replace(node.stored, **changed)
         if write:
             self._records.put(record_of(node.stored))
+
+    def _note_away(self, names: Iterable[str]) -> None:
+        """Write which nodes have not come since the hub began. Most have, and their records say so already."""
+        for name in names:
+            if (node := self._nodes.get(name)) is not None and node.visit is None:
+                self._put(node)
 
     def forget(self, name: str, driver: str = "") -> None:
         """Forget a node that is gone for good, or one driver of it, at an operator's word.

@@ -24,7 +24,7 @@ log = logging.getLogger("csi_bridge.hub.lease")
 
 _LEASES: Final = RESOURCES["Lease"]
 
-_LOOK_S: Final = 0.5
+_LOOK_S: Final = 0.2
 """A waiting hub looks so often, so that it leads within a second after another one has released the Lease."""
 
 _AGAIN_S: Final = 1.0

@@ -30,7 +30,6 @@ from cloud.sync_part import SyncPart
 from cloud.trust import audit
 from cloud.trust.audit import Event
 from cloud.trust_part import TrustPart
-from cloud.uds_hub import Hub
 from cloud.unique_segments import UniqueSegments
 from common.errors import SettingsError
 from common.fault_points import reach
@@ -106,7 +105,8 @@ async def _run(
     if (joins := join.listener() if join is not None else None) is not None:
         opened.push_async_callback(joins.close)
     opened.push_async_callback(parts.hub.end)
-    opened.push_async_callback(standby.close)  # before all that its links use
+    # Before all that calls use. If another hub takes over, the nodes' links end after the Lease is released.
+    opened.push_async_callback(standby.close if leadership is None else parts.hub.hand_over)
     _warn_of_few_descriptors(settings)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
@@ -136,7 +136,7 @@ async def _run(
         join.drain()
     if joins is not None:
         joins.stop_accepting()
-    await _drain(parts.hub, served, settings.drain_timeout_s, at_once=leadership is not None)
+    await _drain(parts.hub.drain if leadership is None else parts.hub.hand_over, served, settings.drain_timeout_s)
 
 
 async def _open(
@@ -177,12 +177,12 @@ async def _open(
     return trust, parts, incarnation
 
 
-async def _drain(hub: Hub, served: Sequence[Serving], limit_s: float, *, at_once: bool) -> None:
+async def _drain(drain: Callable[[], Awaitable[None]], served: Sequence[Serving], limit_s: float) -> None:
     for each in served:
         each.uplink.stop_dialling()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await asyncio.gather(hub.drain(at_once=at_once), *(each.drain() for each in served))
+            await asyncio.gather(drain(), *(each.drain() for each in served))
 
 
 def _warn_of_few_descriptors(settings: HubSettings) -> None:
@@ -216,6 +216,7 @@ def _lease(settings: HubSettings, directory: StateDirectory) -> "HubLease":
     """The Lease of the cluster that the settings name."""
     assert settings.kubeconfig is not None
     try:  # here, because the library is large, and may be missing where nobody needs it
+        import cloud.kubernetes_part  # noqa: F401, PLC0415  # now, because a takeover has no time for it
         from cloud.hub_lease import HubLease  # noqa: PLC0415
     except ModuleNotFoundError as error:
         why = f"needs the package {error.name}: install csi-bridge[cloud]"

@@ -146,6 +146,9 @@ class Standby(ServedByTasks):
         """Close the listeners and all connections. Idempotent."""
         for link in [*self._links.values()]:
             link.goodbye(Reason.STOPPED, "this hub stops")
+        if self._hub is not None:
+            self._hub.say_goodbye()
+        await asyncio.sleep(0)  # in which the goodbyes are written
         listeners, self._listeners = self._listeners, []
         await asyncio.gather(*(listener.close() for listener in listeners))
 

@@ -12,7 +12,8 @@ Rules:
   clocks may have stood still with its machine. So each lease of an agent ends within its length from the next hub's
   start, which that one counts from.
 * A hub that stops refuses new peers and new streams, and waits until the open streams have ended. If another hub takes
-  over, it ends all links instead: the callers' retries join their operations at the agents.
+  over, it ends the callers' links instead, and their retries join the operations at the agents. The nodes' links end
+  last, after the Lease is released: by then most agents follow the other hub.
 * A link may come from a standby (`cloud.standby`), which has accepted it with epoch 0: the hub decides on it as if its
   hello had come now.
 """
@@ -202,7 +203,7 @@ class Hub:
 
     def _pinged(self, link: Link, number: int) -> None:
         self._pings[link] = number
-        if self._answering is None:
+        if self._answering is None and self._nodes.leads():
             self._answering = link.loop.create_task(self._answer_pings(), name="pings of leases")
 
     async def _answer_pings(self) -> None:
@@ -283,20 +284,26 @@ class Hub:
         """Log that a peer shuts down. If it is an agent, `Nodes.reach` refuses new calls to its node."""
         log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
 
-    async def drain(self, *, at_once: bool = False) -> None:
-        """Refuse new peers and streams, and wait until the open streams have ended and all links are closed.
-
-        With `at_once`, end them: another hub takes over.
-        """
+    async def drain(self) -> None:
+        """Refuse new peers and streams, and wait until the open streams have ended and all links are closed."""
         self._draining = True
         self._calls.is_draining = True
         links = list(self._links)
         for link in links:
-            if at_once:
-                link.goodbye(Reason.STOPPED, "this hub stops, and another one may lead")
-            else:
-                link.drain("the hub is shutting down")
+            link.drain("the hub is shutting down")
         await asyncio.gather(*(link.wait_closed() for link in links))
+
+    async def hand_over(self) -> None:
+        """Refuse new peers and streams, and end all calls: another hub takes over. Idempotent."""
+        self._draining = True
+        self._calls.is_draining = True
+        self._nodes.leads = lambda: False
+        self.say_goodbye(lambda link: link.context.role is not Role.EDGE)
+
+    def say_goodbye(self, to: Callable[[Link], bool] = lambda _link: True) -> None:
+        """End links."""
+        for link in filter(to, list(self._links)):
+            link.goodbye(Reason.STOPPED, "this hub stops, and another one may lead")
 
     @property
     def links(self) -> int:

@@ -10,6 +10,7 @@ Rules (docs/csi-contract.md#the-bridges-topology-for-vendors-without-one):
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -22,6 +23,7 @@ NODE_SEGMENT: Final = "csi-bridge.io/node"
 _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
 
+@lru_cache(maxsize=64)  # most nodes of a driver say the same
 def has_topology(capabilities: bytes) -> bool:
     """Whether a vendor's process has a topology of its own.
 

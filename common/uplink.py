@@ -10,6 +10,8 @@ Rules:
 * If two addresses lead to one hub, which takes one link of a process, the newer one stays, and the other address rests.
 * Between two dials an address waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in
   step. The waits begin anew after a success, or when another link is gone.
+* The link of a hub that was stopped, or has a successor, is needed only when the other one's ends: until then its first
+  dial waits longer, and leaves machine and line to the takeover.
 * A new certificate needs a new connection. `move()` dials it while the present link, the former one from then on, goes
   on. The former link ends when its calls have ended, so the change of certificates loses no call.
 """
@@ -39,6 +41,9 @@ log = logging.getLogger("csi_bridge.uplink")
 
 FIRST_REDIAL_S = 1.0
 """When a link ends, the next dial begins within this time: a hub's restart takes about a second."""
+
+LEISURE_S = 10.0
+"""When the link to a former leader has ended, and another hub has one, the next dial begins within this time."""
 
 LONGEST_REDIAL_S = 30.0
 """No wait between dials is longer: a node that is online again has its link within half a minute."""
@@ -126,8 +131,10 @@ class HubAddress:
         """Keep a link until the uplink stops dialling."""
         while not self._uplink.is_draining:
             link = await self._stay(await self._dial_until_up())
-            await link.wait_closed()
-            await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
+            reason, _ = await link.wait_closed()
+            if self._uplink.can_spare(reason):
+                await self._hear(random.uniform(0, LEISURE_S))  # noqa: S311  # jitter, not a secret
+            await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # as above
 
     async def _stay(self, link: Link) -> Link:
         """Wait for the end of the link, and of each link to which it moves meanwhile. Returns the last one."""
@@ -358,6 +365,10 @@ class Uplink:
     def has_heard(self, link: Link) -> bool:
         """Whether the handler has heard of a link, which is the active one or a former one."""
         return link in self._heard
+
+    def can_spare(self, reason: str) -> bool:
+        """Whether nobody needs a link that has ended for this reason: another hub leads, or is about to."""
+        return self.link is not None or (reason == Reason.STOPPED and any(it.link is not None for it in self.addresses))
 
     def refusal(self, address: HubAddress, link: Link) -> HandshakeRefused | None:
         """Why a link is of no use; None if it is."""

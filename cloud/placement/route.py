@@ -319,8 +319,7 @@ def _capacity(ask: Ask, now: View) -> Send | AskAll:
     if now.loss:
         raise KnowledgeLost(ask.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
-    silent = next((member.node for member in fleet if not member.tells_segments), "")
-    if not nodes and silent:
+    if not nodes and (silent := next((member.node for member in fleet if not member.tells_segments), "")):
         raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
     able = [node for node in nodes if not ask.needs & fleet.lacking(node)]
     if nodes and not able:

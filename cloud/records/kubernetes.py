@@ -6,7 +6,8 @@ Rules:
 * One request at a time changes an object. Changes that wait meanwhile are one request (`object_writer`).
 * Changes of one `write` are sent in their order. After the first failure the rest is not sent.
 * What a node's status loses can be asked again: at most one `put` of it in `_STATUS_S` is sent, `_STATUSES_S` a second
-  in all. Everything else is sent at once, and so is a `write` of a status, or its removal.
+  in all, the first one `_TAKEOVER_S` after this hub begins to lead, and none at the end, because the next hub knows
+  better. Everything else is sent at once, and so is a `write` of a status, or its removal.
 * What somebody else changes or deletes the leader writes again, as memory has it (`watch`), once it is sure that it
   still leads: the other one may be the next hub. A claim of a hub before it, whose request came late, its owner takes
   (`adopt`). A node that came late becomes what memory has, and goes if that is nothing: the hub before it may have
@@ -37,6 +38,9 @@ _MOST_REQUESTS: Final = 32
 
 _STATUS_S: Final = 10.0
 _STATUSES_S: Final = 50.0
+
+_TAKEOVER_S: Final = 3.0
+"""A takeover needs the machine and the API server for other things so long."""
 
 T = TypeVar("T")
 
@@ -149,6 +153,7 @@ class KubernetesRecords:
         for each in self._copies.values():
             for kind, key, body in each.hand_over(self._seen, self._write_again):
                 self._found.setdefault(kind, []).append((key, body))
+        self._next_status = asyncio.get_running_loop().time() + _TAKEOVER_S
 
     # ---- Records -----------------------------------------------------------------------------------------------------
 
@@ -187,15 +192,16 @@ class KubernetesRecords:
             raise WriteFailed(PLACE, str(error)) from error
 
     async def close(self) -> None:
-        """Make one more attempt at the waiting writes, and end. A status that is not due yet is left out."""
-        now = asyncio.get_running_loop().time()
+        """Make one more attempt at the waiting writes, and end. Of a status, only the removal counts."""
         for it in self._queues.values():
-            it.waiting = [write for write in it.waiting if write.path != STATUS or write.due <= now]
+            for write in [write for write in it.waiting if write.path == STATUS and write.change.body is not None]:
+                it.waiting.remove(write)
+                _fail(write, "the hub is stopping")
         self._closing = True
-        while waiting := [it for it in self._queues.values() if it.waiting]:
-            for it in waiting:
+        while busy := [it for it in self._queues.values() if it.waiting or it.worker is not None]:
+            for it in busy:
                 self._start(it)
-            await asyncio.gather(*(it.worker for it in waiting if it.worker is not None))
+            await asyncio.gather(*(it.worker for it in busy if it.worker is not None))
         for each in self._copies.values():
             await each.close()
 

@@ -268,6 +268,28 @@ async def test_a_warm_link_becomes_the_active_one_without_a_dial_and_the_link_to
         assert it.uplink.epoch == 8
 
 
+@pytest.mark.parametrize("successor", [0, 6], ids=["that is about to lead", "that leads"])
+async def test_a_former_leader_with_a_successor_is_dialled_at_leisure_and_soon_if_the_other_link_is_lost(
+    successor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.uplink.LEISURE_S", 1e9)
+    async with uplink(epochs=(5, 0)) as it:
+        former, other = it.hubs
+        await until(lambda: [address.why for address in it.uplink.addresses] == ["", "a standby"])
+        if successor:
+            other.links[0].accept(successor)
+        else:
+            former.links[0].goodbye(Reason.STOPPED, "another hub may lead")
+        await until(lambda: len(former.ends) == 1)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert len(former.links) == 1
+        former.epoch = 7
+        other.links[0].goodbye(Reason.STOPPED, "for the test")
+        await until(lambda: len(former.links) == len(other.links) == 2)
+
+
 async def test_a_new_epoch_of_a_hub_ends_no_link_while_the_uplink_moves() -> None:
     async with uplink() as it:
         former = await it.links(1)
@@ -299,6 +321,7 @@ async def test_a_hub_that_says_a_lower_epoch_is_refused_and_dialled_again(
     epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=0.01))
+    monkeypatch.setattr("common.uplink.LEISURE_S", 0.001)
     async with uplink(epochs=(5,) if epoch else (5, 7), epoch=epoch) as it:
         old = it.hubs[0]
         await until(lambda: old.ends[-1:] == [(Reason.NOT_LEADING, it.uplink.addresses[0].why)] and len(old.ends) > 3)

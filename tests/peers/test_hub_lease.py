@@ -159,7 +159,7 @@ async def test_links_of_a_standby_lead_to_the_next_hub_when_the_leader_was_kille
     second.ask_to_stop()
     epochs.append(await at_first.heard.get())
     assert time.monotonic() - stopped < 1.5
-    assert at_second.ends == [("stopped", "this hub stops, and another one may lead")]
+    assert await at_second.link.wait_closed() == ("stopped", "this hub stops, and another one may lead")
     assert await asyncio.to_thread(second.process.wait_exit) == 0
 
     first.kill()

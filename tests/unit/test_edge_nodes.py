@@ -204,6 +204,19 @@ async def test_a_node_that_was_away_before_the_hubs_restart_keeps_the_time_it_le
     await again.close()
 
 
+async def test_a_node_that_does_not_come_back_after_its_hub_was_killed_is_written_as_away(
+    world: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.edge_nodes.LONGEST_REDIAL_S", 0.0)
+    await world.connected()
+    await world.close()  # as a kill: nobody has noted the end of the link
+    restarted = Known(world.directory)
+    await settle()
+    await restarted.close()
+    (stored,) = SqliteRecords(world.directory).take(Kind.NODE, read_node)
+    assert (stored.connected, stored.since) == (False, restarted.since)
+
+
 async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: Known) -> None:
     await world.connected()
     with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e\.example"):

@@ -546,11 +546,14 @@ async def test_a_hub_that_hands_over_waits_for_no_call_and_keeps_the_create_in_d
     proxy = await world.come(introduce("driver", DRIVER, instance="p", placement="local"))
     stream = proxy.open(Kind.CALL, CreateVolumeRequest(name="pvc-1").SerializeToString(), subject=DRIVER, method=CREATE)
     await settle()
-    await world.hub.drain(at_once=True)
+    await world.hub.hand_over()
     with pytest.raises(TunnelClosed, match="another one may lead") as lost:
         await stream.receive()
     assert lost.value.sent  # so the sidecar hears UNAVAILABLE
-    assert [link.over for link in world.links] == [True, True]
+    node, caller = world.links
+    assert (node.over, caller.over) == (False, True)  # the Lease is released first
+    world.hub.say_goodbye()
+    assert node.over
     book = world.placement.claims.book(DRIVER)
     assert book.holders("CreateVolume pvc-1") == ["n1"]
 

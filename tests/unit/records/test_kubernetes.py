@@ -148,17 +148,37 @@ async def test_requests_that_fail_together_end_each_change_once() -> None:
     await records.close()
 
 
-async def test_the_status_of_a_node_may_wait_and_its_removal_does_not() -> None:
+async def test_the_status_of_a_node_may_wait_and_its_first_write_and_its_removal_do_not() -> None:
     api = Api()
     records = await records_of(api)
-    for body in (NODE.body, {**(NODE.body or {}), "instance": "later"}):
-        records.put(NODE._replace(body=body))
-        await settle()
+    records.put(NODE)
+    await settle()
+    assert api.objects == {}  # a takeover has enough to do
+    await records.write([NODE])
+    records.put(NODE._replace(body={**(NODE.body or {}), "instance": "later"}))
+    await settle()
     assert api.objects["n1"]["status"]["instance"] == "i"
     records.put(NODE._replace(body=None))
     await settle()
     assert api.objects == {}
     await records.close()
+
+
+async def test_a_hub_that_ends_waits_for_the_requests_under_way_and_begins_none_for_a_status() -> None:
+    api = Api()
+    records = await records_of(api)
+    api.answers.clear()
+    sent = records.write([NODE])
+    await settle()
+    waiting = records.write([NODE._replace(body={**(NODE.body or {}), "instance": "later"})])
+    closing = asyncio.create_task(records.close())
+    await settle()
+    assert not closing.done()
+    api.answers.set()
+    await closing
+    assert isinstance(waiting.exception(), WriteFailed)
+    assert sent.done()
+    assert api.objects["n1"]["status"]["instance"] == "i"
 
 
 async def test_a_hub_that_got_no_answer_and_leads_no_more_writes_nothing_over_the_next_one() -> None:
@@ -270,19 +290,19 @@ async def test_a_late_claim_that_its_owner_does_not_want_goes() -> None:
 async def test_a_node_that_an_earlier_hub_has_written_late_goes_and_its_denial_stays(leads: bool) -> None:
     api = Api()
     records = await records_of(api)
-    known = {NODE.key: NODE}
-    records.watch(Kind.NODE, lambda key: known.get(key, Change(Kind.NODE, key, None)))
-    records.watch(Kind.CERTIFICATES, lambda key: Change(Kind.CERTIFICATES, key, None))
+    known = Change(Kind.CERTIFICATES, NODE.key, {"certificates": ["newer"]})
+    records.watch(Kind.NODE, lambda key: NODE if key == NODE.key else Change(Kind.NODE, key, None))
+    records.watch(Kind.CERTIFICATES, lambda key: known if key == NODE.key else Change(Kind.CERTIFICATES, key, None))
     records.watch(Kind.DENIAL, lambda key: Change(Kind.DENIAL, key, None))
     api.leads = leads
-    its: dict[str, dict[str, Any]] = {"known": {"node": "n1"}, "forgotten": {"node": "n2", "certificates": []}}
-    late = [of_kind("EdgeNode", spec["node"], spec) for spec in its.values()]
+    late = [of_kind("EdgeNode", node, {"node": node, "certificates": []}) for node in ("n1", "n2")]
     late.append(of_kind("Denial", place_of(Kind.DENIAL, ("node", "n2")).name, {"kind": "node", "value": "n2"}))
     for each in late:
         api.objects[each["metadata"]["name"]] = each
         await api.tell("ADDED", each)
     first, forgotten, denial = (each["metadata"]["name"] for each in late)
-    assert ("status" in api.objects[first], forgotten in api.objects, denial in api.objects) == (leads, not leads, True)
+    is_newer = "spec/certificates" in api.objects[first]
+    assert (is_newer, forgotten in api.objects, denial in api.objects) == (leads, not leads, True)
     await records.close()
 
 
