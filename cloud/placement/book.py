@@ -58,6 +58,7 @@ class Book:
             of the monotonic clock.
         marks: by node.
         open: by node: the number of names with open calls.
+        opened: by name with open calls: their node.
     """
 
     def __init__(self) -> None:
@@ -67,8 +68,7 @@ class Book:
         self.lists: dict[tuple[str, str], float] = {}
         self.marks: dict[str, Mark] = {}
         self.open: dict[str, int] = {}
-        self._opened: dict[str, str] = {}
-        """The node of each name that `open` counts."""
+        self.opened: dict[str, str] = {}
         self._about: dict[Thing, set[str]] = {}
         """The names with open calls that are about a thing."""
         self._gone: dict[tuple[Thing, str], float] = {}
@@ -87,7 +87,7 @@ class Book:
         """The claims with open calls of a name, or about the same thing."""
         thing = about(name)
         names = {name, *self._about.get(thing, ())} if thing is not None else {name}
-        return [self.claims[it] for it in sorted(names) if it in self._opened]
+        return [self.claims[it] for it in sorted(names) if it in self.opened]
 
     def begin(self, name: str, node: str, now: float, *, lease_s: int = 0, machine: str = "") -> Attempt:
         """Begin a call under a name that no other node holds, or whose node surely runs none of it any more."""
@@ -135,11 +135,11 @@ class Book:
         is_open = claim.is_open
         if not is_open:
             claim.is_kept = claim.is_confirmed = False
-        before, node = self._opened.get(name, ""), claim.node if is_open else ""
+        before, node = self.opened.get(name, ""), claim.node if is_open else ""
         if before != node:
-            self._opened[name] = node
+            self.opened[name] = node
             if not node:
-                del self._opened[name]
+                del self.opened[name]
             _count(self.open, before, -1)
             _count(self.open, node, 1)
         if bool(before) is not bool(node) and (thing := about(name)) is not None:

@@ -135,9 +135,22 @@ class Fleet:
                 found.setdefault(segment, []).append(member)
         return found
 
+    @cached_property
+    def untold(self) -> str:
+        """The first node whose topology the hub does not know; empty: it knows all."""
+        return next((member.node for member in self if not member.tells_segments), "")
+
     def with_node_id(self, node_id: str) -> list[str]:
         """The nodes with a vendor's node id. More than one is a conflict."""
-        return [member.node for member in self if node_id and member.node_id == node_id]
+        return self._by_node_id.get(node_id, [])
+
+    @cached_property
+    def _by_node_id(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for member in self:
+            if member.node_id:
+                found.setdefault(member.node_id, []).append(member.node)
+        return found
 
 
 class Fleets:

@@ -133,9 +133,8 @@ def route(ask: Ask, now: View) -> Send | AskAll:
     else:
         found = _local(ask, now, holders) if ask.is_placed else _pinned(ask, now, holders)
     if name and not holders and isinstance(found, Send):
-        held = now.book.open
-        together = sum(held.values())
-        if not has_room(held.get(found.node, 0), together, now.most_open, sharers=len(now.fleet.members)):
+        own, together = now.book.open.get(found.node, 0), len(now.book.opened)
+        if not has_room(own, together, now.most_open, sharers=len(now.fleet.members)):
             raise TooManyOpen(ask.driver, found.node, now.most_open)
     return found
 
@@ -319,9 +318,9 @@ def _capacity(ask: Ask, now: View) -> Send | AskAll:
     if now.loss:
         raise KnowledgeLost(ask.driver, now.loss)
     nodes = fleet.at(terms[0]) if terms else list(fleet.members)
-    if not nodes and (silent := next((member.node for member in fleet if not member.tells_segments), "")):
-        raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {silent} has not told its topology yet")
-    able = [node for node in nodes if not ask.needs & fleet.lacking(node)]
+    if not nodes and fleet.untold:
+        raise NoNodeFits(ask.driver, "GetCapacity", f"edge node {fleet.untold} has not told its topology yet")
+    able = [node for node in nodes if not ask.needs & fleet.lacking(node)] if ask.needs else nodes
     if nodes and not able:
         raise CapabilityMissing(ask.driver, nodes[0], ask.method, min(ask.needs))
     sends = _sends(ask, fleet, (node for node in able if node in now.connected))
